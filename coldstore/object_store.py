@@ -1,0 +1,119 @@
+"""What the house asks of an object store, and what an answer means.
+
+Owns the `ObjectStore` protocol and its error kinds. Always true: `put_segment` objects are immutable and never reuse a
+name; `put_root` is the only replacing write and always conditional; a failed conditional write has decided nothing that
+may be believed (root.py reads back). Must not know what the objects mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from logformat.errors import Retryable, ThermoclineError
+from seams.disk import Buffer, File
+
+
+class StoreError(Retryable):
+    """The store did not do what was asked; the same call may succeed later."""
+
+
+class StoreUnavailable(StoreError):
+    """5xx, SlowDown, time-out, reset, truncated or empty answer: whether a write took effect is unknown."""
+
+
+class PreconditionFailed(StoreError):
+    """412, or 404 to If-Match, as the store said it; for a resent write it says nothing about the first attempt."""
+
+
+class ConditionalConflict(StoreError):
+    """409: another conditional write on the key is in flight; nothing was decided."""
+
+
+class ObjectMissing(ThermoclineError):
+    """404: no object has this key now."""
+
+
+class AccessRefused(ThermoclineError):
+    """401/403: credentials or policy; an operator has to act. The message names key, operation and bucket."""
+
+
+class ChecksumRefused(StoreError):
+    """The store found that the bytes it received do not match the checksum sent with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a HEAD or a listing says. `crc32c` of the whole object where the store keeps it, else None."""
+
+    key: str
+    size: int
+    etag: str
+    crc32c: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A GET's answer: the bytes asked for, the ETag, and the size of the whole object."""
+
+    data: bytes
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A body to store: its size, CRC32C, and a way to read it in order, again for every attempt, in bounded pieces."""
+
+    size: int
+    crc32c: int
+    open: Callable[[], Iterator[Buffer]]
+
+
+class ObjectStore(Protocol):
+    """A flat map from keys to immutable byte strings, and a compare-and-set on single keys.
+
+    Keys are relative to the bucket URL's prefix. Every call has its own deadline inside and raises one of the errors
+    above; none retries a write by itself.
+    """
+
+    @property
+    def url(self) -> str:
+        """The bucket's URL without user info, for people."""
+        ...
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        """Bytes `[start, start+length)`; negative `start` counts from the end (one tail GET). ObjectMissing on 404.
+
+        A body shorter than the range the object can give is StoreUnavailable, never a short answer.
+        """
+        ...
+
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        """The whole (small) object, or None when its ETag is still `etag` (304)."""
+        ...
+
+    async def head(self, key: str) -> ObjectInfo: ...
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        """Store an immutable object under a name never used before; the checksum travels with it."""
+        ...
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        """Replace the root whose ETag is `if_match`, or create it (`None`: If-None-Match *). Returns the new ETag."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete; a missing key is fine. A store may lie about it: only a listing proves absence."""
+        ...
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Every object whose key starts with `prefix`, in key order, all pages."""
+        ...
+
+    def open_local(self, key: str) -> File | None:
+        """The object as a local file for sendfile (directory bucket), else None. ObjectMissing when it is gone."""
+        ...
+
+    async def close(self) -> None: ...

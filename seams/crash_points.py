@@ -1,0 +1,55 @@
+"""Named points where a test may kill the process: SIGKILL between two steps whose order matters.
+
+Owns the list of points. Always true: unarmed, reaching a point costs one comparison and does nothing. Armed only by the
+`serve` command from `THERMOCLINE_CRASH_AT=<point>[:n]`, and only with `thermocline.testing=true`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+POINTS: dict[str, str] = {
+    "append.written": "bytes of a batch are in the page cache, nothing was acknowledged",
+    "flush.synced": "fdatasync returned, the flushed end has not moved",
+    "roll.created": "the new active segment's file exists, its directory is not synced",
+    "copy.checked": "a segment was read and checked, nothing was uploaded",
+    "copy.uploaded": "the segment object is in the bucket, no manifest names it",
+    "copy.page_written": "a manifest page is in the bucket, no root names it",
+    "copy.committed": "the manifest names the object, it was not read back",
+    "copy.verified": "the object was verified after the commit, local bytes are still there",
+    "expire.local_unlinked": "one file of a local segment is unlinked, the others are not",
+    "expire.start_moved": "the log start moved in the root, no object was deleted",
+    "expire.object_deleted": "an object was deleted, the deletion cursor has not advanced",
+    "reserve.committed": "the root's reserved end was raised, the local copy was not",
+    "claim.committed": "the root carries our epoch, nothing else was done in it",
+    "gap.appended": "the hole after a lost tail was closed locally, nothing of it was copied",
+    "topic.committed": "a new topic is in cluster.json, its directories do not exist",
+    "topic.rooted": "a new topic's manifests exist, the topic is not visible",
+    "topic.deleted": "a topic left cluster.json, its local files and objects remain",
+    "offsets.snapshot": "a group snapshot is in the bucket, no root names it",
+    "shutdown.sealed": "everything was sealed and copied, the reservation was not given back",
+    "shutdown.marked": "the clean shutdown marker is written, the lease is not released",
+}
+
+_armed: str | None = None
+_left = 0
+
+
+def arm(spec: str) -> None:
+    """Arm `<point>` or `<point>:n` (kill at the n-th time it is reached, from 1). ValueError names an unknown point."""
+    global _armed, _left
+    point, _, count = spec.partition(":")
+    if point not in POINTS:
+        raise ValueError(f"unknown crash point {point!r}; `thermocline debug crash-points` lists them")
+    _armed, _left = point, int(count or 1)
+
+
+def reach(point: str) -> None:
+    """Pass a point: does nothing unless armed with it."""
+    global _left
+    if _armed is None or _armed != point:
+        return
+    _left -= 1
+    if _left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)

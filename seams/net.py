@@ -1,0 +1,70 @@
+"""The network as a parameter: listening, and sending a file's bytes without copying them.
+
+Owns sockets. Protocols above see asyncio transports only. Must not know frames or Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from seams.disk import File
+
+_BACKLOG = 4096  # connections the kernel may hold while accepts are paced (max.connection.creation.rate)
+
+
+class Listener(Protocol):
+    """A bound address that accepts connections until closed."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port really bound (port 0 picks one)."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting; open connections stay."""
+        ...
+
+
+class Net(Protocol):
+    """Where connections come from."""
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]) -> Listener: ...
+    def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
+        """Send from the file now, without waiting: bytes sent, 0 when the socket is full, -1 when this pair cannot."""
+        ...
+
+
+class _TcpListener:
+    def __init__(self, server: asyncio.Server, address: tuple[str, int]) -> None:
+        self._server = server
+        self._address = address
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._address
+
+    async def close(self) -> None:
+        self._server.close()
+
+
+class TcpNet:
+    """`Net` over TCP on the running loop."""
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
+        server = await asyncio.get_running_loop().create_server(factory, host, port, backlog=_BACKLOG)
+        bound = server.sockets[0].getsockname()
+        return _TcpListener(server, (bound[0], bound[1]))
+
+    def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
+        source = file.descriptor()
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        if source is None or peer is None or transport.get_extra_info("sslcontext") is not None:
+            return -1
+        try:
+            return os.sendfile(peer.fileno(), source, position, length)
+        except BlockingIOError:
+            return 0

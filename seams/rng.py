@@ -1,0 +1,49 @@
+"""Randomness as a parameter: identities (uuids) and jitter. The simulation passes a seeded one."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Protocol
+
+
+class Rng(Protocol):
+    """What the house draws."""
+
+    def uniform(self, low: float, high: float) -> float: ...
+    def randrange(self, stop: int) -> int: ...
+    def uuid(self) -> uuid.UUID:
+        """A fresh version-4 UUID: topic ids, directory ids, commit ids, object names."""
+        ...
+
+
+class SystemRng:
+    """The operating system's randomness."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.uuid4()
+
+
+class SeededRng:
+    """A reproducible source: same seed, same draws."""
+
+    def __init__(self, seed: int | str) -> None:
+        self._random = random.Random(seed)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)

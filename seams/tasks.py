@@ -1,0 +1,83 @@
+"""Background tasks with an owner.
+
+Owns the life of every task that is not awaited where it starts. Always true: a task is spawned into a `Tasks`, counted,
+cancelled and awaited when its owner closes; one that fails is reported, never forgotten. `supervise` keeps a service
+alive through any exception: the lag it leaves is a metric, its silence would be a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from seams.rng import Rng
+
+log = logging.getLogger(__name__)
+
+FailureReport = Callable[[str, BaseException], None]
+
+
+class Tasks:
+    """Owner of a set of tasks. `bound` caps how many run at once (RuntimeError above: a leak, not a load)."""
+
+    def __init__(self, report: FailureReport | None = None, bound: int = 100_000) -> None:
+        self._report = report or _log_failure
+        self._bound = bound
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task. Its exception goes to the report unless somebody awaits the returned task."""
+        if self._closed or len(self._running) >= self._bound:
+            coroutine.close()
+            raise RuntimeError(f"cannot start {name!r}: " + ("owner closed" if self._closed else "too many tasks"))
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._report(task.get_name(), failure)
+
+    async def close(self) -> None:
+        """Cancel what runs and wait until it ended."""
+        self._closed = True
+        running = [task for task in self._running if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def supervise(
+    name: str,
+    service: Callable[[], Awaitable[None]],
+    rng: Rng,
+    report: FailureReport,
+    *,
+    backoff_s: float = 0.5,
+    backoff_max_s: float = 30.0,
+) -> None:
+    """Run `service` again and again, whatever it raises (MemoryError too), with backoff and jitter between failures.
+
+    Returns only when `service` returns normally; cancellation passes through.
+    """
+    wait_s = backoff_s
+    while True:
+        try:
+            await service()
+            return
+        except Exception as failure:  # noqa: BLE001 - the one place whose job is to outlive any failure
+            report(name, failure)
+        await asyncio.sleep(wait_s * rng.uniform(0.8, 1.2))
+        wait_s = min(wait_s * 2, backoff_max_s)
+
+
+def _log_failure(name: str, failure: BaseException) -> None:
+    log.error("background task %s failed: %s", name, failure, exc_info=failure)

@@ -1,0 +1,50 @@
+"""Blocking work off the loop, as a parameter: bounded lanes of threads.
+
+Owns the process's threads. Always true: a lane never has more than its threads running, and lanes do not wait for one
+another, so cold reads and uploads never delay an fdatasync. The simulation runs the same calls in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Protocol, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Lane(Enum):
+    """A kind of blocking work; the value is how many threads serve it."""
+
+    FLUSH = ("flush", 4)  # fdatasync of several logs in parallel
+    HOT_READ = ("hot-read", 2)  # old local segments brought into the page cache
+    COLD_READ = ("cold-read", 2)  # chunk cache, directory bucket, CRC of cold chunks
+    COPY = ("copy", 2)  # reading and checking segments on their way to the bucket
+    STORE = ("store", 4)  # blocking calls of an object store (directory bucket, boto3)
+    FILES = ("files", 2)  # everything else: deletes, checkpoints, recovery scans
+
+
+class Workers(Protocol):
+    """Runs a blocking function and hands back what it returned or raised."""
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T: ...
+
+
+class ThreadWorkers:
+    """`Workers` on one small thread pool a lane."""
+
+    def __init__(self) -> None:
+        self._pools = {
+            lane: ThreadPoolExecutor(max_workers=lane.value[1], thread_name_prefix=lane.value[0]) for lane in Lane
+        }
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pools[lane], function, *args)
+
+    def close(self) -> None:
+        """Let running calls finish, drop the ones still queued."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)
