@@ -67,6 +67,15 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """`length` bytes of an open file from `position`: what a response sends without reading it into the process."""
+
+    file: File
+    position: int
+    length: int
+
+
 class Lock(Protocol):
     """An exclusive advisory lock, held until released or the process dies."""
 
