@@ -1,0 +1,128 @@
+"""An `ObjectStore` in memory with S3's semantics, for unit tests and the simulation.
+
+Owns a dict of objects. Always true: every write is one atomic step after one trip through the loop, so racing tasks
+interleave as they would over a network; the conditional write is exact; a wrong checksum and a reused segment name are
+refused. Tests may read and damage `objects` directly (bit rot, swaps, deletions behind our back). Faults come from
+`coldstore.stores.faulty`, request logs from `coldstore.stores.metered`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from coldstore.object_store import ChecksumRefused, Got, ObjectInfo, ObjectMissing, PreconditionFailed, Upload
+from logformat.errors import InvalidRequest
+from seams.disk import File
+
+_PAGE_KEYS = 1000  # what one LIST answers
+
+
+@dataclass(slots=True)
+class StoredObject:
+    """One object: its bytes, the ETag given out for them, and the CRC32C of the whole where one was sent."""
+
+    data: bytes
+    etag: str
+    crc32c: int | None
+
+
+class MemoryStore:
+    """`ObjectStore` over `objects`; `checks_checksums=False` plays a store that ignores what was sent (C12)."""
+
+    def __init__(self, url: str = "memory://bucket", *, checks_checksums: bool = True) -> None:
+        self.objects: dict[str, StoredObject] = {}
+        self._url = url
+        self._checks_checksums = checks_checksums
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        await asyncio.sleep(0)
+        found = self._find(key)
+        size = len(found.data)
+        if start < 0:
+            assert length is None, "a tail GET has no length"
+            start = max(0, size + start)
+        elif start and start >= size:
+            raise InvalidRequest(f"GET {key}: range starts at {start}, the object ends at {size}")
+        end = size if length is None else min(size, start + length)
+        return Got(found.data[start:end], found.etag, size)
+
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        await asyncio.sleep(0)
+        found = self._find(key)
+        return None if found.etag == etag else Got(found.data, found.etag, len(found.data))
+
+    async def head(self, key: str) -> ObjectInfo:
+        await asyncio.sleep(0)
+        found = self._find(key)
+        return ObjectInfo(key, len(found.data), found.etag, found.crc32c)
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        pieces: list[bytes] = []
+        for piece in body.open():
+            pieces.append(bytes(piece))
+            await asyncio.sleep(0)
+        data = b"".join(pieces)
+        if len(data) != body.size or (self._checks_checksums and crc32c(data) != body.crc32c):
+            raise ChecksumRefused(f"PUT {key}: {len(data)} bytes do not match the size or checksum sent with them")
+        if key in self.objects:
+            raise InvalidRequest(f"PUT {key}: the name is taken; immutable objects never reuse one")
+        stored = StoredObject(data, _etag(data), body.crc32c if self._checks_checksums else None)
+        self.objects[key] = stored
+        return ObjectInfo(key, len(data), stored.etag, stored.crc32c)
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        await asyncio.sleep(0)
+        found = self.objects.get(key)
+        if (found.etag if found is not None else None) != if_match:
+            raise PreconditionFailed(f"PUT {key}: the condition did not hold")
+        stored = StoredObject(bytes(data), _etag(data), crc32c(data))
+        self.objects[key] = stored
+        return stored.etag
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await asyncio.sleep(0)
+        for key in keys:
+            self.objects.pop(key, None)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        after = ""
+        while True:
+            await asyncio.sleep(0)
+            names = sorted(key for key in self.objects if key.startswith(prefix) and key > after)[:_PAGE_KEYS]
+            page = [ObjectInfo(key, len(self.objects[key].data), self.objects[key].etag) for key in names]
+            for info in page:
+                yield info
+            if len(names) < _PAGE_KEYS:
+                return
+            after = names[-1]
+
+    def open_local(self, key: str) -> File | None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    def _find(self, key: str) -> StoredObject:
+        found = self.objects.get(key)
+        if found is None:
+            raise ObjectMissing(f"{key}: no such object in {self._url}")
+        return found
+
+
+def upload_of(data: bytes, piece: int = 1 << 20) -> Upload:
+    """An `Upload` over bytes in memory, in pieces of at most `piece` bytes."""
+    view = memoryview(data)
+    return Upload(len(data), crc32c(data), lambda: (view[at : at + piece] for at in range(0, len(view), piece)))
+
+
+def _etag(data: bytes) -> str:
+    return '"' + hashlib.sha256(data).hexdigest()[:32] + '"'
