@@ -1,0 +1,121 @@
+"""Which leader wrote which offsets: the lineage of a log, as (epoch, first offset of that epoch) pairs.
+
+Always true: epochs and start offsets both grow strictly. A value: every change returns a new one, and the same object
+when nothing changed, so that the owner writes the checkpoint only when it must. Must not know: files, who leads now.
+Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache; text format of `leader-epoch-checkpoint`:
+`0`, the count, then a line `<epoch> <start offset>` each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from logformat.checkpoint_text import format_checkpoint, parse_checkpoint
+from logformat.errors import Corrupt
+from logformat.record_batch import INT32_MAX, INT64_MAX, Buffer
+
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class EpochStart(NamedTuple):
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """An answer to OffsetForLeaderEpoch: the epoch found and its end offset, exclusive; (−1, −1) = unknown."""
+
+    epoch: int
+    end_offset: int
+
+
+UNDEFINED: Final = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochs:
+    entries: tuple[EpochStart, ...] = ()
+
+    def assign(self, epoch: int, start_offset: int) -> LeaderEpochs:
+        """Record that `epoch` writes from `start_offset` on. Entries that contradict it (a higher or equal epoch, or
+        an equal or later start) give way: they came from a log that was truncated or replaced. Assigning the latest
+        epoch again, at its start or later, changes nothing."""
+        assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
+        entries = self.entries
+        if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
+            return self
+        keep = len(entries)
+        while keep and (entries[keep - 1].epoch >= epoch or entries[keep - 1].start_offset >= start_offset):
+            keep -= 1
+        return LeaderEpochs((*entries[:keep], EpochStart(epoch, start_offset)))
+
+    @property
+    def earliest(self) -> EpochStart | None:
+        return self.entries[0] if self.entries else None
+
+    @property
+    def latest(self) -> EpochStart | None:
+        return self.entries[-1] if self.entries else None
+
+    def epoch_for(self, offset: int) -> int | None:
+        """The epoch that wrote (or is writing) `offset`; None below the first entry."""
+        slot = bisect_right(self.entries, offset, key=_start_offset) - 1
+        return self.entries[slot].epoch if slot >= 0 else None
+
+    def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
+        """The greatest known epoch ≤ `epoch`, and where it ends: the next epoch's start, `log_end` for the latest.
+
+        (−1, −1) for an epoch above the latest, or −1. An epoch below the first known one answers itself with the first
+        known start: its data is gone, and a follower has to begin there.
+        """
+        entries = self.entries
+        if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
+            return UNDEFINED
+        if epoch == entries[-1].epoch:
+            return EpochEnd(epoch, log_end)
+        higher = bisect_right(entries, epoch, key=_epoch)
+        floor = entries[higher - 1].epoch if higher else epoch
+        return EpochEnd(floor, entries[higher].start_offset)
+
+    def truncate_from_end(self, offset: int) -> LeaderEpochs:
+        """Without the epochs that start at or above `offset`: the log now ends there."""
+        keep = bisect_left(self.entries, offset, key=_start_offset)
+        return self if keep == len(self.entries) else LeaderEpochs(self.entries[:keep])
+
+    def truncate_from_start(self, offset: int) -> LeaderEpochs:
+        """Without the epochs that end at or below `offset`: the log now starts there, and the epoch that holds
+        `offset` starts at it."""
+        slot = bisect_right(self.entries, offset, key=_start_offset) - 1
+        if slot < 0 or (slot == 0 and self.entries[0].start_offset == offset):
+            return self
+        return LeaderEpochs((EpochStart(self.entries[slot].epoch, offset), *self.entries[slot + 1 :]))
+
+    def slice(self, start: int, end: int) -> LeaderEpochs:
+        """The epochs of the offsets in [start, end), the first moved up to `start`."""
+        return self.truncate_from_start(start).truncate_from_end(end)
+
+    def to_bytes(self) -> bytes:
+        """The checkpoint file."""
+        return format_checkpoint(f"{epoch} {start}" for epoch, start in self.entries)
+
+    @classmethod
+    def from_bytes(cls, data: Buffer) -> LeaderEpochs:
+        """Raises Corrupt unless `data` is a checkpoint whose entries grow. An empty file is an empty cache."""
+        entries: list[EpochStart] = []
+        for line in parse_checkpoint(data, "leader-epoch-checkpoint", columns=2):
+            entry = EpochStart(line.integer(0, INT32_MAX), line.integer(1, INT64_MAX))
+            if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset):
+                raise Corrupt(f"leader-epoch-checkpoint: {entry} after {entries[-1]} is out of order")
+            entries.append(entry)
+        return cls(tuple(entries))
+
+
+def _epoch(entry: EpochStart) -> int:
+    return entry.epoch
+
+
+def _start_offset(entry: EpochStart) -> int:
+    return entry.start_offset

@@ -1,0 +1,122 @@
+"""The sparse map from offsets to positions in a segment: Kafka's `.index`, 8-byte entries.
+
+An entry (last offset of a batch, position of that batch's first byte) is two big-endian int32: the offset relative to
+the segment's base offset, then the position. Always true: both columns grow strictly, so a lookup is a bisection, and
+the batch that holds a looked-up offset begins at the found position or after it. No checksum: an index that fails
+`check` is rebuilt from the log. Memory: 8 bytes an entry (two int32 arrays). Must not know: files, batches' contents.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logformat.errors import Corrupt
+from logformat.record_batch import INT32_MAX, Buffer
+
+ENTRY_SIZE: Final = 8
+_SWAP: Final = sys.byteorder == "little"
+
+
+class OffsetPosition(NamedTuple):
+    """An absolute offset and the byte position, in the segment, of the batch it is the last offset of."""
+
+    offset: int
+    position: int
+
+
+def int32_column(values: Buffer = b"") -> array[int]:
+    """An array of int32 from big-endian bytes (`array` promises 'i' only at least 2 bytes; everywhere it is 4)."""
+    column: array[int] = array("i")
+    assert column.itemsize == 4
+    column.frombytes(values)
+    if _SWAP:
+        column.byteswap()
+    return column
+
+
+class OffsetIndex:
+    """Entries of one segment, in memory. `base_offset` is what the offsets are relative to."""
+
+    __slots__ = ("_offsets", "_positions", "base_offset")
+
+    def __init__(self, base_offset: int, buffer: Buffer = b"") -> None:
+        """Raises Corrupt when `buffer` is not what `to_bytes` of some index gives."""
+        if len(buffer) % ENTRY_SIZE:
+            raise Corrupt(f"offset index of {base_offset}: {len(buffer)} bytes is not a multiple of {ENTRY_SIZE}")
+        both = int32_column(buffer)
+        self.base_offset = base_offset
+        self._offsets = both[0::2]
+        self._positions = both[1::2]
+        self.check()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def check(self) -> None:
+        """Raises Corrupt unless both columns are non-negative and grow strictly."""
+        offsets, positions = self._offsets, self._positions
+        if not offsets:
+            return
+        rising = all(map(operator.lt, offsets, offsets[1:])) and all(map(operator.lt, positions, positions[1:]))
+        if not rising or offsets[0] < 0 or positions[0] < 0:
+            raise Corrupt(f"offset index of {self.base_offset}: entries are not in order; rebuild it from the log")
+
+    def lookup(self, target: int) -> OffsetPosition:
+        """The entry with the greatest offset ≤ `target`, or (base offset, 0): scan the log from its position on."""
+        # bisect compares Python ints, so a target beyond int32 needs no special case.
+        return self._at(bisect_right(self._offsets, target - self.base_offset) - 1)
+
+    def lookup_position(self, position: int) -> OffsetPosition:
+        """The entry with the greatest position ≤ `position`, or (base offset, 0)."""
+        return self._at(bisect_right(self._positions, position) - 1)
+
+    def fits(self, offset: int) -> bool:
+        """Whether `offset` can be written relative to the base; a segment rolls before the first that cannot."""
+        return 0 <= offset - self.base_offset <= INT32_MAX
+
+    def is_full(self, bytes_max: int) -> bool:
+        """Whether another entry would make it larger than segment.index.bytes: then the segment rolls."""
+        return len(self._offsets) >= bytes_max // ENTRY_SIZE
+
+    def append(self, offset: int, position: int) -> None:
+        """Requires `fits(offset)`, and both greater than the last entry's."""
+        relative = offset - self.base_offset
+        offsets, positions = self._offsets, self._positions
+        assert 0 <= relative <= INT32_MAX and position <= INT32_MAX, (self.base_offset, offset, position)
+        assert not offsets or (relative > offsets[-1] and position > positions[-1]), (offset, position)
+        offsets.append(relative)
+        positions.append(position)
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries at or above `offset`."""
+        keep = bisect_left(self._offsets, offset - self.base_offset)
+        del self._offsets[keep:], self._positions[keep:]
+
+    @property
+    def last(self) -> OffsetPosition:
+        """The last entry, or (base offset, 0) of an empty index."""
+        return self._at(len(self._offsets) - 1)
+
+    def entries(self) -> Iterator[OffsetPosition]:
+        base = self.base_offset
+        return (OffsetPosition(base + o, p) for o, p in zip(self._offsets, self._positions, strict=True))
+
+    def to_bytes(self, first: int = 0) -> bytes:
+        """The file's bytes from entry number `first` on, so that a growing index is written by its tail."""
+        offsets, positions = self._offsets[first:], self._positions[first:]
+        both: array[int] = array("i", bytes(ENTRY_SIZE * len(offsets)))
+        both[0::2] = offsets
+        both[1::2] = positions
+        if _SWAP:
+            both.byteswap()
+        return both.tobytes()
+
+    def _at(self, slot: int) -> OffsetPosition:
+        if slot < 0:
+            return OffsetPosition(self.base_offset, 0)
+        return OffsetPosition(self.base_offset + self._offsets[slot], self._positions[slot])

@@ -1,0 +1,198 @@
+"""What a log remembers of its idempotent producers, as bytes: Kafka's `.snapshot` and our fuller file beside it.
+
+Kafka keeps one batch per producer on disk, so that after a restart only a resend of the very last batch is known; with
+five in flight that gives duplicates. Ours keeps the last five with their offsets, so that a resend of any of them gets
+its original answer after a roll, a kill, or from the cold tier (G4). Both describe the state *at* an offset: what
+Kafka calls `<offset>.snapshot` is the state before the batch at that offset (C8).
+Always true: a snapshot that decodes had a matching CRC32C. Must not know: expiry, sequences' rules, files.
+Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours: docs/formats/producer-state.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from logformat.errors import Corrupt
+from logformat.record_batch import INT32_MAX, NO_SEQUENCE, Buffer
+from logformat.values import NewerFormat
+
+BATCHES_MAX: Final = 5  # what Kafka's clients keep in flight at most when they are idempotent
+
+KAFKA_VERSION: Final = 1
+_KAFKA_HEADER: Final = struct.Struct(">hI")
+_KAFKA_COUNT: Final = struct.Struct(">i")
+_KAFKA_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+MAGIC: Final = b"TCPS"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct(">4sHHI")
+_BODY: Final = struct.Struct(">qI")
+_ENTRY: Final = struct.Struct(">qhiqqB")
+_BATCH: Final = struct.Struct(">iiqqq")
+
+
+class BatchRecord(NamedTuple):
+    """One appended batch of a producer: its sequences, the offsets it got, its greatest timestamp in ms."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerEntry:
+    """One producer id's state. `batches`: oldest first, at most five, all of `epoch`. −1 stands for none."""
+
+    producer_id: int
+    epoch: int
+    batches: tuple[BatchRecord, ...]
+    last_timestamp: int
+    current_txn_first_offset: int = -1
+    coordinator_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        assert len(self.batches) <= BATCHES_MAX, f"{len(self.batches)} batches of producer {self.producer_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """Every producer of a log, as of `end_offset` (exclusive), sorted by producer id."""
+
+    end_offset: int
+    producers: tuple[ProducerEntry, ...]
+
+
+def encode_kafka_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
+    """Kafka's `.snapshot`: the last batch of each producer only."""
+    entries: list[bytes] = []
+    for entry in producers:
+        last = entry.batches[-1] if entry.batches else None
+        entries.append(
+            _KAFKA_ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                last.last_sequence if last else NO_SEQUENCE,
+                last.last_offset if last else -1,
+                last.last_offset - last.first_offset if last else 0,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+        )
+    covered = _KAFKA_COUNT.pack(len(entries)) + b"".join(entries)
+    return _KAFKA_HEADER.pack(KAFKA_VERSION, crc32c(covered)) + covered
+
+
+def decode_kafka_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
+    """Entries with at most one batch each. Raises Corrupt, or NewerFormat for a later version."""
+    view = memoryview(data)
+    if len(view) < _KAFKA_HEADER.size + _KAFKA_COUNT.size:
+        raise Corrupt(f"producer snapshot: {len(view)} bytes are too few")
+    version, crc = _KAFKA_HEADER.unpack_from(view)
+    if version > KAFKA_VERSION:
+        raise NewerFormat(f"producer snapshot: version {version}, this program knows {KAFKA_VERSION}")
+    covered = view[_KAFKA_HEADER.size :]
+    if version != KAFKA_VERSION or crc32c(covered) != crc:
+        raise Corrupt(f"producer snapshot: version {version}, CRC {crc:#010x} does not match")
+    (count,) = _KAFKA_COUNT.unpack_from(covered)
+    body = covered[_KAFKA_COUNT.size :]
+    if count * _KAFKA_ENTRY.size != len(body):
+        raise Corrupt(f"producer snapshot: claims {count} entries in {len(body)} bytes")
+    return tuple(_kafka_entry(*fields) for fields in _KAFKA_ENTRY.iter_unpack(body))
+
+
+def _kafka_entry(
+    producer_id: int,
+    epoch: int,
+    last_sequence: int,
+    last_offset: int,
+    offset_delta: int,
+    timestamp: int,
+    coordinator_epoch: int,
+    txn_first_offset: int,
+) -> ProducerEntry:
+    batches: tuple[BatchRecord, ...] = ()
+    if last_offset >= 0:
+        if offset_delta < 0 or offset_delta > last_offset or last_sequence < NO_SEQUENCE:
+            raise Corrupt(f"producer snapshot: producer {producer_id} has an impossible last batch")
+        # A transaction marker leaves no sequence; otherwise sequences wrap at 2^31 just as offsets run.
+        first_sequence = NO_SEQUENCE if last_sequence < 0 else (last_sequence - offset_delta) & INT32_MAX
+        batches = (BatchRecord(first_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp),)
+    return ProducerEntry(producer_id, epoch, batches, timestamp, max(txn_first_offset, -1), coordinator_epoch)
+
+
+def encode_producer_state(state: ProducerState) -> bytes:
+    """Our file: everything `state` holds, sorted by producer id, so that equal states are equal bytes."""
+    parts = [_BODY.pack(state.end_offset, len(state.producers))]
+    for entry in sorted(state.producers, key=_producer_id):
+        parts.append(
+            _ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+                entry.last_timestamp,
+                len(entry.batches),
+            )
+        )
+        parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
+    body = b"".join(parts)
+    return _HEADER.pack(MAGIC, VERSION, 0, crc32c(body)) + body
+
+
+def decode_producer_state(data: Buffer) -> ProducerState:
+    """The inverse of `encode_producer_state`. Raises Corrupt, or NewerFormat for a later version."""
+    view = memoryview(data)
+    if len(view) < _HEADER.size + _BODY.size:
+        raise Corrupt(f"producer state: {len(view)} bytes are too few")
+    magic, version, reserved, crc = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise Corrupt(f"producer state: begins with {magic!r}, not {MAGIC!r}")
+    if version > VERSION:
+        raise NewerFormat(f"producer state: version {version}, this program knows {VERSION}")
+    body = view[_HEADER.size :]
+    if version != VERSION or reserved or crc32c(body) != crc:
+        raise Corrupt(f"producer state: version {version}, CRC {crc:#010x} does not match")
+    end_offset, count = _BODY.unpack_from(body)
+    if end_offset < 0 or count > (len(body) - _BODY.size) // _ENTRY.size:
+        raise Corrupt(f"producer state: claims {count} producers at offset {end_offset} in {len(body)} bytes")
+    producers, end = _decode_entries(body, count, end_offset)
+    if end != len(body):
+        raise Corrupt(f"producer state: {len(body) - end} bytes after its {count} producers")
+    return ProducerState(end_offset, producers)
+
+
+def _decode_entries(body: memoryview, count: int, end_offset: int) -> tuple[tuple[ProducerEntry, ...], int]:
+    producers: list[ProducerEntry] = []
+    pos = _BODY.size
+    id_before = -1
+    for _ in range(count):
+        if len(body) - pos < _ENTRY.size:
+            raise Corrupt(f"producer state: entry {len(producers)} of {count} is cut short")
+        producer_id, epoch, coordinator_epoch, txn_first, last_timestamp, batch_count = _ENTRY.unpack_from(body, pos)
+        pos += _ENTRY.size
+        if producer_id <= id_before or batch_count > BATCHES_MAX or len(body) - pos < batch_count * _BATCH.size:
+            raise Corrupt(f"producer state: producer {producer_id} after {id_before}, {batch_count} batches")
+        after = pos + batch_count * _BATCH.size
+        batches = tuple(BatchRecord(*fields) for fields in _BATCH.iter_unpack(body[pos:after]))
+        if any(not _possible(batch, end_offset) for batch in batches):
+            raise Corrupt(f"producer state: producer {producer_id} has an impossible batch")
+        producers.append(ProducerEntry(producer_id, epoch, batches, last_timestamp, txn_first, coordinator_epoch))
+        pos, id_before = after, producer_id
+    return tuple(producers), pos
+
+
+def _possible(batch: BatchRecord, end_offset: int) -> bool:
+    sequences = batch.first_sequence >= NO_SEQUENCE and batch.last_sequence >= NO_SEQUENCE
+    return sequences and 0 <= batch.first_offset <= batch.last_offset < end_offset
+
+
+def _producer_id(entry: ProducerEntry) -> int:
+    return entry.producer_id

@@ -1,0 +1,108 @@
+"""The sparse map from timestamps to offsets in a segment: Kafka's `.timeindex`, 12-byte entries.
+
+An entry is (big-endian int64 timestamp in ms, int32 offset relative to the base). It says: up to the batch that ends
+at this offset, the greatest timestamp is this one, and that batch is the first to hold it. Always true: timestamps
+grow strictly and offsets with them, so every record below a looked-up entry's batch is older than the target.
+An entry comes with each offset-index entry, if the maximum grew, and a last one when the segment rolls or closes.
+No checksum: an index that fails `check` is rebuilt. Must not know: files, records.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logformat.errors import Corrupt
+from logformat.record_batch import INT32_MAX, NO_TIMESTAMP, Buffer
+
+ENTRY_SIZE: Final = 12
+_ENTRY: Final = struct.Struct(">qi")
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp in ms and an absolute offset."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex:
+    """Entries of one segment, in memory (12 bytes each). `base_offset` is what the offsets are relative to."""
+
+    __slots__ = ("_offsets", "_timestamps", "base_offset")
+
+    def __init__(self, base_offset: int, buffer: Buffer = b"") -> None:
+        """Raises Corrupt when `buffer` is not what `to_bytes` of some index gives."""
+        if len(buffer) % ENTRY_SIZE:
+            raise Corrupt(f"time index of {base_offset}: {len(buffer)} bytes is not a multiple of {ENTRY_SIZE}")
+        self.base_offset = base_offset
+        self._timestamps: array[int] = array("q")
+        self._offsets: array[int] = array("i")
+        for timestamp, relative in _ENTRY.iter_unpack(buffer):
+            self._timestamps.append(timestamp)
+            self._offsets.append(relative)
+        self.check()
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    def check(self) -> None:
+        """Raises Corrupt unless timestamps grow strictly and offsets never fall."""
+        timestamps, offsets = self._timestamps, self._offsets
+        if not timestamps:
+            return
+        rising = all(map(operator.lt, timestamps, timestamps[1:])) and all(map(operator.le, offsets, offsets[1:]))
+        if not rising or timestamps[0] < 0 or offsets[0] < 0:
+            raise Corrupt(f"time index of {self.base_offset}: entries are not in order; rebuild it from the log")
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The entry with the greatest timestamp ≤ `timestamp`, or (−1, base offset).
+
+        The first record that is not older than `timestamp` lies in the batch that ends at the found offset or later.
+        """
+        return self._at(bisect_right(self._timestamps, timestamp) - 1)
+
+    def is_full(self, bytes_max: int) -> bool:
+        """As the offset index's, but with one slot kept for the entry that rolling writes."""
+        return len(self._timestamps) >= bytes_max // ENTRY_SIZE - 1
+
+    def maybe_append(self, timestamp: int, offset: int) -> bool:
+        """Add an entry if `timestamp` is greater than the last one's (and not −1); whether it did.
+
+        `offset` must fit (`OffsetIndex.fits`) and not be below the last entry's.
+        """
+        if timestamp <= self.last.timestamp:
+            return False
+        relative = offset - self.base_offset
+        assert 0 <= relative <= INT32_MAX, (self.base_offset, offset)
+        assert not self._offsets or relative >= self._offsets[-1], (timestamp, offset)
+        self._timestamps.append(timestamp)
+        self._offsets.append(relative)
+        return True
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries at or above `offset`."""
+        keep = bisect_left(self._offsets, offset - self.base_offset)
+        del self._timestamps[keep:], self._offsets[keep:]
+
+    @property
+    def last(self) -> TimestampOffset:
+        """The last entry, or (−1, base offset) of an empty index."""
+        return self._at(len(self._timestamps) - 1)
+
+    def entries(self) -> Iterator[TimestampOffset]:
+        base = self.base_offset
+        return (TimestampOffset(t, base + o) for t, o in zip(self._timestamps, self._offsets, strict=True))
+
+    def to_bytes(self, first: int = 0) -> bytes:
+        """The file's bytes from entry number `first` on."""
+        return b"".join(map(_ENTRY.pack, self._timestamps[first:], self._offsets[first:]))
+
+    def _at(self, slot: int) -> TimestampOffset:
+        if slot < 0:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        return TimestampOffset(self._timestamps[slot], self.base_offset + self._offsets[slot])
