@@ -1,0 +1,97 @@
+"""The doors between the network and whoever answers requests.
+
+Owns the vocabulary: a peer, a frame handed over, an answer handed back. Always true: frames of one connection are
+dispatched in the order they came, and their answers leave in that order. Must not know the Kafka protocol beyond "a
+frame has a length prefix", nor sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from seams.disk import FileRange
+
+Part = bytes | bytearray | memoryview | FileRange
+"""A piece of an answer. Buffers are kept by reference until the kernel took them: never change one after handing it
+over, and never hand over a slice of the request's frame (its buffer is reused). A memoryview must be of bytes."""
+
+
+@dataclass(slots=True, eq=False)
+class Later:
+    """An answer that is not ready yet.
+
+    `future` yields the parts, or None for "no response". It may raise `CloseConnection`; any other exception is reported
+    as a bug and closes the connection. It is never cancelled from here: when the peer is gone (`peer.closed`) its result
+    is dropped.
+
+    `blocks=True`: the connection's next frame is not dispatched, and this frame stays valid, until the future is done
+    (Kafka's muted channel). `blocks=False`: later frames are dispatched meanwhile and this frame is already invalid.
+    """
+
+    future: asyncio.Future[list[Part] | None]
+    blocks: bool
+
+
+Answer = list[Part] | None | Later
+"""Parts of a whole response, its length prefix included; None when there is none (acks=0)."""
+
+
+class CloseReason(StrEnum):
+    """Why a connection ended: the label of the counter, so a closed set."""
+
+    PEER = "peer"  # it closed, or the network did
+    FRAME_LENGTH = "frame-length"  # a length that is negative, zero or above socket.request.max.bytes
+    FRAME_DEADLINE = "frame-deadline"  # a frame begun was not completed in time (drip)
+    IDLE = "idle"  # connections.max.idle.ms
+    SLOW_READER = "slow-reader"  # it does not take its answers
+    REFUSED = "refused"  # the dispatcher raised CloseConnection
+    FAILED = "failed"  # the dispatcher raised anything else: a bug of ours
+    SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
+    SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
+    TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
+    DRAINED = "drained"  # we stop, and it had nothing left in flight
+    STOPPED = "stopped"  # we stop, and its answers did not leave within the drain time
+
+
+class CloseConnection(Exception):
+    """Raised by a dispatcher (or set on a `Later`) to drop the peer: answers before this frame still leave first.
+
+    `reason` is text for the log; it never reaches the peer.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One connection as its requests see it; lives as long as the connection, equal only to itself.
+
+    `address` is `host:port`, or "" where the network has none. Client id and software are what the peer last said:
+    the dispatcher fills them in. `principal` stays "ANONYMOUS" until authentication exists.
+    """
+
+    connection_id: int
+    address: str
+    listener: str
+    client_id: str | None = None
+    software_name: str = ""
+    software_version: str = ""
+    principal: str = "ANONYMOUS"
+    closed: bool = False
+
+
+class Dispatcher(Protocol):
+    """Who answers frames. Called on the loop, in frame order; must not block."""
+
+    def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
+        """Answer one request.
+
+        `frame` is the request without its length prefix: bytes, writable (headers are stamped in place), valid until
+        this returns, or, for `Later(blocks=True)`, until its future is done. Raises `CloseConnection`.
+        """
+        ...
