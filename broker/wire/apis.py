@@ -1,0 +1,124 @@
+"""Which APIs exist, which versions of them are served, and which header each version wears.
+
+Owns the API table (ranges: design note semantics 12, left of the arrow). Always true: what is advertised is what the
+codec can read and write, with one exception, Produce: it is advertised from 0 because librdkafka 2.0 stops compressing
+when 0-2 are missing (KAFKA-18659); those versions are answered UNSUPPORTED_VERSION.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+
+class ApiKey(IntEnum):
+    """The API keys this broker serves. Names and numbers are Kafka's."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One row of the table. Versions are inclusive.
+
+    `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `latest_stable`: no served version
+    is a draft that Kafka may still change (KIP-584's `latestVersionUnstable`).
+    """
+
+    key: ApiKey
+    name: str
+    version_min: int
+    version_max: int
+    flexible_from: int
+    advertised_min: int
+    latest_stable: bool = True
+
+
+def _api(key: ApiKey, name: str, low: int, high: int, flexible_from: int, advertised_min: int | None = None) -> Api:
+    return Api(key, name, low, high, flexible_from, low if advertised_min is None else advertised_min)
+
+
+APIS: Final[dict[ApiKey, Api]] = {
+    api.key: api
+    for api in (
+        _api(ApiKey.PRODUCE, "Produce", 3, 9, 9, advertised_min=0),
+        _api(ApiKey.FETCH, "Fetch", 4, 12, 12),
+        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 10, 6),
+        _api(ApiKey.METADATA, "Metadata", 0, 12, 9),
+        _api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 9, 8),
+        _api(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 9, 6),
+        _api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 4, 3),
+        _api(ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6),
+        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
+        _api(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
+        _api(ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4),
+        _api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
+        _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
+        _api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+        _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
+        _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 4, 2),
+        _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+        _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+        _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
+        _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+        _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+        _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    )
+}
+
+# Plain ints for the hot path: one dict look-up per frame, no enum construction.
+_BY_NUMBER: Final[dict[int, Api]] = {int(key): api for key, api in APIS.items()}
+_NEVER_FLEXIBLE: Final = 1 << 15
+
+
+def api_of(api_key: int) -> Api | None:
+    """The row of `api_key`, or None for an API this broker does not know."""
+    return _BY_NUMBER.get(api_key)
+
+
+def is_served(api_key: int, api_version: int) -> bool:
+    """Whether requests of this API and version are decoded and answered (Produce 0-2 are not)."""
+    api = _BY_NUMBER.get(api_key)
+    return api is not None and api.version_min <= api_version <= api.version_max
+
+
+def is_flexible(api_key: int, api_version: int) -> bool:
+    """Whether this version carries tagged fields; unknown APIs count as inflexible."""
+    api = _BY_NUMBER.get(api_key)
+    return api_version >= (_NEVER_FLEXIBLE if api is None else api.flexible_from)
+
+
+def request_header_version(api_key: int, api_version: int) -> int:
+    """1 (correlation id and client id) or 2 (and tagged fields). Version 0 went with ZooKeeper's ControlledShutdown."""
+    return 2 if is_flexible(api_key, api_version) else 1
+
+
+def response_header_version(api_key: int, api_version: int) -> int:
+    """0 (correlation id) or 1 (and tagged fields).
+
+    ApiVersions always answers under header 0: a client that asked for a version we do not know must still be able to
+    read the answer (KIP-511).
+    """
+    return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version) else 0

@@ -1,0 +1,92 @@
+"""What the decoder and the encoder generators share: source lines, struct formats, limits.
+
+Owns `Source`, an indented buffer of Python lines with its own namespace, and the sizes of primitives. Must not know
+what is decoded or encoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from broker.wire.schema import Field
+
+FORMATS: Final = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
+SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uuid": 16}
+
+INT_ARRAYS_MAX: Final = 16  # integer arrays up to this length have a ready struct; replica lists are never longer
+
+
+class Source:
+    """Lines of one generated function and the objects they name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.names: dict[str, Any] = {}
+        self._lines: list[str] = []
+        self._depth = 0
+        self._counter = 0
+
+    def line(self, text: str) -> None:
+        """One line at the present depth."""
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, opening: str) -> Iterator[None]:
+        """`opening:` and what is emitted within, one level deeper."""
+        self.line(f"{opening}:")
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def fresh(self, stem: str) -> str:
+        """A local name used nowhere else in the function."""
+        self._counter += 1
+        return f"{stem}{self._counter}"
+
+    def struct_method(self, method: str, layout: str) -> str:
+        """The name of `struct.Struct('>' + layout)`'s bound method in the namespace."""
+        name = f"{method}_{layout.replace('?', 'B_')}"
+        self.names[name] = getattr(struct.Struct(">" + layout), method)
+        return name
+
+    def text(self) -> str:
+        """The whole source."""
+        return "\n".join(self._lines) + "\n"
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Compile the lines and return the function they define as `name`."""
+        exec(compile(self.text(), f"<{self.name}>", "exec"), self.names)
+        function: Callable[..., Any] = self.names[name]
+        return function
+
+
+def is_flexible_null(field: Field, version: int) -> bool:
+    """Whether null is allowed on the wire for `field` in `version`."""
+    return version in field.nullable
+
+
+def present(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
+    """The fields of `version` outside the tagged section, in wire order."""
+    return tuple(field for field in fields if field.tag is None and version in field.versions)
+
+
+def tagged(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
+    """The tagged fields of `version`, by tag."""
+    found = [field for field in fields if field.tag is not None and version in field.versions]
+    return tuple(sorted(found, key=lambda field: field.tag or 0))
+
+
+def size_min(field: Field, version: int, flexible: bool) -> int:
+    """Fewest bytes one value (for an array: one element) of `field` takes: what bounds claimed counts."""
+    if field.fields:
+        inner = sum(
+            (1 if flexible else 4) if part.is_array else size_min(part, version, flexible)
+            for part in present(field.fields, version)
+        )
+        return inner + flexible  # an empty tagged section is one byte
+    if field.type in SIZES:
+        return SIZES[field.type]
+    return 1 if flexible else (2 if field.type == "string" else 4)

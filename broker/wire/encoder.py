@@ -1,0 +1,226 @@
+"""Writes the Python source that encodes one message in one version.
+
+Owns the encoding half of the codec generator. Always true of what it writes: `records` parts go into the scatter list
+as they are, everything between them is joined into one `bytes`. Fields that the version lacks are ignored. A message
+that does not fit its types (None where null is not allowed, a number too big) is a bug of ours and raises TypeError,
+AttributeError or struct.error. Must not know any particular message.
+
+Hot path: runs of fixed-size fields are one `pack`, structures are encoded in line.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from broker.wire.decoder import has_records
+from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, Source, present, tagged
+from broker.wire.primitives import uvarint
+from broker.wire.scatter import Part, scatter
+from broker.wire.schema import Field, Schema
+
+Encoder = Callable[[Any], list[Part]]
+
+_RUNTIME = {
+    "pack": struct.pack,
+    "scatter": scatter,
+    "uvarint": uvarint,
+    "UVARINTS": tuple(uvarint(n) for n in range(128)),
+}
+
+
+class _EncoderSource:
+    """Emits one encode function. Locals in it: `parts` (the scatter list), `chunks` (bytes to be joined), `add`."""
+
+    def __init__(self, schema: Schema, version: int) -> None:
+        self.schema = schema
+        self.version = version
+        self.flexible = version >= schema.flexible_from
+        self.source = Source(f"encode {schema.name} v{version}")
+        self.source.names.update(_RUNTIME)
+        self._layout = ""  # the run of fixed-size fields not yet emitted, and the expressions they come from
+        self._values: list[str] = []
+
+    def build(self) -> Encoder:
+        line, block = self.source.line, self.source.block
+        with block("def encode(message)"):
+            line("chunks = []")
+            line("add = chunks.append")
+            if not has_records(self.schema.fields):
+                self._structure("message", self.schema.fields)
+                self._flush()
+                line('return [b"".join(chunks)]')
+            else:
+                line("parts = []")
+                self._structure("message", self.schema.fields)
+                self._flush()
+                with block("if chunks"):
+                    line('parts.append(b"".join(chunks))')
+                line("return parts")
+        return self.source.function("encode")
+
+    def _structure(self, holder: str, fields: tuple[Field, ...]) -> None:
+        for field in present(fields, self.version):
+            self._field(field, f"{holder}.{field.name}")
+        if self.flexible:
+            self._tagged_section(tagged(fields, self.version), holder)
+
+    def _field(self, field: Field, value: str) -> None:
+        if field.is_array:
+            self._array(field, value)
+        else:
+            self._value(field, value)
+
+    def _value(self, field: Field, value: str) -> None:
+        if field.fields:
+            self._structure(value, field.fields)
+        elif field.type in FORMATS:
+            self._run(FORMATS[field.type], value)
+        elif field.type == "uuid":
+            self._run("16s", f"{value}.bytes")
+        elif field.type == "records":
+            self._records(value)
+        else:
+            self._sized(field, value)
+
+    # -- runs of fixed-size fields
+
+    def _run(self, layout: str, value: str) -> None:
+        self._layout += layout
+        self._values.append(value)
+
+    def _pack(self, extra_layout: str = "", extra_value: str = "") -> str:
+        layout = self._layout + extra_layout
+        values = [value for value in [*self._values, extra_value] if value]
+        return f"{self.source.struct_method('pack', layout)}({', '.join(values)})"
+
+    def _flush(self) -> None:
+        if self._layout:
+            self.source.line('add(b"\\0")' if self._layout == "x" else f"add({self._pack()})")
+        self._layout = ""
+        self._values.clear()
+
+    # -- lengths and counts
+
+    def _length(self, layout: str, count: str) -> None:
+        """Emit a length or count held in the local `count` (-1 for null) and what was pending before it."""
+        if not self.flexible:
+            self._run(layout, count)
+            self._flush()
+            return
+        line = self.source.line
+        line(f"{count} += 1")
+        if self._layout:
+            # One byte in nearly every case: then it rides along in the same pack.
+            line(f"add({self._pack('B', count)} if {count} < 128 else {self._pack()} + uvarint({count}))")
+            self._layout = ""
+            self._values.clear()
+        else:
+            line(f"add(UVARINTS[{count}] if {count} < 128 else uvarint({count}))")
+
+    def _or_null(self, local: str, count: str, empty: str, size: str, convert: str = "") -> None:
+        """Emit `count = -1` and an empty value for None, the length (and conversion) otherwise."""
+        line, block = self.source.line, self.source.block
+        with block(f"if {local} is None"):
+            line(f"{local} = {empty}")
+            line(f"{count} = -1")
+        with block("else"):
+            if convert:
+                line(f"{local} = {convert}")
+            line(f"{count} = {size}")
+
+    def _sized(self, field: Field, value: str) -> None:
+        """A string or bytes field."""
+        line = self.source.line
+        local, count = self.source.fresh("s"), self.source.fresh("n")
+        is_string = field.type == "string"
+        if self.version in field.nullable:
+            line(f"{local} = {value}")
+            self._or_null(local, count, 'b""', f"len({local})", f"{local}.encode()" if is_string else "")
+        else:
+            line(f"{local} = {value}.encode()" if is_string else f"{local} = {value}")
+            line(f"{count} = len({local})")
+        self._length("h" if is_string else "i", count)
+        line(f"add({local})")
+
+    def _records(self, value: str) -> None:
+        line = self.source.line
+        local, count = self.source.fresh("r"), self.source.fresh("n")
+        line(f"{local} = {value}")
+        line(f"{count}, {local} = (-1, ()) if {local} is None else scatter({local})")
+        self._length("i", count)
+        with self.source.block(f"if {local}"):
+            line('parts.append(b"".join(chunks))')
+            line(f"parts.extend({local})")
+            line("chunks.clear()")
+
+    # -- arrays
+
+    def _array(self, field: Field, value: str) -> None:
+        line = self.source.line
+        local, count = self.source.fresh("a"), self.source.fresh("n")
+        line(f"{local} = {value}")
+        if self.version in field.nullable:
+            self._or_null(local, count, "()", f"len({local})")
+        else:
+            line(f"{count} = len({local})")
+        self._length("i", count)
+        if field.type in FORMATS:
+            self._integers(FORMATS[field.type], local)
+            return
+        element = self.source.fresh("e")
+        with self.source.block(f"for {element} in {local}"):
+            self._value(field, element)
+            self._flush()
+
+    def _integers(self, layout: str, local: str) -> None:
+        ready = f"pack_ready_{layout}"
+        self.source.names[ready] = tuple(struct.Struct(f">{n}{layout}").pack for n in range(INT_ARRAYS_MAX + 1))
+        size = self.source.fresh("n")
+        self.source.line(f"{size} = len({local})")
+        many = f'pack(f">{{{size}}}{layout}", *{local})'
+        self.source.line(f"add({ready}[{size}](*{local}) if {size} <= {INT_ARRAYS_MAX} else {many})")
+
+    # -- tagged fields
+
+    def _tagged_section(self, fields: tuple[Field, ...], holder: str) -> None:
+        if not fields:
+            self._layout += "x"  # zero tags: a zero byte that packs for free
+            return
+        line, block = self.source.line, self.source.block
+        self._flush()
+        conditions = [self._differs(field, f"{holder}.{field.name}") for field in fields]
+        count = self.source.fresh("t")
+        line(f"{count} = {' + '.join(f'({condition})' for condition in conditions)}")
+        line(f"add(UVARINTS[{count}])")
+        with block(f"if {count}"):
+            for field, condition in zip(fields, conditions, strict=True):
+                with block(f"if {condition}"):
+                    self._tagged_field(field, f"{holder}.{field.name}")
+
+    def _tagged_field(self, field: Field, value: str) -> None:
+        line = self.source.line
+        inner, outer = self.source.fresh("inner"), self.source.fresh("outer")
+        line(f"{outer}, {inner} = add, []")
+        line(f"add = {inner}.append")
+        self._field(field, value)
+        self._flush()
+        line(f'add, {inner} = {outer}, b"".join({inner})')
+        line(f"add(uvarint({field.tag}) + uvarint(len({inner})) + {inner})")
+
+    @staticmethod
+    def _differs(field: Field, value: str) -> str:
+        """The source of "this tagged field is not at its default", as a bool."""
+        if field.default is None:
+            return f"{value} is not None"
+        if field.is_array:
+            return f"len({value}) > 0"
+        if field.type == "uuid":
+            return f"{value}.int != 0"
+        return f"{value} != {field.default!r}"
+
+
+def build_encoder(schema: Schema, version: int) -> Encoder:
+    """A function from a message to the parts of its body."""
+    return _EncoderSource(schema, version).build()

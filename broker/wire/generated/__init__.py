@@ -1,0 +1,1 @@
+"""Generated code: see `broker.wire.generate`."""

@@ -1,0 +1,1057 @@
+"""Message classes, made from `broker.wire.table` by `python -m broker.wire.generate`: do not edit.
+
+A comment behind a field names the versions that carry it; a field without one is in all of them.
+"""
+# ruff: noqa: RUF012  # msgspec copies an empty list default for every instance
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from broker.wire.message import Message
+from broker.wire.primitives import ZERO_UUID
+from broker.wire.scatter import RecordsField
+
+
+class ProduceRequestPartition(Message):
+    """`partition_data` of ProduceRequestTopic."""
+
+    index: int = 0
+    records: memoryview | None = None
+
+
+class ProduceRequestTopic(Message):
+    """`topic_data` of ProduceRequest."""
+
+    name: str = ""
+    partition_data: list[ProduceRequestPartition] = []
+
+
+class ProduceRequest(Message):
+    """Versions 0-9, flexible from 9."""
+
+    transactional_id: str | None = None  # 3+
+    acks: int = 0
+    timeout_ms: int = 0
+    topic_data: list[ProduceRequestTopic] = []
+
+
+class ProduceResponseRecordError(Message):
+    """`record_errors` of ProduceResponsePartition."""
+
+    batch_index: int = 0
+    batch_index_error_message: str | None = None
+
+
+class ProduceResponsePartition(Message):
+    """`partition_responses` of ProduceResponseTopic."""
+
+    index: int = 0
+    error_code: int = 0
+    base_offset: int = 0
+    log_append_time_ms: int = -1  # 2+
+    log_start_offset: int = -1  # 5+
+    record_errors: list[ProduceResponseRecordError] = []  # 8+
+    error_message: str | None = None  # 8+
+
+
+class ProduceResponseTopic(Message):
+    """`responses` of ProduceResponse."""
+
+    name: str = ""
+    partition_responses: list[ProduceResponsePartition] = []
+
+
+class ProduceResponse(Message):
+    """Versions 0-9, flexible from 9."""
+
+    responses: list[ProduceResponseTopic] = []
+    throttle_time_ms: int = 0  # 1+
+
+
+class FetchRequestPartition(Message):
+    """`partitions` of FetchRequestTopic."""
+
+    partition: int = 0
+    current_leader_epoch: int = -1  # 9+
+    fetch_offset: int = 0
+    last_fetched_epoch: int = -1  # 12+
+    log_start_offset: int = -1  # 5+
+    partition_max_bytes: int = 0
+
+
+class FetchRequestTopic(Message):
+    """`topics` of FetchRequest."""
+
+    topic: str = ""
+    partitions: list[FetchRequestPartition] = []
+
+
+class FetchRequestForgottenTopic(Message):
+    """`forgotten_topics_data` of FetchRequest."""
+
+    topic: str = ""
+    partitions: list[int] = []
+
+
+class FetchRequest(Message):
+    """Versions 4-12, flexible from 12."""
+
+    cluster_id: str | None = None  # 12+
+    replica_id: int = -1
+    max_wait_ms: int = 0
+    min_bytes: int = 0
+    max_bytes: int = 2147483647
+    isolation_level: int = 0
+    session_id: int = 0  # 7+
+    session_epoch: int = -1  # 7+
+    topics: list[FetchRequestTopic] = []
+    forgotten_topics_data: list[FetchRequestForgottenTopic] = []  # 7+
+    rack_id: str = ""  # 11+
+
+
+class FetchResponseEpochEndOffset(Message):
+    """Tagged `diverging_epoch` of FetchResponsePartition."""
+
+    epoch: int = -1
+    end_offset: int = -1
+
+
+class FetchResponseLeaderIdAndEpoch(Message):
+    """Tagged `current_leader` of FetchResponsePartition."""
+
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+class FetchResponseSnapshotId(Message):
+    """Tagged `snapshot_id` of FetchResponsePartition."""
+
+    end_offset: int = -1
+    epoch: int = -1
+
+
+class FetchResponseAbortedTransaction(Message):
+    """`aborted_transactions` of FetchResponsePartition."""
+
+    producer_id: int = 0
+    first_offset: int = 0
+
+
+class FetchResponsePartition(Message):
+    """`partitions` of FetchResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = -1
+    log_start_offset: int = -1  # 5+
+    diverging_epoch: FetchResponseEpochEndOffset | None = None  # 12+
+    current_leader: FetchResponseLeaderIdAndEpoch | None = None  # 12+
+    snapshot_id: FetchResponseSnapshotId | None = None  # 12+
+    aborted_transactions: list[FetchResponseAbortedTransaction] | None = []
+    preferred_read_replica: int = -1  # 11+
+    records: RecordsField = None
+
+
+class FetchResponseTopic(Message):
+    """`responses` of FetchResponse."""
+
+    topic: str = ""
+    partitions: list[FetchResponsePartition] = []
+
+
+class FetchResponse(Message):
+    """Versions 4-12, flexible from 12."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0  # 7+
+    session_id: int = 0  # 7+
+    responses: list[FetchResponseTopic] = []
+
+
+class ListOffsetsRequestPartition(Message):
+    """`partitions` of ListOffsetsRequestTopic."""
+
+    partition_index: int = 0
+    current_leader_epoch: int = -1  # 4+
+    timestamp: int = 0
+
+
+class ListOffsetsRequestTopic(Message):
+    """`topics` of ListOffsetsRequest."""
+
+    name: str = ""
+    partitions: list[ListOffsetsRequestPartition] = []
+
+
+class ListOffsetsRequest(Message):
+    """Versions 1-10, flexible from 6."""
+
+    replica_id: int = 0
+    isolation_level: int = 0  # 2+
+    topics: list[ListOffsetsRequestTopic] = []
+    timeout_ms: int = 0  # 10+
+
+
+class ListOffsetsResponsePartition(Message):
+    """`partitions` of ListOffsetsResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1  # 4+
+
+
+class ListOffsetsResponseTopic(Message):
+    """`topics` of ListOffsetsResponse."""
+
+    name: str = ""
+    partitions: list[ListOffsetsResponsePartition] = []
+
+
+class ListOffsetsResponse(Message):
+    """Versions 1-10, flexible from 6."""
+
+    throttle_time_ms: int = 0  # 2+
+    topics: list[ListOffsetsResponseTopic] = []
+
+
+class OffsetForLeaderEpochRequestPartition(Message):
+    """`partitions` of OffsetForLeaderEpochRequestTopic."""
+
+    partition: int = 0
+    current_leader_epoch: int = -1
+    leader_epoch: int = 0
+
+
+class OffsetForLeaderEpochRequestTopic(Message):
+    """`topics` of OffsetForLeaderEpochRequest."""
+
+    topic: str = ""
+    partitions: list[OffsetForLeaderEpochRequestPartition] = []
+
+
+class OffsetForLeaderEpochRequest(Message):
+    """Versions 2-4, flexible from 4."""
+
+    replica_id: int = -2  # 3+
+    topics: list[OffsetForLeaderEpochRequestTopic] = []
+
+
+class OffsetForLeaderEpochResponsePartition(Message):
+    """`partitions` of OffsetForLeaderEpochResponseTopic."""
+
+    error_code: int = 0
+    partition: int = 0
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+class OffsetForLeaderEpochResponseTopic(Message):
+    """`topics` of OffsetForLeaderEpochResponse."""
+
+    topic: str = ""
+    partitions: list[OffsetForLeaderEpochResponsePartition] = []
+
+
+class OffsetForLeaderEpochResponse(Message):
+    """Versions 2-4, flexible from 4."""
+
+    throttle_time_ms: int = 0
+    topics: list[OffsetForLeaderEpochResponseTopic] = []
+
+
+class InitProducerIdRequest(Message):
+    """Versions 0-4, flexible from 2."""
+
+    transactional_id: str | None = ""
+    transaction_timeout_ms: int = 0
+    producer_id: int = -1  # 3+
+    producer_epoch: int = -1  # 3+
+
+
+class InitProducerIdResponse(Message):
+    """Versions 0-4, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    producer_id: int = -1
+    producer_epoch: int = 0
+
+
+class ApiVersionsRequest(Message):
+    """Versions 0-4, flexible from 3."""
+
+    client_software_name: str = ""  # 3+
+    client_software_version: str = ""  # 3+
+
+
+class ApiVersionsResponseApi(Message):
+    """`api_keys` of ApiVersionsResponse."""
+
+    api_key: int = 0
+    min_version: int = 0
+    max_version: int = 0
+
+
+class ApiVersionsResponseSupportedFeature(Message):
+    """`supported_features` of ApiVersionsResponse."""
+
+    name: str = ""
+    min_version: int = 0
+    max_version: int = 0
+
+
+class ApiVersionsResponseFinalizedFeature(Message):
+    """`finalized_features` of ApiVersionsResponse."""
+
+    name: str = ""
+    max_version_level: int = 0
+    min_version_level: int = 0
+
+
+class ApiVersionsResponse(Message):
+    """Versions 0-4, flexible from 3."""
+
+    error_code: int = 0
+    api_keys: list[ApiVersionsResponseApi] = []
+    throttle_time_ms: int = 0  # 1+
+    supported_features: list[ApiVersionsResponseSupportedFeature] = []  # 3+
+    finalized_features_epoch: int = -1  # 3+
+    finalized_features: list[ApiVersionsResponseFinalizedFeature] = []  # 3+
+    zk_migration_ready: bool = False  # 3+
+
+
+class MetadataRequestTopic(Message):
+    """`topics` of MetadataRequest."""
+
+    topic_id: UUID = ZERO_UUID  # 10+
+    name: str | None = ""
+
+
+class MetadataRequest(Message):
+    """Versions 0-12, flexible from 9."""
+
+    topics: list[MetadataRequestTopic] | None = []
+    allow_auto_topic_creation: bool = True  # 4+
+    include_cluster_authorized_operations: bool = False  # 8-10
+    include_topic_authorized_operations: bool = False  # 8+
+
+
+class MetadataResponseBroker(Message):
+    """`brokers` of MetadataResponse."""
+
+    node_id: int = 0
+    host: str = ""
+    port: int = 0
+    rack: str | None = None  # 1+
+
+
+class MetadataResponsePartition(Message):
+    """`partitions` of MetadataResponseTopic."""
+
+    error_code: int = 0
+    partition_index: int = 0
+    leader_id: int = 0
+    leader_epoch: int = -1  # 7+
+    replica_nodes: list[int] = []
+    isr_nodes: list[int] = []
+    offline_replicas: list[int] = []  # 5+
+
+
+class MetadataResponseTopic(Message):
+    """`topics` of MetadataResponse."""
+
+    error_code: int = 0
+    name: str | None = ""
+    topic_id: UUID = ZERO_UUID  # 10+
+    is_internal: bool = False  # 1+
+    partitions: list[MetadataResponsePartition] = []
+    topic_authorized_operations: int = -2147483648  # 8+
+
+
+class MetadataResponse(Message):
+    """Versions 0-12, flexible from 9."""
+
+    throttle_time_ms: int = 0  # 3+
+    brokers: list[MetadataResponseBroker] = []
+    cluster_id: str | None = None  # 2+
+    controller_id: int = -1  # 1+
+    topics: list[MetadataResponseTopic] = []
+    cluster_authorized_operations: int = -2147483648  # 8-10
+
+
+class DescribeClusterRequest(Message):
+    """Versions 0-2, flexible from 0."""
+
+    include_cluster_authorized_operations: bool = False
+    endpoint_type: int = 1  # 1+
+    include_fenced_brokers: bool = False  # 2+
+
+
+class DescribeClusterResponseBroker(Message):
+    """`brokers` of DescribeClusterResponse."""
+
+    broker_id: int = 0
+    host: str = ""
+    port: int = 0
+    rack: str | None = None
+    is_fenced: bool = False  # 2+
+
+
+class DescribeClusterResponse(Message):
+    """Versions 0-2, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    endpoint_type: int = 1  # 1+
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: list[DescribeClusterResponseBroker] = []
+    cluster_authorized_operations: int = -2147483648
+
+
+class FindCoordinatorRequest(Message):
+    """Versions 0-4, flexible from 3."""
+
+    key: str = ""  # 0-3
+    key_type: int = 0  # 1+
+    coordinator_keys: list[str] = []  # 4+
+
+
+class FindCoordinatorResponseCoordinator(Message):
+    """`coordinators` of FindCoordinatorResponse."""
+
+    key: str = ""
+    node_id: int = 0
+    host: str = ""
+    port: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+class FindCoordinatorResponse(Message):
+    """Versions 0-4, flexible from 3."""
+
+    throttle_time_ms: int = 0  # 1+
+    error_code: int = 0  # 0-3
+    error_message: str | None = ""  # 1-3
+    node_id: int = 0  # 0-3
+    host: str = ""  # 0-3
+    port: int = 0  # 0-3
+    coordinators: list[FindCoordinatorResponseCoordinator] = []  # 4+
+
+
+class JoinGroupRequestProtocol(Message):
+    """`protocols` of JoinGroupRequest."""
+
+    name: str = ""
+    metadata: bytes = b""
+
+
+class JoinGroupRequest(Message):
+    """Versions 0-9, flexible from 6."""
+
+    group_id: str = ""
+    session_timeout_ms: int = 0
+    rebalance_timeout_ms: int = -1  # 1+
+    member_id: str = ""
+    group_instance_id: str | None = None  # 5+
+    protocol_type: str = ""
+    protocols: list[JoinGroupRequestProtocol] = []
+    reason: str | None = None  # 8+
+
+
+class JoinGroupResponseMember(Message):
+    """`members` of JoinGroupResponse."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None  # 5+
+    metadata: bytes = b""
+
+
+class JoinGroupResponse(Message):
+    """Versions 0-9, flexible from 6."""
+
+    throttle_time_ms: int = 0  # 2+
+    error_code: int = 0
+    generation_id: int = -1
+    protocol_type: str | None = None  # 7+
+    protocol_name: str | None = ""
+    leader: str = ""
+    skip_assignment: bool = False  # 9+
+    member_id: str = ""
+    members: list[JoinGroupResponseMember] = []
+
+
+class SyncGroupRequestAssignment(Message):
+    """`assignments` of SyncGroupRequest."""
+
+    member_id: str = ""
+    assignment: bytes = b""
+
+
+class SyncGroupRequest(Message):
+    """Versions 0-5, flexible from 4."""
+
+    group_id: str = ""
+    generation_id: int = 0
+    member_id: str = ""
+    group_instance_id: str | None = None  # 3+
+    protocol_type: str | None = None  # 5+
+    protocol_name: str | None = None  # 5+
+    assignments: list[SyncGroupRequestAssignment] = []
+
+
+class SyncGroupResponse(Message):
+    """Versions 0-5, flexible from 4."""
+
+    throttle_time_ms: int = 0  # 1+
+    error_code: int = 0
+    protocol_type: str | None = None  # 5+
+    protocol_name: str | None = None  # 5+
+    assignment: bytes = b""
+
+
+class HeartbeatRequest(Message):
+    """Versions 0-4, flexible from 4."""
+
+    group_id: str = ""
+    generation_id: int = 0
+    member_id: str = ""
+    group_instance_id: str | None = None  # 3+
+
+
+class HeartbeatResponse(Message):
+    """Versions 0-4, flexible from 4."""
+
+    throttle_time_ms: int = 0  # 1+
+    error_code: int = 0
+
+
+class LeaveGroupRequestMember(Message):
+    """`members` of LeaveGroupRequest."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None
+    reason: str | None = None  # 5+
+
+
+class LeaveGroupRequest(Message):
+    """Versions 0-5, flexible from 4."""
+
+    group_id: str = ""
+    member_id: str = ""  # 0-2
+    members: list[LeaveGroupRequestMember] = []  # 3+
+
+
+class LeaveGroupResponseMember(Message):
+    """`members` of LeaveGroupResponse."""
+
+    member_id: str = ""
+    group_instance_id: str | None = ""
+    error_code: int = 0
+
+
+class LeaveGroupResponse(Message):
+    """Versions 0-5, flexible from 4."""
+
+    throttle_time_ms: int = 0  # 1+
+    error_code: int = 0
+    members: list[LeaveGroupResponseMember] = []  # 3+
+
+
+class OffsetCommitRequestPartition(Message):
+    """`partitions` of OffsetCommitRequestTopic."""
+
+    partition_index: int = 0
+    committed_offset: int = 0
+    committed_leader_epoch: int = -1  # 6+
+    committed_metadata: str | None = ""
+
+
+class OffsetCommitRequestTopic(Message):
+    """`topics` of OffsetCommitRequest."""
+
+    name: str = ""
+    partitions: list[OffsetCommitRequestPartition] = []
+
+
+class OffsetCommitRequest(Message):
+    """Versions 2-9, flexible from 8."""
+
+    group_id: str = ""
+    generation_id_or_member_epoch: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None  # 7+
+    retention_time_ms: int = -1  # 2-4
+    topics: list[OffsetCommitRequestTopic] = []
+
+
+class OffsetCommitResponsePartition(Message):
+    """`partitions` of OffsetCommitResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+
+
+class OffsetCommitResponseTopic(Message):
+    """`topics` of OffsetCommitResponse."""
+
+    name: str = ""
+    partitions: list[OffsetCommitResponsePartition] = []
+
+
+class OffsetCommitResponse(Message):
+    """Versions 2-9, flexible from 8."""
+
+    throttle_time_ms: int = 0  # 3+
+    topics: list[OffsetCommitResponseTopic] = []
+
+
+class OffsetFetchRequestTopic(Message):
+    """`topics` of OffsetFetchRequest."""
+
+    name: str = ""
+    partition_indexes: list[int] = []
+
+
+class OffsetFetchRequestGroupTopic(Message):
+    """`topics` of OffsetFetchRequestGroup."""
+
+    name: str = ""
+    partition_indexes: list[int] = []
+
+
+class OffsetFetchRequestGroup(Message):
+    """`groups` of OffsetFetchRequest."""
+
+    group_id: str = ""
+    member_id: str | None = None  # 9+
+    member_epoch: int = -1  # 9+
+    topics: list[OffsetFetchRequestGroupTopic] | None = []
+
+
+class OffsetFetchRequest(Message):
+    """Versions 1-9, flexible from 6."""
+
+    group_id: str = ""  # 1-7
+    topics: list[OffsetFetchRequestTopic] | None = []  # 1-7
+    groups: list[OffsetFetchRequestGroup] = []  # 8+
+    require_stable: bool = False  # 7+
+
+
+class OffsetFetchResponsePartition(Message):
+    """`partitions` of OffsetFetchResponseTopic."""
+
+    partition_index: int = 0
+    committed_offset: int = 0
+    committed_leader_epoch: int = -1  # 5+
+    metadata: str | None = ""
+    error_code: int = 0
+
+
+class OffsetFetchResponseTopic(Message):
+    """`topics` of OffsetFetchResponse."""
+
+    name: str = ""
+    partitions: list[OffsetFetchResponsePartition] = []
+
+
+class OffsetFetchResponseGroupPartition(Message):
+    """`partitions` of OffsetFetchResponseGroupTopic."""
+
+    partition_index: int = 0
+    committed_offset: int = 0
+    committed_leader_epoch: int = -1
+    metadata: str | None = ""
+    error_code: int = 0
+
+
+class OffsetFetchResponseGroupTopic(Message):
+    """`topics` of OffsetFetchResponseGroup."""
+
+    name: str = ""
+    partitions: list[OffsetFetchResponseGroupPartition] = []
+
+
+class OffsetFetchResponseGroup(Message):
+    """`groups` of OffsetFetchResponse."""
+
+    group_id: str = ""
+    topics: list[OffsetFetchResponseGroupTopic] = []
+    error_code: int = 0
+
+
+class OffsetFetchResponse(Message):
+    """Versions 1-9, flexible from 6."""
+
+    throttle_time_ms: int = 0  # 3+
+    topics: list[OffsetFetchResponseTopic] = []  # 1-7
+    error_code: int = 0  # 2-7
+    groups: list[OffsetFetchResponseGroup] = []  # 8+
+
+
+class CreateTopicsRequestAssignment(Message):
+    """`assignments` of CreateTopicsRequestTopic."""
+
+    partition_index: int = 0
+    broker_ids: list[int] = []
+
+
+class CreateTopicsRequestConfig(Message):
+    """`configs` of CreateTopicsRequestTopic."""
+
+    name: str = ""
+    value: str | None = ""
+
+
+class CreateTopicsRequestTopic(Message):
+    """`topics` of CreateTopicsRequest."""
+
+    name: str = ""
+    num_partitions: int = 0
+    replication_factor: int = 0
+    assignments: list[CreateTopicsRequestAssignment] = []
+    configs: list[CreateTopicsRequestConfig] = []
+
+
+class CreateTopicsRequest(Message):
+    """Versions 2-7, flexible from 5."""
+
+    topics: list[CreateTopicsRequestTopic] = []
+    timeout_ms: int = 60000
+    validate_only: bool = False
+
+
+class CreateTopicsResponseConfig(Message):
+    """`configs` of CreateTopicsResponseTopic."""
+
+    name: str = ""
+    value: str | None = ""
+    read_only: bool = False
+    config_source: int = -1
+    is_sensitive: bool = False
+
+
+class CreateTopicsResponseTopic(Message):
+    """`topics` of CreateTopicsResponse."""
+
+    name: str = ""
+    topic_id: UUID = ZERO_UUID  # 7+
+    error_code: int = 0
+    error_message: str | None = ""
+    topic_config_error_code: int = 0  # 5+
+    num_partitions: int = -1  # 5+
+    replication_factor: int = -1  # 5+
+    configs: list[CreateTopicsResponseConfig] | None = []  # 5+
+
+
+class CreateTopicsResponse(Message):
+    """Versions 2-7, flexible from 5."""
+
+    throttle_time_ms: int = 0
+    topics: list[CreateTopicsResponseTopic] = []
+
+
+class DeleteTopicsRequestTopic(Message):
+    """`topics` of DeleteTopicsRequest."""
+
+    name: str | None = None
+    topic_id: UUID = ZERO_UUID
+
+
+class DeleteTopicsRequest(Message):
+    """Versions 1-6, flexible from 4."""
+
+    topics: list[DeleteTopicsRequestTopic] = []  # 6+
+    topic_names: list[str] = []  # 1-5
+    timeout_ms: int = 0
+
+
+class DeleteTopicsResponseTopic(Message):
+    """`responses` of DeleteTopicsResponse."""
+
+    name: str | None = ""
+    topic_id: UUID = ZERO_UUID  # 6+
+    error_code: int = 0
+    error_message: str | None = None  # 5+
+
+
+class DeleteTopicsResponse(Message):
+    """Versions 1-6, flexible from 4."""
+
+    throttle_time_ms: int = 0
+    responses: list[DeleteTopicsResponseTopic] = []
+
+
+class CreatePartitionsRequestAssignment(Message):
+    """`assignments` of CreatePartitionsRequestTopic."""
+
+    broker_ids: list[int] = []
+
+
+class CreatePartitionsRequestTopic(Message):
+    """`topics` of CreatePartitionsRequest."""
+
+    name: str = ""
+    count: int = 0
+    assignments: list[CreatePartitionsRequestAssignment] | None = []
+
+
+class CreatePartitionsRequest(Message):
+    """Versions 0-3, flexible from 2."""
+
+    topics: list[CreatePartitionsRequestTopic] = []
+    timeout_ms: int = 0
+    validate_only: bool = False
+
+
+class CreatePartitionsResponseTopic(Message):
+    """`results` of CreatePartitionsResponse."""
+
+    name: str = ""
+    error_code: int = 0
+    error_message: str | None = None
+
+
+class CreatePartitionsResponse(Message):
+    """Versions 0-3, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    results: list[CreatePartitionsResponseTopic] = []
+
+
+class DeleteRecordsRequestPartition(Message):
+    """`partitions` of DeleteRecordsRequestTopic."""
+
+    partition_index: int = 0
+    offset: int = 0
+
+
+class DeleteRecordsRequestTopic(Message):
+    """`topics` of DeleteRecordsRequest."""
+
+    name: str = ""
+    partitions: list[DeleteRecordsRequestPartition] = []
+
+
+class DeleteRecordsRequest(Message):
+    """Versions 0-2, flexible from 2."""
+
+    topics: list[DeleteRecordsRequestTopic] = []
+    timeout_ms: int = 0
+
+
+class DeleteRecordsResponsePartition(Message):
+    """`partitions` of DeleteRecordsResponseTopic."""
+
+    partition_index: int = 0
+    low_watermark: int = 0
+    error_code: int = 0
+
+
+class DeleteRecordsResponseTopic(Message):
+    """`topics` of DeleteRecordsResponse."""
+
+    name: str = ""
+    partitions: list[DeleteRecordsResponsePartition] = []
+
+
+class DeleteRecordsResponse(Message):
+    """Versions 0-2, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    topics: list[DeleteRecordsResponseTopic] = []
+
+
+class DescribeConfigsRequestResource(Message):
+    """`resources` of DescribeConfigsRequest."""
+
+    resource_type: int = 0
+    resource_name: str = ""
+    configuration_keys: list[str] | None = []
+
+
+class DescribeConfigsRequest(Message):
+    """Versions 1-4, flexible from 4."""
+
+    resources: list[DescribeConfigsRequestResource] = []
+    include_synonyms: bool = False
+    include_documentation: bool = False  # 3+
+
+
+class DescribeConfigsResponseSynonym(Message):
+    """`synonyms` of DescribeConfigsResponseConfig."""
+
+    name: str = ""
+    value: str | None = ""
+    source: int = 0
+
+
+class DescribeConfigsResponseConfig(Message):
+    """`configs` of DescribeConfigsResponseResult."""
+
+    name: str = ""
+    value: str | None = ""
+    read_only: bool = False
+    config_source: int = -1
+    is_sensitive: bool = False
+    synonyms: list[DescribeConfigsResponseSynonym] = []
+    config_type: int = 0  # 3+
+    documentation: str | None = ""  # 3+
+
+
+class DescribeConfigsResponseResult(Message):
+    """`results` of DescribeConfigsResponse."""
+
+    error_code: int = 0
+    error_message: str | None = ""
+    resource_type: int = 0
+    resource_name: str = ""
+    configs: list[DescribeConfigsResponseConfig] = []
+
+
+class DescribeConfigsResponse(Message):
+    """Versions 1-4, flexible from 4."""
+
+    throttle_time_ms: int = 0
+    results: list[DescribeConfigsResponseResult] = []
+
+
+class IncrementalAlterConfigsRequestConfig(Message):
+    """`configs` of IncrementalAlterConfigsRequestResource."""
+
+    name: str = ""
+    config_operation: int = 0
+    value: str | None = ""
+
+
+class IncrementalAlterConfigsRequestResource(Message):
+    """`resources` of IncrementalAlterConfigsRequest."""
+
+    resource_type: int = 0
+    resource_name: str = ""
+    configs: list[IncrementalAlterConfigsRequestConfig] = []
+
+
+class IncrementalAlterConfigsRequest(Message):
+    """Versions 0-1, flexible from 1."""
+
+    resources: list[IncrementalAlterConfigsRequestResource] = []
+    validate_only: bool = False
+
+
+class IncrementalAlterConfigsResponseResource(Message):
+    """`responses` of IncrementalAlterConfigsResponse."""
+
+    error_code: int = 0
+    error_message: str | None = ""
+    resource_type: int = 0
+    resource_name: str = ""
+
+
+class IncrementalAlterConfigsResponse(Message):
+    """Versions 0-1, flexible from 1."""
+
+    throttle_time_ms: int = 0
+    responses: list[IncrementalAlterConfigsResponseResource] = []
+
+
+class DescribeLogDirsRequestTopic(Message):
+    """`topics` of DescribeLogDirsRequest."""
+
+    topic: str = ""
+    partitions: list[int] = []
+
+
+class DescribeLogDirsRequest(Message):
+    """Versions 1-4, flexible from 2."""
+
+    topics: list[DescribeLogDirsRequestTopic] | None = []
+
+
+class DescribeLogDirsResponsePartition(Message):
+    """`partitions` of DescribeLogDirsResponseTopic."""
+
+    partition_index: int = 0
+    partition_size: int = 0
+    offset_lag: int = 0
+    is_future_key: bool = False
+
+
+class DescribeLogDirsResponseTopic(Message):
+    """`topics` of DescribeLogDirsResponseLogDir."""
+
+    name: str = ""
+    partitions: list[DescribeLogDirsResponsePartition] = []
+
+
+class DescribeLogDirsResponseLogDir(Message):
+    """`results` of DescribeLogDirsResponse."""
+
+    error_code: int = 0
+    log_dir: str = ""
+    topics: list[DescribeLogDirsResponseTopic] = []
+    total_bytes: int = -1  # 4+
+    usable_bytes: int = -1  # 4+
+
+
+class DescribeLogDirsResponse(Message):
+    """Versions 1-4, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0  # 3+
+    results: list[DescribeLogDirsResponseLogDir] = []
+
+
+class OffsetCommitKey(Message):
+    """Versions 0-1."""
+
+    group: str = ""
+    topic: str = ""
+    partition: int = 0
+
+
+class OffsetCommitValue(Message):
+    """Versions 0-4, flexible from 4."""
+
+    offset: int = 0
+    leader_epoch: int = -1  # 3+
+    metadata: str = ""
+    commit_timestamp: int = 0
+    expire_timestamp: int = -1  # 1
+    topic_id: UUID = ZERO_UUID  # 4+
+
+
+class GroupMetadataKey(Message):
+    """Versions 2."""
+
+    group: str = ""
+
+
+class GroupMetadataValueMember(Message):
+    """`members` of GroupMetadataValue."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None  # 3+
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout: int = 0  # 1+
+    session_timeout: int = 0
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+class GroupMetadataValue(Message):
+    """Versions 0-3."""
+
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = None
+    leader: str | None = None
+    current_state_timestamp: int = -1  # 2+
+    members: list[GroupMetadataValueMember] = []

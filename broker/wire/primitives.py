@@ -1,0 +1,97 @@
+"""Varints, tagged fields and the limits every decoder keeps.
+
+Owns the few wire primitives that generated code calls instead of inlining, and the refusals it raises. Always true: a
+claimed count or length is compared with the bytes that are left before anything is allocated for it.
+Source: Kafka protocol guide ("Protocol Primitive Types"), KIP-482 (tagged fields).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from broker.wire.errors import MalformedFrame
+
+ARRAY_ELEMENTS_MAX: Final = 1_000_000
+"""Elements of all arrays of one message together: bounds what a frame of any size can make us allocate."""
+TAGS_MAX: Final = 10_000
+UVARINT_BYTES_MAX: Final = 5  # 32 bits, 7 per byte
+ZERO_UUID: Final = UUID(int=0)
+"""Kafka's "no id" (`Uuid.ZERO_UUID`)."""
+
+_UVARINT_ONE: Final = tuple(bytes((n,)) for n in range(0x80))
+
+
+def read_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Value of the unsigned varint at `position` (32 bits at most), and the position after it.
+
+    IndexError when the buffer ends first: decoders turn it into `MalformedFrame` together with every other short read.
+    """
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                raise MalformedFrame(f"varint at byte {position} does not fit 32 bits")
+            return value, position
+        shift += 7
+        if shift == 7 * UVARINT_BYTES_MAX:
+            raise MalformedFrame(f"varint at byte {position} is longer than {UVARINT_BYTES_MAX} bytes")
+
+
+def uvarint(value: int) -> bytes:
+    """`value` (0 to 2^32 - 1) as an unsigned varint."""
+    if value < 0x80:
+        return _UVARINT_ONE[value]
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_tag(buffer: bytes | memoryview, position: int, end: int, previous: int) -> tuple[int, int, int]:
+    """Tag, start and end of the next tagged field; refuses tags that do not ascend and sizes beyond `end`."""
+    tag, position = read_uvarint(buffer, position)
+    if tag <= previous:
+        raise MalformedFrame(f"tag {tag} after tag {previous}: tags must ascend")
+    size, position = read_uvarint(buffer, position)
+    if size > end - position:
+        raise MalformedFrame(f"tag {tag} of {size} bytes, {end - position} left")
+    return tag, position, position + size
+
+
+def read_tag_count(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
+    """Number of tagged fields that follow, refused above `TAGS_MAX` and above what the bytes left can hold."""
+    count, position = read_uvarint(buffer, position)
+    if count > TAGS_MAX or count * 2 > end - position:  # a tag and a size: 2 bytes at least
+        raise MalformedFrame(f"{count} tagged fields in {end - position} bytes (at most {TAGS_MAX})")
+    return count, position
+
+
+def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
+    """Position after a tagged-field section none of whose tags we know."""
+    if position < end and buffer[position] == 0:
+        return position + 1
+    count, position = read_tag_count(buffer, position, end)
+    tag = -1
+    for _ in range(count):
+        tag, _, position = read_tag(buffer, position, end, tag)
+    return position
+
+
+def bad_length(field: str, length: int, left: int) -> MalformedFrame:
+    """The refusal of a string, bytes or records field."""
+    if length < 0:
+        return MalformedFrame(f"{field} must not be null" if length == -1 else f"{field} of {length} bytes")
+    return MalformedFrame(f"{field} of {length} bytes, {left} left")
+
+
+def bad_count(field: str, count: int, left: int) -> MalformedFrame:
+    """The refusal of an array."""
+    if count < 0:
+        return MalformedFrame(f"{field} must not be null" if count == -1 else f"{field} of {count} elements")
+    return MalformedFrame(f"{field} of {count} elements, {left} bytes left (at most {ARRAY_ELEMENTS_MAX} per message)")

@@ -1,0 +1,39 @@
+"""The records of `__consumer_offsets`, as Kafka's group coordinator writes them.
+
+Facts in the notation of `broker.wire.schema`; nothing else. The version is the int16 in front of the record's key or
+value; for keys it also says which record it is (0 and 1: a commit, 2: a group).
+"""
+
+TEXT = """
+record OffsetCommitKey 0-1
+  group                                   string
+  topic                                   string
+  partition                               int32
+
+record OffsetCommitValue 0-4 flexible:4
+  offset                                  int64
+  leader_epoch                            int32                 3+ =-1
+  metadata                                string
+  commit_timestamp                        int64
+  expire_timestamp                        int64                 1 =-1
+  topic_id                                uuid                  4+ tag:0
+
+record GroupMetadataKey 2
+  group                                   string
+
+record GroupMetadataValue 0-3
+  protocol_type                           string
+  generation                              int32
+  protocol                                string                null =null
+  leader                                  string                null =null
+  current_state_timestamp                 int64                 2+ =-1
+  members                                 [Member]
+    member_id                             string
+    group_instance_id                     string                3+ null =null
+    client_id                             string
+    client_host                           string
+    rebalance_timeout                     int32                 1+
+    session_timeout                       int32
+    subscription                          bytes
+    assignment                            bytes
+"""
