@@ -1,0 +1,187 @@
+"""The four codecs of record batches, decompressed within bounds that the caller, not the bytes, decides.
+
+Always true: `decompress` returns at most `bytes_max` bytes and never more than RATIO_MAX times its input (beyond a
+floor), allocates no more than that plus a few MiB on the way, and raises CorruptBatch for everything else: cut short,
+trailing garbage, not this codec. No size that the data itself declares is believed: zstd frames and snappy preambles
+carry one that an attacker chooses, and `zstandard` obeys it over its own limit. Must not know: records, batches.
+Source: Kafka's compress package; xerial's snappy framing; reliability 5, "compression bombs".
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from logformat.record_batch import Buffer, Codec, CorruptBatch
+
+RATIO_FLOOR_BYTES: Final = 16 << 20  # below this an honest batch of one repeated byte passes, whatever its ratio
+RATIO_MAX: Final = 1100  # just above the most that gzip can do (1 032:1); zstd reaches 32 768:1
+_ZSTD_BLOCK_RATIO_MAX: Final = 32768  # a 4-byte run-length block stands for 128 KiB
+_ZSTD_INPUT_MIN: Final = 256  # bytes fed at once at the least: overshoots the cap by at most 8 MiB
+_ZSTD_WINDOW_MAX: Final = 1 << 27  # what zstd's own decoders accept by default, and its highest level needs
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_SNAPPY_RATIO_MAX: Final = 22  # a 3-byte copy stands for at most 64 bytes
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = struct.Struct(">8sii")
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_INT32: Final = struct.Struct(">i")
+
+
+class DecompressedTooLarge(CorruptBatch):
+    """The data would decompress to more than the caller allows: refuse it."""
+
+
+def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
+    """The whole of `data`, decompressed. Raises CorruptBatch, or DecompressedTooLarge above the cap."""
+    cap = min(bytes_max, max(RATIO_FLOOR_BYTES, RATIO_MAX * len(data)))
+    if codec is Codec.NONE:
+        out = bytes(data)
+    elif codec is Codec.GZIP:
+        out = _gunzip(data, cap)
+    elif codec is Codec.SNAPPY:
+        out = _unsnappy(data, cap)
+    elif codec is Codec.LZ4:
+        out = _unlz4(data, cap)
+    else:
+        out = _unzstd(data, cap)
+    return _within(out, cap)
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """As Kafka's Java client would: xerial snappy, lz4 frames of independent blocks without content size."""
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.GZIP:
+        compressor = zlib.compressobj(wbits=_GZIP)
+        return compressor.compress(data) + compressor.flush()
+    if codec is Codec.SNAPPY:
+        return _snappy_xerial(data)
+    if codec is Codec.LZ4:
+        framed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
+        return framed
+    # No content size, as a streaming producer writes it: readers must not need one.
+    return zstandard.ZstdCompressor(write_content_size=False).compress(data)
+
+
+def _within(out: bytes, cap: int) -> bytes:
+    if len(out) > cap:
+        raise DecompressedTooLarge(f"records decompress to more than {cap} bytes")
+    return out
+
+
+def _gunzip(data: Buffer, cap: int) -> bytes:
+    parts: list[bytes] = []
+    left = cap + 1
+    rest: Buffer = data
+    try:
+        while rest:  # members may be concatenated (RFC 1952)
+            member = zlib.decompressobj(wbits=_GZIP)
+            parts.append(member.decompress(rest, left))
+            left -= len(parts[-1])
+            if left <= 0:
+                break
+            if not member.eof:
+                raise CorruptBatch("gzip data is cut short")
+            rest = member.unused_data
+    except zlib.error as error:
+        raise CorruptBatch(f"not gzip: {error}") from None
+    if not parts:
+        raise CorruptBatch("gzip data is empty")
+    return b"".join(parts)
+
+
+def _unlz4(data: Buffer, cap: int) -> bytes:
+    frame = lz4.frame.LZ4FrameDecompressor()
+    try:
+        out: bytes = frame.decompress(data, max_length=cap + 1)
+    except (RuntimeError, EOFError) as error:
+        raise CorruptBatch(f"not lz4: {error}") from None
+    if len(out) <= cap and (not frame.eof or frame.unused_data):
+        raise CorruptBatch("lz4 data is cut short or followed by other bytes")
+    return out
+
+
+def _unzstd(data: Buffer, cap: int) -> bytes:
+    """Fed in slices so small that what one of them can become stays near what is left of the cap."""
+    view = memoryview(data)
+    parts: list[bytes] = []
+    left = cap + 1
+    pos = 0
+    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    try:
+        while pos < len(view) and left > 0:
+            frame = context.decompressobj()
+            while not frame.eof and pos < len(view) and left > 0:
+                step = max(_ZSTD_INPUT_MIN, left // _ZSTD_BLOCK_RATIO_MAX)
+                parts.append(frame.decompress(view[pos : pos + step]))
+                left -= len(parts[-1])
+                pos += step
+            if frame.eof:  # frames may be concatenated; what was fed beyond this one belongs to the next
+                pos = min(pos, len(view)) - len(frame.unused_data)
+            elif left > 0:
+                raise CorruptBatch("zstd data is cut short")
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"not zstd: {error}") from None
+    if not parts:
+        raise CorruptBatch("zstd data is empty")
+    return b"".join(parts)
+
+
+def _unsnappy(data: Buffer, cap: int) -> bytes:
+    """Xerial's framing (Java and Python clients) or one raw block (librdkafka)."""
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unsnappy_block(view, cap)
+    parts: list[bytes] = []
+    left = cap
+    pos = _XERIAL_HEADER.size
+    if len(view) < pos:
+        raise CorruptBatch("xerial snappy header is cut short")
+    while pos < len(view):
+        if len(view) - pos < _INT32.size:
+            raise CorruptBatch("xerial snappy block is cut short")
+        (size,) = _INT32.unpack_from(view, pos)
+        pos += _INT32.size
+        if size <= 0 or size > len(view) - pos:
+            raise CorruptBatch(f"xerial snappy block claims {size} bytes, {len(view) - pos} are there")
+        parts.append(_unsnappy_block(view[pos : pos + size], left))
+        left -= len(parts[-1])
+        pos += size
+    return b"".join(parts)
+
+
+def _unsnappy_block(block: memoryview, cap: int) -> bytes:
+    claimed = _snappy_preamble(block)
+    if claimed > cap:
+        raise DecompressedTooLarge(f"snappy block claims {claimed} bytes, {cap} are allowed")
+    if claimed > _SNAPPY_RATIO_MAX * len(block):
+        raise CorruptBatch(f"snappy block of {len(block)} bytes cannot hold the {claimed} it claims")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"not snappy: {error}") from None
+
+
+def _snappy_preamble(block: memoryview) -> int:
+    """The uncompressed length a raw block declares: an unsigned varint of at most 32 bits."""
+    value = 0
+    for place, byte in enumerate(block[:5]):
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return value
+    raise CorruptBatch("not snappy: no length in front")
+
+
+def _snappy_xerial(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER.pack(_XERIAL_MAGIC, 1, 1)]
+    for pos in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[pos : pos + _XERIAL_BLOCK_BYTES]))
+        parts.append(_INT32.pack(len(block)) + block)
+    return b"".join(parts)

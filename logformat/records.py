@@ -1,0 +1,289 @@
+"""The records inside a batch: reading, writing and validating them one by one.
+
+Only where records are wanted: ListOffsets by time, `thermocline.validate.records=true`, compacted topics, batches of
+clients that leave the maximum timestamp unset, the command line, tests. Never on the way of an ordinary produce or
+fetch. Always true: every length is checked against the bytes that are there before it is used, and readers raise
+CorruptBatch only. Must not know: the log around the batch, topics' configurations. Speed: about 1 M records/s.
+Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from logformat.compression import compress, decompress
+from logformat.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_AT,
+    HEADER,
+    HEADER_SIZE,
+    INT32_MAX,
+    INT64_MAX,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    Codec,
+    CorruptBatch,
+    InvalidRecordBatch,
+    InvalidTimestamp,
+    TimestampType,
+    read_header,
+)
+from logformat.time_index import TimestampOffset
+
+RECORDS_BYTES_MAX: Final = 128 << 20  # cap on a batch's decompressed records where the caller names none
+RECORD_BYTES_MIN: Final = 7  # length and six one-byte fields
+_VARINT_BYTES_MAX: Final = 5
+_VARLONG_BYTES_MAX: Final = 10
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """Offset absolute, timestamp in ms (−1 none). Header keys that are not UTF-8 keep their bytes as surrogates."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class InvalidRecord(InvalidRecordBatch):
+    """One record of a produced batch breaks a rule; `record_index` counts from 0. Kafka's INVALID_RECORD."""
+
+    def __init__(self, record_index: int, message: str) -> None:
+        super().__init__(f"record {record_index}: {message}")
+        self.record_index = record_index
+
+
+def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
+    """The records of the batch at `pos`, in order; its CRC is the caller's business.
+
+    Raises CorruptBatch: no batch, not the codec it claims, more than `bytes_max` decompressed, fewer or more records
+    than the header counts, offsets that do not grow within the batch's range.
+    """
+    header, records = _records_bytes(batch, pos, bytes_max)
+    if header.record_count < 0 or header.record_count > len(records) // RECORD_BYTES_MIN:
+        raise CorruptBatch(f"batch claims {header.record_count} records in {len(records)} bytes")
+    stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    at = 0
+    delta_before = -1
+    for _ in range(header.record_count):
+        timestamp_delta, delta, key, value, headers, at = _read_record(records, at)
+        if not delta_before < delta <= header.last_offset_delta:
+            raise CorruptBatch(f"record offset delta {delta} after {delta_before}, last is {header.last_offset_delta}")
+        delta_before = delta
+        timestamp = header.max_timestamp if stamped else header.base_timestamp + timestamp_delta
+        if not -INT64_MAX <= timestamp <= INT64_MAX:
+            raise CorruptBatch(f"record timestamp {timestamp} ms is out of range")
+        yield Record(header.base_offset + delta, timestamp, key, value, headers)
+    if at != len(records):
+        raise CorruptBatch(f"{len(records) - at} bytes after the last record")
+
+
+def validate_records(
+    batch: Buffer,
+    pos: int = 0,
+    *,
+    compacted: bool = False,
+    timestamp_min: int = NO_TIMESTAMP,
+    timestamp_max: int = INT64_MAX,
+    bytes_max: int = RECORDS_BYTES_MAX,
+) -> int:
+    """Read every record of a produced batch that `check_batch` passed, and return the greatest timestamp (ms, or −1).
+
+    Refuses with InvalidRecord (not CorruptBatch: Kafka's clients send a "corrupt" batch again for ever) what does not
+    parse, offset deltas other than 0..n−1 and, for `compacted`, a null key; with InvalidTimestamp a record outside
+    `timestamp_min`..`timestamp_max`. Memory: one decompressed batch, at most `bytes_max`.
+    """
+    index = 0
+    greatest = NO_TIMESTAMP
+    base_offset = read_header(batch, pos).base_offset
+    try:
+        for record in iter_records(batch, pos, bytes_max=bytes_max):
+            timestamp = record.timestamp
+            if record.offset != base_offset + index:
+                raise InvalidRecord(index, f"offset delta {record.offset - base_offset}, must be {index}")
+            if compacted and record.key is None:
+                raise InvalidRecord(index, "a compacted topic takes no record without key")
+            if timestamp != NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
+                raise InvalidTimestamp(
+                    f"record {index}: timestamp {timestamp} ms outside {timestamp_min}..{timestamp_max}"
+                )
+            greatest = max(greatest, timestamp)
+            index += 1
+    except CorruptBatch as error:
+        raise InvalidRecord(index, str(error)) from None
+    return greatest
+
+
+def max_timestamp(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> int:
+    """The greatest timestamp of the batch's records (ms, −1 if none): what a header that lacks it should hold."""
+    return max((r.timestamp for r in iter_records(batch, pos, bytes_max=bytes_max)), default=NO_TIMESTAMP)
+
+
+def offset_for_timestamp(
+    batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = RECORDS_BYTES_MAX
+) -> TimestampOffset | None:
+    """The first record at or above `offset_min` that is not older than `timestamp` (ms), or None if none is."""
+    if read_header(batch, pos).max_timestamp < timestamp:
+        return None
+    for record in iter_records(batch, pos, bytes_max=bytes_max):
+        if record.timestamp >= timestamp and record.offset >= offset_min:
+            return TimestampOffset(record.timestamp, record.offset)
+    return None
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    codec: Codec = Codec.NONE,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """A batch of `records` (at least one), offsets growing. `base_offset` and `last_offset`: of the first and last
+    record unless given, as after compaction, where the range is wider than what is left in it."""
+    first = records[0].offset if base_offset is None else base_offset
+    last = records[-1].offset if last_offset is None else last_offset
+    assert first <= records[0].offset and records[-1].offset <= last <= first + INT32_MAX, (first, last)
+    base_timestamp = records[0].timestamp
+    body = compress(codec, b"".join(encode_record(r, r.offset - first, r.timestamp - base_timestamp) for r in records))
+    attributes = codec | timestamp_type << 3
+    attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
+    header = BatchHeader(
+        base_offset=first,
+        length=HEADER_SIZE - LOG_OVERHEAD + len(body),
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=last - first,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(r.timestamp for r in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    batch = bytearray(HEADER.pack(*header))
+    batch += body
+    batch[CRC_AT:ATTRIBUTES_AT] = crc32c(memoryview(batch)[ATTRIBUTES_AT:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
+    """One record as it stands in an uncompressed batch, its length in front."""
+    body = bytearray(b"\0")  # record attributes: none are defined
+    body += _varint(timestamp_delta)
+    body += _varint(offset_delta)
+    _put_bytes(body, record.key)
+    _put_bytes(body, record.value)
+    body += _varint(len(record.headers))
+    for key, value in record.headers:
+        _put_bytes(body, key.encode("utf-8", "surrogateescape"))
+        _put_bytes(body, value)
+    return _varint(len(body)) + bytes(body)
+
+
+def _records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader, bytes]:
+    header = read_header(batch, pos)
+    if header.magic != MAGIC or not HEADER_SIZE <= header.size <= len(batch) - pos:
+        raise CorruptBatch(f"no whole batch at position {pos}: length {header.length}, magic {header.magic}")
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
+        raise CorruptBatch(f"batch at position {pos} has unknown codec {header.attributes & CODEC_MASK}")
+    body = memoryview(batch)[pos + HEADER_SIZE : pos + header.size]
+    return header, decompress(header.codec, body, bytes_max)
+
+
+def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
+    """(timestamp delta, offset delta, key, value, headers, position after it) of the record at `at`."""
+    size, at = _read_varint(data, at, len(data), _VARINT_BYTES_MAX)
+    end = at + size
+    if size < RECORD_BYTES_MIN - 1 or end > len(data):
+        raise CorruptBatch(f"record claims {size} bytes, {len(data) - at} are there")
+    timestamp_delta, at = _read_varint(data, at + 1, end, _VARLONG_BYTES_MAX)
+    offset_delta, at = _read_varint(data, at, end, _VARINT_BYTES_MAX)
+    key, at = _read_bytes(data, at, end)
+    value, at = _read_bytes(data, at, end)
+    header_count, at = _read_varint(data, at, end, _VARINT_BYTES_MAX)
+    if header_count < 0 or header_count > (end - at) // 2:
+        raise CorruptBatch(f"record claims {header_count} headers in {end - at} bytes")
+    headers: tuple[Header, ...] = ()
+    if header_count:
+        headers, at = _read_headers(data, at, end, header_count)
+    if at != end:
+        raise CorruptBatch(f"record has {end - at} bytes after its headers")
+    return timestamp_delta, offset_delta, key, value, headers, end
+
+
+def _read_headers(data: bytes, at: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
+    headers: list[Header] = []
+    for _ in range(count):
+        key, at = _read_bytes(data, at, end)
+        if key is None:
+            raise CorruptBatch("record has a header without key")
+        value, at = _read_bytes(data, at, end)
+        headers.append((key.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), at
+
+
+def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    size, at = _read_varint(data, at, end, _VARINT_BYTES_MAX)
+    if size == -1:
+        return None, at
+    if size < 0 or size > end - at:
+        raise CorruptBatch(f"field claims {size} bytes, {end - at} are left in its record")
+    return data[at : at + size], at + size
+
+
+def _read_varint(data: bytes, at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    """A zig-zag varint of at most `bytes_max` bytes (5: int32, 10: int64) that ends before `end`."""
+    if at < end and (byte := data[at]) < 0x80:  # most are one byte long
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    raw = shift = 0
+    for place in range(at, min(end, at + bytes_max)):
+        byte = data[place]
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw >> (32 if bytes_max == _VARINT_BYTES_MAX else 64):
+                break
+            return (raw >> 1) ^ -(raw & 1), place + 1
+        shift += 7
+    raise CorruptBatch(f"varint at byte {at} of the records is too long or cut short")
+
+
+def _varint(value: int) -> bytes:
+    raw = value << 1 if value >= 0 else (-value << 1) - 1
+    out = bytearray()
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)
+
+
+def _put_bytes(body: bytearray, value: bytes | None) -> None:
+    if value is None:
+        body += _varint(-1)
+    else:
+        body += _varint(len(value))
+        body += value
