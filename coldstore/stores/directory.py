@@ -1,0 +1,145 @@
+"""A directory as the bucket: the embedded default, and what a simulated power cut hits.
+
+Owns `<root>`: `<root>/<key>` is the object and nothing else lies beside it; locks and temporary files are under
+`<root>/.thermocline/`. Always true: everything goes through the Disk seam in one worker call an operation
+(`directory_files` has the order of system calls and what holds after a crash), and every call has a deadline. Safe for
+many processes on one local file system. Must not know what keys mean.
+
+ETags: SHA-256 of the bytes for objects up to 256 KiB; above that, and in listings, a weak tag that says only the size:
+never mtime, inode or xattr, which die with `cp` (C22). A large object's CRC32C is not kept anywhere for the same
+reason: "verified" on a directory bucket is a whole read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar, TypeVarTuple
+
+from coldstore.object_store import AccessRefused, Got, ObjectInfo, StoreUnavailable, Upload
+from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
+from coldstore.stores.limits import check_key, check_range
+from logformat.errors import InvalidRequest, ThermoclineError
+from seams.disk import Disk, File
+from seams.rng import Rng
+from seams.workers import Lane, Workers
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_PAGE = 1000  # listed entries a worker call
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryDeadlines:
+    """Seconds after which a call gives up as StoreUnavailable; what it began may still take effect."""
+
+    small_s: float = 20.0  # everything but segments
+    segment_s: float = 300.0
+    lock_s: float = 5.0  # waiting for other writers of one root
+
+
+class DirectoryStore:
+    """`ObjectStore` over the directory `root` (absolute; created by the first write)."""
+
+    def __init__(
+        self, disk: Disk, workers: Workers, root: str, rng: Rng, deadlines: DirectoryDeadlines | None = None
+    ) -> None:
+        assert root.startswith("/") and root.strip("/"), root
+        self._workers = workers
+        self._deadlines = deadlines or DirectoryDeadlines()
+        self._files = DirectoryFiles(disk, "/" + root.strip("/"), rng, self._deadlines.lock_s)
+        self._preparing = asyncio.Lock()
+        self._prepared = False
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._files.root}"
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        check_key(key)
+        check_range(key, start, length)
+        if start or length is not None:
+            return await self._run(self._files.read_range, key, start, length, lane=Lane.COLD_READ)
+        # A whole read is a root's or a page's: it must not queue behind chunks.
+        whole = await self._run(self._files.read_whole, key, lane=Lane.STORE)
+        assert whole is not None
+        return whole
+
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        check_key(key)
+        return await self._run(self._files.read_whole, key, etag, lane=Lane.STORE)
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        return await self._run(self._files.describe, key, lane=Lane.STORE)
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        check_key(key)
+        await self._prepare()
+        return await self._run(
+            self._files.write_segment, key, body, lane=Lane.STORE, deadline_s=self._deadlines.segment_s
+        )
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        check_key(key)
+        if len(data) > SMALL_BYTES_MAX:
+            raise InvalidRequest(f"PUT {key}: a root of {len(data)} bytes; at most {SMALL_BYTES_MAX} are compared")
+        await self._prepare()
+        return await self._run(self._files.write_root, key, data, if_match, lane=Lane.STORE)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        await self._run(self._files.unlink_all, keys, lane=Lane.STORE)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        walk = self._files.walk(prefix)
+        while page := await self._run(_next_page, walk, lane=Lane.STORE):
+            for info in page:
+                yield info
+
+    def open_local(self, key: str) -> File | None:
+        check_key(key)
+        try:
+            return self._files.open(key)
+        except OSError as failure:
+            raise _mapped(failure, self.url) from failure
+
+    async def close(self) -> None:
+        async with self._preparing:
+            if self._prepared:
+                self._prepared = False
+                await self._run(self._files.forget_writer, lane=Lane.STORE)
+
+    async def _prepare(self) -> None:
+        if not self._prepared:
+            async with self._preparing:
+                if not self._prepared:
+                    await self._run(self._files.prepare, lane=Lane.STORE)
+                    self._prepared = True
+
+    async def _run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane, deadline_s: float | None = None) -> T:
+        try:
+            async with asyncio.timeout(deadline_s or self._deadlines.small_s):
+                return await self._workers.run(function, *args, lane=lane)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"{self.url}: no answer from the disk in time; what was begun may happen") from late
+        except OSError as failure:
+            raise _mapped(failure, self.url) from failure
+
+
+def _next_page(walk: Iterator[ObjectInfo]) -> tuple[ObjectInfo, ...]:
+    return tuple(islice(walk, _PAGE))
+
+
+def _mapped(failure: OSError, url: str) -> ThermoclineError:
+    """An errno as what the caller must do."""
+    if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return AccessRefused(f"{url}: {failure}; the broker's user must be able to read and write there")
+    if failure.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):
+        return InvalidRequest(f"{url}: {failure}; on a directory bucket the key a excludes a/b")
+    return StoreUnavailable(f"{url}: {failure}")

@@ -1,0 +1,353 @@
+"""The blocking half of a directory bucket: each method is one whole operation for one worker call.
+
+Owns the order of system calls under `<root>`. Always true: a name appears only with its whole, synced content; a write
+that returned is durable, the names of new directories included; a whole read returns only what a power cut can no
+longer take back, because its reader acts on it (it may delete the local copy); a conditional write compares under its
+key's lock. Must not know asyncio, or what keys mean. Errors are `OSError` or those of `coldstore.object_store`.
+
+Temporary files carry the name of their writer, who holds a lock of that name; the first write of a process removes
+those whose writer's lock it can take. That is housekeeping, never safety: whatever vanishes under a writer only fails
+that write.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from crc32c import crc32c
+
+from coldstore.object_store import (
+    ChecksumRefused,
+    ConditionalConflict,
+    Got,
+    ObjectInfo,
+    ObjectMissing,
+    PreconditionFailed,
+    StoreUnavailable,
+    Upload,
+)
+from coldstore.stores.limits import SYSTEM_DIRECTORY, resolve_range
+from logformat.errors import InvalidRequest
+from seams.disk import Disk, File, Lock
+from seams.rng import Rng
+
+SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing this much costs 0.25 ms
+LOCK_STRIPES = 256  # lock files shared by all keys: their number stays bounded, they are never deleted
+_VANISHED_MAX = 8  # a directory removed between our mkdir and our link, that often in a row, is no race
+
+
+class DirectoryFiles:
+    """Objects as files below `root` (absolute). Methods may run in several threads; `prepare` once, before writes."""
+
+    def __init__(self, disk: Disk, root: str, rng: Rng, lock_wait_s: float) -> None:
+        self.root = root
+        self._disk = disk
+        self._system = f"{root}/{SYSTEM_DIRECTORY}"
+        self._rng = rng
+        self._lock_wait_s = lock_wait_s
+        self._writer = ""
+        self._writer_lock: Lock | None = None
+        # Directories of roots synced up to the bucket's root: one a partition. They hold their root, so nobody prunes
+        # them; directories of segments may be pruned and made again by other processes and are synced every time.
+        self._durable: set[str] = set()
+        self._formatted = False  # we saw the system directory
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def open(self, key: str) -> File:
+        """The object's file; ObjectMissing."""
+        path = f"{self.root}/{key}"
+        found = self._disk.stat(path)
+        if found is not None and not found.is_dir:
+            try:
+                return self._disk.open(path)
+            except (FileNotFoundError, NotADirectoryError):
+                pass  # deleted since
+        self._check_bucket()
+        raise ObjectMissing(f"{key}: no such object in file://{self.root}")
+
+    def read_whole(self, key: str, unless_etag: str | None = None) -> Got | None:
+        """The whole object, durable; None when its ETag is `unless_etag`."""
+        file = self.open(key)
+        try:
+            size = file.size()
+            resolve_range(key, 0, None, size)
+            data = file.read_at(0, size)
+        finally:
+            file.close()
+        if len(data) != size:
+            raise StoreUnavailable(f"{key}: {len(data)} of {size} bytes could be read")
+        etag = content_etag(data) if size <= SMALL_BYTES_MAX else size_etag(size)
+        if etag == unless_etag and size <= SMALL_BYTES_MAX:
+            return None
+        # A writer that died, failed or still runs between its rename and its directory sync left a name that a power
+        # cut can take back; after this sync what we read (or something newer) stays.
+        self._sync_names(key, all_parents=False)
+        return Got(data, etag, size)
+
+    def read_range(self, key: str, start: int, length: int | None) -> Got:
+        """Bytes of an immutable object, as `ObjectStore.get` takes them."""
+        file = self.open(key)
+        try:
+            size = file.size()
+            start, given = resolve_range(key, start, length, size)
+            data = file.read_at(start, given)
+            etag = _etag_of(file, size)
+        finally:
+            file.close()
+        if len(data) != given:
+            raise StoreUnavailable(f"{key}: {len(data)} of {given} bytes could be read at {start}")
+        return Got(data, etag, size)
+
+    def describe(self, key: str) -> ObjectInfo:
+        """Size and ETag; the CRC32C where reading it costs nothing worth naming."""
+        file = self.open(key)
+        try:
+            size = file.size()
+            if size > SMALL_BYTES_MAX:
+                return ObjectInfo(key, size, size_etag(size))
+            data = file.read_at(0, size)
+        finally:
+            file.close()
+        return ObjectInfo(key, size, content_etag(data), crc32c(data))
+
+    def walk(self, prefix: str, directory: str = "") -> Iterator[ObjectInfo]:
+        """Objects below `directory` ('' or ending in '/') in the byte order of whole keys, as S3 lists them."""
+        entries = []
+        self._check_bucket()
+        for name in self._names(f"{self.root}/{directory}"):
+            if not directory and name == SYSTEM_DIRECTORY:
+                continue
+            found = self._disk.stat(f"{self.root}/{directory}{name}")
+            if found is not None:
+                key = directory + name + ("/" if found.is_dir else "")
+                if key.startswith(prefix) or (found.is_dir and prefix.startswith(key)):
+                    entries.append((key, found))
+        for key, found in sorted(entries, key=lambda entry: entry[0]):
+            if found.is_dir:
+                yield from self.walk(prefix, key)
+            else:
+                yield ObjectInfo(key, found.size, size_etag(found.size))
+
+    def _check_bucket(self) -> None:
+        """Objects are missing only where the bucket is there: moved away or not mounted is an outage."""
+        if self._formatted and self._disk.stat(self._system) is None:
+            raise StoreUnavailable(f"file://{self.root}: the bucket's directory is gone; mount it or move it back")
+
+    def _names(self, directory: str) -> Sequence[str]:
+        try:
+            return self._disk.list_dir(directory.rstrip("/"))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def write_segment(self, key: str, body: Upload) -> ObjectInfo:
+        """Write, check, sync, then link to the name: InvalidRequest when it is taken, ChecksumRefused."""
+        temporary = self._temporary()
+        try:
+            file = self._disk.open(temporary, write=True, create=True, exclusive=True)
+            try:
+                _fill(file, key, body)
+                etag = _etag_of(file, body.size)
+                file.sync()
+            finally:
+                file.close()
+            if not self._link(temporary, key):
+                raise InvalidRequest(f"PUT {key}: the name is taken; immutable objects never reuse one")
+            self._sync_names(key, all_parents=True)
+        finally:
+            self._drop(temporary)
+        return ObjectInfo(key, body.size, etag, body.crc32c)
+
+    def write_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        """Compare and replace under the key's lock; the new ETag. PreconditionFailed, ConditionalConflict."""
+        stripe = hashlib.sha256(key.encode()).digest()[0] % LOCK_STRIPES
+        try:
+            lock = self._disk.lock(f"{self._system}/locks/{stripe:02x}", wait_s=self._lock_wait_s)
+        except BlockingIOError as held:
+            raise ConditionalConflict(f"PUT {key}: other writers held its lock all the time; try again") from held
+        try:
+            found = self._current_etag(key)
+            if found != if_match:
+                raise PreconditionFailed(f"PUT {key}: expected ETag {if_match}, found {found}")
+            self._replace(key, data, create=if_match is None)
+        finally:
+            lock.release()
+        return content_etag(data)
+
+    def _current_etag(self, key: str) -> str | None:
+        try:
+            file = self.open(key)
+        except ObjectMissing:
+            return None
+        try:
+            return _etag_of(file, file.size())
+        finally:
+            file.close()
+
+    def _replace(self, key: str, data: bytes, *, create: bool) -> None:
+        temporary = self._temporary()
+        try:
+            file = self._disk.open(temporary, write=True, create=True, exclusive=True)
+            try:
+                file.write_at(0, [data])
+                file.sync()
+            finally:
+                file.close()
+            if not create:
+                self._disk.rename(temporary, f"{self.root}/{key}")
+            elif not self._link(temporary, key):
+                raise PreconditionFailed(f"PUT {key}: somebody created it without its lock")
+            self._sync_names(key, all_parents=create)
+        finally:
+            self._drop(temporary)
+
+    def _link(self, temporary: str, key: str) -> bool:
+        """Give the object its name; False when it is taken. Makes the directories, again if a deleter pruned them."""
+        path = f"{self.root}/{key}"
+        parent = path.rpartition("/")[0]
+        for attempt in range(1, _VANISHED_MAX + 1):
+            if self._disk.stat(parent) is None:
+                self._disk.make_dirs(parent)
+            try:
+                self._disk.link(temporary, path)
+                break
+            except FileExistsError:
+                return False
+            except FileNotFoundError:
+                if attempt == _VANISHED_MAX or self._disk.stat(temporary) is None:
+                    raise
+        return True
+
+    def _sync_names(self, key: str, *, all_parents: bool) -> None:
+        """Make the object's name durable, and with it the names of its directories unless known to be."""
+        parent = above = f"{self.root}/{key}".rpartition("/")[0]
+        self._disk.sync_dir(parent)
+        if parent in self._durable and not all_parents:
+            return
+        while above != self.root:
+            above = above.rpartition("/")[0]
+            self._disk.sync_dir(above)
+        self._durable.add(parent)
+
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    def unlink_all(self, keys: Sequence[str]) -> None:
+        """Delete objects, durably; missing ones are fine. Directories left empty go too."""
+        parents: dict[str, None] = {}
+        for key in keys:
+            path = f"{self.root}/{key}"
+            found = self._disk.stat(path)
+            if found is not None and not found.is_dir:
+                self._drop(path)
+                parents[path.rpartition("/")[0]] = None
+        for parent in parents:
+            try:
+                self._disk.sync_dir(parent)
+            except FileNotFoundError:
+                continue  # another deleter pruned it
+            self._prune(parent)
+
+    def _prune(self, directory: str) -> None:
+        """Remove empty directories upwards. rmdir refuses a filled one; a put that loses its directory makes it anew."""
+        while directory != self.root:
+            self._durable.discard(directory)
+            try:
+                if self._disk.list_dir(directory):
+                    return
+                self._disk.remove_dir(directory)
+            except OSError as failure:
+                if failure.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    return
+                raise
+            directory = directory.rpartition("/")[0]
+
+    # -- the system directory --------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Once, before the first write: our directories durable, our writer's lock taken, dead writers' litter gone."""
+        missing, above = [], self.root
+        while above and self._disk.stat(above) is None:
+            missing.append(above)
+            above = above.rpartition("/")[0]
+        for name in ("tmp", "locks"):
+            self._disk.make_dirs(f"{self._system}/{name}")
+        for directory in (*missing, above or "/"):
+            self._disk.sync_dir(directory)
+        self._formatted = True
+        while self._writer_lock is None:
+            self._writer = str(self._rng.uuid())
+            path = self._writer_path(self._writer)
+            lock = self._disk.lock(path, wait_s=self._lock_wait_s)
+            if self._disk.stat(path) is None:
+                lock.release()  # a cleaner met the file before we had locked it: take another name
+            else:
+                self._writer_lock = lock
+        self._clean_after_dead_writers()
+
+    def forget_writer(self) -> None:
+        """Give back the writer's lock; the next write needs `prepare` again."""
+        if self._writer_lock is not None:
+            lock, self._writer_lock = self._writer_lock, None
+            self._drop(self._writer_path(self._writer))
+            lock.release()
+
+    def _clean_after_dead_writers(self) -> None:
+        directory = f"{self._system}/tmp"
+        litter: dict[str, list[str]] = {}
+        for name in self._names(directory):
+            litter.setdefault(name.partition(".")[0], []).append(name)
+        litter.pop(self._writer, None)
+        for writer, names in litter.items():
+            try:
+                lock = self._disk.lock(self._writer_path(writer))
+            except BlockingIOError:
+                continue  # alive
+            for name in names:
+                self._drop(f"{directory}/{name}")
+            self._drop(self._writer_path(writer))
+            lock.release()
+
+    def _writer_path(self, writer: str) -> str:
+        return f"{self._system}/tmp/{writer}.lock"
+
+    def _temporary(self) -> str:
+        return f"{self._system}/tmp/{self._writer}.{self._rng.uuid()}"
+
+    def _drop(self, path: str) -> None:
+        try:
+            self._disk.unlink(path)
+        except FileNotFoundError:
+            return
+
+
+def content_etag(data: bytes) -> str:
+    """A strong tag: SHA-256 of the bytes. Roots carry a unique commit id, so equal bytes are the same commit."""
+    return f'"{hashlib.sha256(data).hexdigest()}"'
+
+
+def size_etag(size: int) -> str:
+    """A weak tag (RFC 9110 section 8.8.1) that says only the size; nothing is ever replaced on the strength of it."""
+    return f'W/"{size}"'
+
+
+def _etag_of(file: File, size: int) -> str:
+    return size_etag(size) if size > SMALL_BYTES_MAX else content_etag(file.read_at(0, size))
+
+
+def _fill(file: File, key: str, body: Upload) -> None:
+    """Write the body, and refuse it when it is not what was announced."""
+    position = checksum = 0
+    for piece in body.open():
+        checksum = crc32c(piece, checksum)
+        position += file.write_at(position, [piece])
+        if position > body.size:
+            break
+    if position != body.size or checksum != body.crc32c:
+        raise ChecksumRefused(
+            f"PUT {key}: {position} bytes with CRC32C {checksum:08x} came, "
+            f"{body.size} with {body.crc32c:08x} were announced; read the source again"
+        )

@@ -1,0 +1,47 @@
+"""What every store refuses alike: hostile keys, ranges that cannot be served, answers too large for memory.
+
+Owns these checks and their bounds. Always true: a key that passes stays below the bucket's root on any store, and a
+whole GET is bounded before its first byte is asked for. Must not know a store's client or the meaning of a key.
+"""
+
+from __future__ import annotations
+
+from logformat.errors import InvalidRequest
+
+SYSTEM_DIRECTORY = ".thermocline"  # a directory bucket's locks and temporary files; no key may begin with it
+KEY_BYTES_MAX = 1024  # S3
+NAME_BYTES_MAX = 255  # a file system's limit for one part of a key (directory bucket, versitygw)
+GET_BYTES_MAX = 256 << 20  # one answer held in memory; objects come from outside and are not trusted
+
+
+def check_key(key: str) -> None:
+    """Refuse (InvalidRequest) what would leave the bucket or mean different things on different stores."""
+    parts = key.split("/")
+    if not key or "" in parts or "." in parts or ".." in parts or parts[0] == SYSTEM_DIRECTORY:
+        raise InvalidRequest(f"object key {key!r}: empty, '.', '..' and {SYSTEM_DIRECTORY!r} are not allowed in it")
+    if not key.isprintable():
+        raise InvalidRequest(f"object key {key!r}: control characters are not allowed in it")
+    if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise InvalidRequest(f"object key {key[:64]!r}…: longer than {KEY_BYTES_MAX} bytes")
+    if any(len(part.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX for part in parts):
+        raise InvalidRequest(f"object key {key[:64]!r}…: a part is longer than {NAME_BYTES_MAX} bytes")
+
+
+def check_range(key: str, start: int, length: int | None) -> None:
+    """A range as `ObjectStore.get` takes it: a positive length, and none for a tail."""
+    assert length is None or length > 0, f"{key}: empty range"
+    assert start >= 0 or length is None, f"{key}: a tail GET has no length"
+    if (asked := -start if start < 0 else length) is not None and asked > GET_BYTES_MAX:
+        raise InvalidRequest(f"GET {key}: {asked} bytes asked at once, at most {GET_BYTES_MAX}; read it in ranges")
+
+
+def resolve_range(key: str, start: int, length: int | None, size: int) -> tuple[int, int]:
+    """First byte and length of the answer for an object of `size` bytes; InvalidRequest past its end or too large."""
+    if start < 0:
+        start = max(0, size + start)
+    elif start >= size and (start or length is not None):
+        raise InvalidRequest(f"GET {key}: range starts at {start}, the object ends at {size}")
+    given = size - start if length is None else min(length, size - start)
+    if given > GET_BYTES_MAX:
+        raise InvalidRequest(f"GET {key}: {given} bytes at once, at most {GET_BYTES_MAX}; read it in ranges")
+    return start, given
