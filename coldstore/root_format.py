@@ -1,0 +1,124 @@
+"""Bytes of a root object: a small JSON envelope around one typed content, and the errors a root can give.
+
+Owns the envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). Always true: what was
+decoded had a known format, a version, an epoch, and a ring naming the commits of exactly its last 32 versions; a newer
+format is refused, so it is never written over; nothing larger than 64 KiB is written or read. Must not know what the
+content means, nor how a root is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from coldstore.object_store import Got
+from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
+from logformat.values import NewerFormat
+
+FORMAT_VERSION: Final = 1
+RING_LENGTH: Final = 32
+ROOT_BYTES_MAX: Final = 64 * 1024
+# Version, epoch and 32 ring entries of at most [19 digits, "32 hex"] with their punctuation: 32 × 57 + ~150.
+ENVELOPE_BYTES_MAX: Final = 2048
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+class RootTooLarge(InvalidRequest):
+    """The content does not fit a root: move parts of it to pages first."""
+
+
+class RootMissing(InvalidRequest):
+    """There is no root under this key, and the caller did not mean to create one."""
+
+
+class RootVanished(Fenced):
+    """A root that this process has seen is gone (its topic was deleted): stop acting on it."""
+
+
+class NotClaimed(InvalidRequest):
+    """The root is of a lower epoch than the commit: claim it first."""
+
+
+class Unsettled(Retryable):
+    """Out of time while an attempt may still land: commit again (edits are idempotent), delete nothing it named."""
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    format_version: int
+    version: int
+    epoch: int
+    ring: tuple[tuple[int, str], ...]
+    content: msgspec.Raw
+
+
+class _FormatOnly(msgspec.Struct, frozen=True):
+    format_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Root(Generic[T]):
+    """One version of a root as read from, or accepted by, the store. `ring` is (version, commit id), oldest first."""
+
+    version: int
+    epoch: int
+    ring: tuple[tuple[int, str], ...]
+    content: T
+    etag: str
+
+    def commit_at(self, version: int) -> str | None:
+        """Id of the commit that made `version`, None when the ring does not reach back (or not yet) to it."""
+        if not self.ring or not self.ring[0][0] <= version <= self.version:
+            return None
+        return self.ring[version - self.ring[0][0]][1]
+
+
+class RootCodec(Generic[T]):
+    """Bytes of a root and back, for one type of content."""
+
+    def __init__(self, content_type: type[T]) -> None:
+        self._content_decoder = msgspec.json.Decoder(content_type)
+        self._envelope_decoder = msgspec.json.Decoder(_Envelope)
+        self._format_decoder = msgspec.json.Decoder(_FormatOnly)
+        self._encoder = msgspec.json.Encoder(order="sorted")
+
+    def content_size(self, content: T) -> int:
+        """Bytes that `content` takes in a root; with `ENVELOPE_BYTES_MAX` at most `ROOT_BYTES_MAX` must come out."""
+        return len(self._encoder.encode(content))
+
+    def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T) -> bytes:
+        """Raises RootTooLarge above 64 KiB."""
+        raw = msgspec.Raw(self._encoder.encode(content))
+        data = self._encoder.encode(_Envelope(FORMAT_VERSION, version, epoch, ring, raw))
+        if len(data) > ROOT_BYTES_MAX:
+            raise RootTooLarge(f"root of {len(data)} bytes, {ROOT_BYTES_MAX} are allowed; move entries to pages")
+        return data
+
+    def decode(self, key: str, got: Got) -> Root[T]:
+        """Raises NewerFormat, or Corrupt with the key and what is wrong."""
+        if got.size > ROOT_BYTES_MAX or len(got.data) != got.size:
+            raise Corrupt(f"root {key} has {got.size} bytes, {ROOT_BYTES_MAX} are allowed")
+        try:
+            written_by = self._format_decoder.decode(got.data).format_version
+            if written_by > FORMAT_VERSION:
+                raise NewerFormat(f"root {key} has format {written_by}, this version knows {FORMAT_VERSION}; upgrade")
+            envelope = self._envelope_decoder.decode(got.data)
+            content = self._content_decoder.decode(envelope.content)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+            raise Corrupt(f"root {key} is not readable: {broken}; restore an earlier version of the object") from broken
+        _check_envelope(key, envelope)
+        return Root(envelope.version, envelope.epoch, envelope.ring, content, got.etag)
+
+
+def _check_envelope(key: str, envelope: _Envelope) -> None:
+    version, ring = envelope.version, envelope.ring
+    if envelope.format_version < 1 or version < 1 or envelope.epoch < 0:
+        raise Corrupt(f"root {key} has version {version}, epoch {envelope.epoch}: out of range")
+    expected = range(version - min(version, RING_LENGTH) + 1, version + 1)
+    if [v for v, _ in ring] != list(expected) or not all(_COMMIT_ID.fullmatch(c) for _, c in ring):
+        raise Corrupt(f"root {key} at version {version} has a broken ring of commits")
