@@ -60,7 +60,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
         raise MalformedFrame(f"client id of {length} bytes")
     if apis.is_flexible(api_key, api_version):
         try:
-            offset = skip_tags(frame, offset, len(frame))
+            offset = offset + 1 if frame[offset] == 0 else skip_tags(frame, offset, len(frame))
         except IndexError:
             raise MalformedFrame("the request header ends within its tagged fields") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id), offset

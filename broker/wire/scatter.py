@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
 """A memoryview must be of bytes (format B, one dimension), so that `len` counts bytes."""
@@ -45,11 +45,14 @@ RecordsField = bytes | bytearray | memoryview | list[Buffer] | Records | None
 """What a `records` field may hold when a message is encoded. Decoded ones are always `memoryview` or None."""
 
 
+_BUFFERS: Final = (bytes, bytearray, memoryview)  # a tuple: a union written in the loop would be built each time
+
+
 def frame_size(parts: Sequence[Part]) -> int:
     """Bytes that `parts` will put on the wire."""
     size = 0
     for part in parts:
-        size += len(part) if isinstance(part, bytes | bytearray | memoryview) else part.length
+        size += len(part) if isinstance(part, _BUFFERS) else part.length
     return size
 
 
