@@ -1,0 +1,54 @@
+"""What an operator may set about groups, and the bounds nobody may lift.
+
+Owns the names, defaults and units of everything in `broker.groups` that is a number. Always true: each structure that a
+client can grow has its bound here. Must not know where the values come from.
+Source: Kafka 4.3's `GroupCoordinatorConfig` (names in the comments); bounds without a Kafka name are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+NAME_BYTES_MAX: Final = 2_048
+"""Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topics end at 249."""
+
+PROTOCOLS_MAX: Final = 100
+"""Assignors one member may offer; stock clients offer up to three."""
+
+CLIENT_ID_CHARS_MAX: Final = 255
+"""A client id becomes part of the member ids we hand out; longer ones are cut there, never refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """Times in ms, sizes in bytes."""
+
+    session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
+    session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
+    initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms
+    group_size_max: int = 2**31 - 1  # group.max.size
+    offset_metadata_bytes_max: int = 4_096  # offset.metadata.max.bytes (Kafka counts UTF-16 units, so do we)
+    offsets_retention_ms: int = 10_080 * 60_000  # offsets.retention.minutes
+    offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
+    offsets_commit_timeout_ms: int = 5_000  # offsets.commit.timeout.ms
+
+    new_member_join_timeout_ms: int = 300_000
+    """A new member's parked JoinGroup ends after this (5 min, Kafka's constant): its connection may be long dead."""
+
+    groups_max: int = 100_000
+    """Groups in memory, simple ones included."""
+    pending_members_max: int = 10_000
+    """Member ids of one group handed out by MEMBER_ID_REQUIRED and not yet used (each lives for a session timeout)."""
+    member_metadata_bytes_max: int = 1024 * 1024
+    """Metadata of all protocols of one member: 40 000 topic names of 25 bytes."""
+    group_record_bytes_max: int = 8 * 1024 * 1024
+    """One group's metadata record: 1 000 members with 4 KiB of subscription and assignment each, twice."""
+    state_bytes_max: int = 512 * 1024 * 1024
+    """Everything that clients made us keep: members, assignments, offsets (estimated, see `size_bytes`)."""
+    append_batch_bytes_max: int = 512 * 1024
+    """How much waiting state goes into one batch: many commits share one flush."""
+    append_queue_max: int = 20_000
+    """Writes that wait for one partition of `__consumer_offsets`; above it commits are refused as retriable."""
+    snapshot_interval_ms: int = 10_000
+    """The longest a changed partition goes without a snapshot in the bucket (design 5)."""
