@@ -1,0 +1,101 @@
+"""What a broker runs with, as one typed value.
+
+Owns the field names and units; `resolve` makes it. Always true: every field was checked against its definition's
+limits. Must not know where a value came from, but for `configured`, which DescribeConfigs and topic defaults need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker.groups.config import GroupConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """A broker's configuration. Times in ms, sizes in bytes; None where the comment says so."""
+
+    # identity and places
+    node_id: int
+    rack: str | None
+    data_dir: str  # absolute
+    bucket_url: str
+    bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
+    take_over: bool  # the operator's word that the last broker of this bucket is dead (design 1)
+
+    # addresses
+    listener_name: str
+    listen_host: str  # empty: every interface
+    listen_port: int  # 0 picks one
+    advertised_host: str
+    advertised_port: int | None  # None: the port that was bound
+    http_host: str | None  # None: no HTTP
+    http_port: int
+
+    # network limits
+    request_bytes_max: int
+    inflight_request_bytes_max: int | None  # None: no limit
+    connection_idle_ms_max: int
+    connections_max: int
+    connections_per_ip_max: int
+    connection_creation_rate_max: int  # a second
+    frame_timeout_ms: int
+    fetch_max_bytes: int
+
+    # topics
+    num_partitions: int
+    default_replication_factor: int
+    auto_create_topics: bool
+    delete_topics: bool
+    offsets_topic_partitions: int
+    offsets_topic_segment_bytes: int
+
+    # the local log
+    flush_sync: bool
+    validate_records: bool
+    retention_check_interval_ms: int
+    recovery_point_checkpoint_interval_ms: int
+    log_start_checkpoint_interval_ms: int
+    high_watermark_checkpoint_interval_ms: int
+    producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
+    local_bytes_max: int | None  # None: local_space_ratio_max decides
+    local_space_ratio_max: float  # share of the file system, 0 to 1
+
+    # groups
+    groups: GroupConfig
+
+    # tiering
+    tiering_enabled: bool
+    tiering_interval_ms_max: int
+    seal_ms: int
+    seal_on_shutdown: bool
+    copy_partitions_max: int
+    copy_backoff_ms: int
+    copy_backoff_ms_max: int
+    copy_backoff_jitter: float
+    gc_grace_ms: int
+    reservation_offsets: int
+
+    # the cold tier
+    cold_reads_max: int
+    cold_reads_waiting_max: int
+    cold_fetch_wait_ms_max: int
+    cold_fetch_bytes_max: int
+    list_offsets_wait_ms_max: int
+    cache_bytes_max: int
+    prefetch_bytes: int
+
+    # the bucket as coordinator
+    lease_interval_ms: int
+    lease_ms: int
+    store_timeout_ms: int
+    store_upload_timeout_ms: int
+
+    # stopping, and tests
+    shutdown_timeout_ms: int
+    testing: bool
+
+    configured: Mapping[str, str]  # explicit broker values by name, in canonical text
+    ignored: tuple[str, ...]  # names that were set and have no effect here, sorted

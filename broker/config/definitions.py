@@ -1,0 +1,108 @@
+"""The registry: every config name there is, Kafka's and ours, for the broker and for topics.
+
+Owns the lookup by name, the ties between topic names and the broker names they take defaults from, and the nearest
+name to a wrong one. Always true: a Kafka name is either honoured (listed in `honoured`) or accepted without effect;
+nothing of Kafka 4.3 is unknown. Must not know values that somebody set.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from broker.config.generated import kafka_names
+from broker.config.honoured import BROKER_NAMES, TOPIC_NAMES, Honoured
+from broker.config.own import OWN
+from broker.config.values import ConfigType, Definition, Limits
+
+# Names that Kafka passes on to plug-ins or to one listener: known by their beginning, none has an effect here.
+IGNORED_PREFIXES = (
+    "rsm.config.",
+    "rlmm.config.",
+    "listener.name.",
+    "config.providers.",
+    "metrics.jmx.",
+)
+# Read by Kafka's authorizer from the same file, though no definition lists them.
+_AUTHORIZER = ("super.users", "allow.everyone.if.no.acl.found")
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker name that gives a topic config its default: topic value = broker value × `scale`."""
+
+    name: str
+    scale: int = 1
+
+
+def _read_table(table: str, honoured: Mapping[str, Honoured]) -> dict[str, Definition]:
+    found: dict[str, Definition] = {}
+    for line in table.strip().splitlines():
+        name, kind, default, limits, *flags = line.split("|")
+        plain = Definition(
+            name=name,
+            type=ConfigType[kind],
+            default=None if default == r"\N" else default,
+            limits=Limits.read(limits),
+            doc="Accepted for Kafka's sake; has no effect here.",
+            internal="internal" in flags,
+        )
+        ours = honoured.get(name)
+        found[name] = plain if ours is None else _honour(plain, ours)
+    unknown = honoured.keys() - found.keys()
+    assert not unknown, f"honoured, but no name of Kafka's: {unknown}"
+    return found
+
+
+def _honour(plain: Definition, ours: Honoured) -> Definition:
+    default = plain.default if ours.default is None else ours.default
+    return replace(plain, honoured=True, doc=ours.doc, default=default, reason=ours.reason)
+
+
+def _read_synonyms(table: str) -> dict[str, tuple[Synonym, ...]]:
+    found = {}
+    for line in table.strip().splitlines():
+        topic, _, names = line.partition(" = ")
+        pairs = (name.partition("*") for name in names.split())
+        found[topic] = tuple(Synonym(name, int(scale or 1)) for name, _, scale in pairs)
+    return found
+
+
+def _registry() -> dict[str, Definition]:
+    found = _read_table(kafka_names.BROKER, BROKER_NAMES)
+    for name in _AUTHORIZER:
+        found[name] = Definition(name, ConfigType.STRING, None, doc="Accepted for Kafka's sake; has no effect here.")
+    return found | {own.name: own for own in OWN}
+
+
+BROKER: Mapping[str, Definition] = MappingProxyType(_registry())
+TOPIC: Mapping[str, Definition] = MappingProxyType(_read_table(kafka_names.TOPIC, TOPIC_NAMES))
+TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = MappingProxyType(_read_synonyms(kafka_names.SYNONYMS))
+
+# Names for one thing, the one that decides first; a source that sets any of them hides all of them in weaker sources.
+RIVALS: tuple[tuple[str, ...], ...] = (
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ("log.dirs", "log.dir"),
+    ("node.id", "broker.id"),
+)
+
+
+def broker_definition(name: str) -> Definition | None:
+    """The definition of a broker config, also of a name known by its prefix only; None = nobody knows it."""
+    found = BROKER.get(name)
+    if found is None and name.startswith(IGNORED_PREFIXES):
+        return Definition(name, ConfigType.STRING, None, doc="Passed on to plug-ins by Kafka; has no effect here.")
+    return found
+
+
+def nearest_name(name: str) -> str | None:
+    """The known broker name most like `name`, also when a topic's name was meant (`segment.bytes`)."""
+    if name in TOPIC_SYNONYMS:
+        return TOPIC_SYNONYMS[name][0].name
+    close = difflib.get_close_matches(name, BROKER, n=1, cutoff=0.5)
+    return close[0] if close else None

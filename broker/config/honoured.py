@@ -1,0 +1,162 @@
+"""Which of Kafka's config names have an effect here, said in our words, and where our default differs and why.
+
+Owns docs and differing defaults; types, limits and Kafka's defaults come from the generated table. Always true: a name
+is here only when the running broker acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Honoured:
+    """What a name does here. `default` (as text) replaces Kafka's, for `reason`."""
+
+    doc: str
+    default: str | None = None
+    reason: str = ""
+
+
+H = Honoured
+
+_LIMITS_ON = "Kafka sets no limit; here limits are on from the start, because one client must not starve the rest."
+_SINKING = "A log that never sinks is no tiered log: "
+
+_SEGMENT_BYTES = H(
+    "A segment is sealed, and then copied to the bucket, when it would grow beyond this many bytes.",
+    "134217728",
+    _SINKING + "Kafka's 1 GiB would keep a quiet topic's history on the disk for days; 128 MiB costs 8 requests a GiB.",
+)
+
+BROKER_NAMES: Mapping[str, Honoured] = {
+    # identity and addresses
+    "node.id": H("This broker's number in its cluster.", "1", "Kafka has no default; one broker needs no choice."),
+    "broker.id": H("Older name of node.id."),
+    "broker.rack": H("Where this broker stands, as told to clients in Metadata."),
+    "log.dirs": H("The data directory; exactly one (--data-dir)."),
+    "log.dir": H("Older name of log.dirs.", "", "Kafka's default under /tmp would lose the log: name one."),
+    "listeners": H(
+        "Addresses to listen on: NAME://host:port or host:port; port 0 picks one (--listen).",
+        "PLAINTEXT://127.0.0.1:9092",
+        "Kafka listens on every interface; here only loopback is served until authentication is configured.",
+    ),
+    "advertised.listeners": H("Addresses told to clients; default: what is listened on (--advertise)."),
+    "listener.security.protocol.map": H("Protocol of each listener name; only PLAINTEXT is served."),
+    "controller.listener.names": H("Listeners of that name are left out: there is no controller quorum to talk to."),
+    # topics
+    "num.partitions": H("Partitions of a topic created without a count."),
+    "default.replication.factor": H("Replication factor of a topic created without one."),
+    "auto.create.topics.enable": H("A Metadata request that allows it creates missing topics."),
+    "delete.topic.enable": H("DeleteTopics is allowed."),
+    # network limits
+    "socket.request.max.bytes": H("A larger request frame closes its connection, before anything is allocated."),
+    "queued.max.request.bytes": H(
+        "Bytes of request frames held in memory over all connections; above it reading pauses. -1: no limit.",
+        "268435456",
+        _LIMITS_ON,
+    ),
+    "connections.max.idle.ms": H("A connection without a request for this long is closed."),
+    "max.connections": H("Open connections; above it accepting waits.", "10000", _LIMITS_ON),
+    "max.connections.per.ip": H("Open connections from one address.", "2000", _LIMITS_ON),
+    "max.connection.creation.rate": H(
+        "Connections accepted a second; above it accepting waits, none is closed.", "1000", _LIMITS_ON
+    ),
+    "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
+    # the local log
+    "log.retention.check.interval.ms": H("Time between two looks at what local and total retention let go."),
+    "log.flush.offset.checkpoint.interval.ms": H("Time between two writes of the recovery points."),
+    "log.flush.start.offset.checkpoint.interval.ms": H("Time between two writes of the log start offsets."),
+    "replica.high.watermark.checkpoint.interval.ms": H("Time between two writes of the high watermarks."),
+    "producer.id.expiration.ms": H("An idempotent producer silent for this long is forgotten."),
+    "producer.id.expiration.check.interval.ms": H("Time between two looks for silent producers."),
+    # groups
+    "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
+    "group.min.session.timeout.ms": H("The shortest session timeout a member may ask for."),
+    "group.max.session.timeout.ms": H("The longest session timeout a member may ask for."),
+    "group.max.size": H("Members of one group."),
+    "offset.metadata.max.bytes": H("Bytes of the text a client may keep beside a committed offset."),
+    "offsets.commit.timeout.ms": H("An offset commit not durable after this long fails with a retriable error."),
+    "offsets.retention.minutes": H("Offsets of a group without members are forgotten after this long."),
+    "offsets.retention.check.interval.ms": H("Time between two looks for forgotten groups."),
+    "offsets.topic.num.partitions": H("Partitions of __consumer_offsets, when it is created."),
+    "offsets.topic.segment.bytes": H("Segment size of __consumer_offsets."),
+    # tiering
+    "remote.log.storage.system.enable": H(
+        "Topics may be tiered. false: new topics stay local and remote.storage.enable=true is refused.",
+        "true",
+        "Kafka needs a plug-in first; here there is always a bucket.",
+    ),
+    "remote.log.manager.task.interval.ms": H(
+        "The longest time between two looks for tiering work; copying itself starts when a segment is sealed."
+    ),
+    "remote.log.manager.task.retry.backoff.ms": H("First wait after a failed copy."),
+    "remote.log.manager.task.retry.backoff.max.ms": H("Longest wait after repeated failures of a copy."),
+    "remote.log.manager.task.retry.jitter": H("Share by which such a wait is varied."),
+    "remote.log.manager.copier.thread.pool.size": H("Partitions copied to the bucket at the same time."),
+    "remote.log.reader.threads": H("Cold reads running at the same time."),
+    "remote.log.reader.max.pending.tasks": H(
+        "Cold reads waiting; above it a partition answers empty, to be asked again."
+    ),
+    "remote.fetch.max.wait.ms": H("A Fetch waits this long for cold data; its work then goes on into the cache."),
+    "remote.list.offsets.request.timeout.ms": H("A ListOffsets by time waits this long for cold data."),
+    # defaults of topics
+    "log.segment.bytes": _SEGMENT_BYTES,
+    "log.roll.ms": H("Default of segment.ms."),
+    "log.roll.hours": H("Default of segment.ms, in hours."),
+    "log.retention.ms": H("Default of retention.ms."),
+    "log.retention.minutes": H("Default of retention.ms, in minutes."),
+    "log.retention.hours": H("Default of retention.ms, in hours."),
+    "log.retention.bytes": H("Default of retention.bytes."),
+    "log.local.retention.ms": H(
+        "Default of local.retention.ms; -2: as long as retention.ms.",
+        "86400000",
+        _SINKING + "Kafka keeps local copies for all of retention.ms; here one day, or retention.ms when that is less.",
+    ),
+    "log.local.retention.bytes": H("Default of local.retention.bytes; -2: retention.bytes."),
+    "log.index.interval.bytes": H("Default of index.interval.bytes."),
+    "log.index.size.max.bytes": H("Default of segment.index.bytes."),
+    "log.flush.interval.messages": H("Default of flush.messages."),
+    "log.flush.interval.ms": H("Default of flush.ms."),
+    "log.flush.scheduler.interval.ms": H("Default of flush.ms where log.flush.interval.ms is not set."),
+    "log.cleanup.policy": H("Default of cleanup.policy; compact is refused until compaction is served."),
+    "log.message.timestamp.type": H("Default of message.timestamp.type."),
+    "log.message.timestamp.before.max.ms": H("Default of message.timestamp.before.max.ms."),
+    "log.message.timestamp.after.max.ms": H("Default of message.timestamp.after.max.ms."),
+    "message.max.bytes": H("Default of max.message.bytes."),
+    "min.insync.replicas": H("Default of the topic config of that name."),
+    "compression.type": H("Default of the topic config of that name; only producer is served."),
+}
+
+TOPIC_NAMES: Mapping[str, Honoured] = {
+    "cleanup.policy": H("delete: old segments go by retention; empty: nothing goes. compact is not served yet."),
+    "compression.type": H("producer: batches stay as the client compressed them. Nothing else is served."),
+    "flush.messages": H("An fdatasync after this many records, also under thermocline.flush=os."),
+    "flush.ms": H("An fdatasync at the latest this long after a write, also under thermocline.flush=os."),
+    "index.interval.bytes": H("One entry in the offset index for about this many bytes of log."),
+    "internal.segment.bytes": H("segment.bytes without a lower limit, for tests."),
+    "local.retention.bytes": H("Copied segments beyond this many bytes leave the disk; -2: retention.bytes."),
+    "local.retention.ms": H(
+        "Copied segments older than this leave the disk; -2: retention.ms.",
+        "86400000",
+        _SINKING + "Kafka keeps local copies for all of retention.ms; here one day, or retention.ms when that is less.",
+    ),
+    "max.message.bytes": H("The largest record batch accepted."),
+    "message.timestamp.after.max.ms": H("A record whose timestamp lies further in the future is refused."),
+    "message.timestamp.before.max.ms": H("A record whose timestamp lies further in the past is refused."),
+    "message.timestamp.type": H("CreateTime: the client's; LogAppendTime: the broker's clock when it appends."),
+    "min.insync.replicas": H("With acks=all, a write needs this many in-sync replicas."),
+    "remote.log.copy.disable": H("Nothing more is copied to the bucket; what is there stays readable."),
+    "remote.log.delete.on.disable": H("Needed to switch remote.storage.enable off: the bucket's part is deleted."),
+    "remote.storage.enable": H(
+        "Sealed segments are copied to the bucket, and leave the disk by local retention.",
+        "true",
+        _SINKING + "Kafka's default is false; here every topic not internal and with cleanup.policy=delete is tiered.",
+    ),
+    "retention.bytes": H("Both tiers together hold at most about this many bytes of a partition; -1: no limit."),
+    "retention.ms": H("Records older than this leave both tiers; -1: never."),
+    "segment.bytes": _SEGMENT_BYTES,
+    "segment.index.bytes": H("Size of a segment's offset index; full, it seals the segment."),
+    "segment.ms": H("A segment is sealed at the latest this long after its first record was appended."),
+}

@@ -1,0 +1,341 @@
+"""From flags, `--set`, environment and file to one `BrokerConfig`.
+
+Owns precedence (flag > --set > environment > file > default), the refusal of unknown names, and the rules that tie
+several broker configs. Pure: texts come in, a value or ConfigError comes out. Must not know files, sockets or brokers.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from broker.config.addresses import Address, parse_address
+from broker.config.broker_config import BrokerConfig as BrokerConfig
+from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
+from broker.config.properties import parse_properties
+from broker.config.topic_rules import judge_local_retention, judge_served
+from broker.config.units import parse_size
+from broker.config.values import InvalidConfig, Value
+from broker.groups.config import GroupConfig
+from logformat.errors import InvalidRequest
+
+_SERVED_PROTOCOL = "PLAINTEXT"
+_ENVIRONMENT_PREFIX = "THERMOCLINE_"
+
+
+class ConfigError(InvalidConfig):
+    """The configuration cannot be used: exit 2. The message names the config, its value, and what to write."""
+
+
+class Launch(NamedTuple):
+    """What only the command line and the machine know, never a file."""
+
+    take_over: bool = False  # --take-over
+    insecure: bool = False  # --insecure: addresses that other machines reach are allowed
+    host_name: str = "localhost"  # advertised where every interface is listened on
+    working_dir: str = "/"  # relative paths start here
+
+
+def resolve(
+    flags: Mapping[str, str],
+    sets: Sequence[str],
+    env: Mapping[str, str],
+    file_text: str | None,
+    launch: Launch = Launch(),  # noqa: B008 - immutable
+) -> BrokerConfig:
+    """The broker's configuration.
+
+    `flags`: config name → text, from flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
+    environment; `file_text`: a `server.properties`, or None. ConfigError for anything that cannot be used.
+    """
+    try:
+        configured = _merge([parse_properties(file_text or ""), _from_environment(env), _from_sets(sets), flags])
+        return _build(_Values(configured), launch)
+    except ConfigError:
+        raise
+    except InvalidRequest as refused:
+        raise ConfigError(str(refused)) from refused
+
+
+def environment_names() -> dict[str, str]:
+    """Environment variable → config: `THERMOCLINE_` and the name in capitals with `_`; ours also without doubling."""
+    names = {_ENVIRONMENT_PREFIX + _capitals(name.removeprefix("thermocline.")): name for name in BROKER}
+    return names | {_ENVIRONMENT_PREFIX + _capitals(name): name for name in BROKER}
+
+
+def _capitals(name: str) -> str:
+    return name.replace(".", "_").replace("-", "_").upper()
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: env[variable] for variable, name in environment_names().items() if variable in env}
+
+
+def _from_sets(sets: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for pair in sets:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {pair!r}: write --set KEY=VALUE")
+        found[name.strip()] = value
+    return found
+
+
+def _merge(sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """All explicit values in canonical text, weakest source first. A name hides its rivals in weaker sources."""
+    merged: dict[str, str] = {}
+    for source in sources:
+        for rivals in RIVALS:
+            if any(name in source for name in rivals):
+                for name in rivals:
+                    merged.pop(name, None)
+        for name, text in source.items():
+            merged[name] = _canonical(name, text)
+    return merged
+
+
+def _canonical(name: str, text: str) -> str:
+    definition = broker_definition(name)
+    if definition is None:
+        near = nearest_name(name)
+        raise ConfigError(f"unknown config {name!r}" + (f"; the nearest is {near!r}" if near else ""))
+    if not definition.honoured:
+        return text.strip()
+    text = definition.with_units(text.strip())
+    definition.parse(text)
+    return text
+
+
+class _Values:
+    """Typed access to explicit values over defaults."""
+
+    def __init__(self, configured: Mapping[str, str]) -> None:
+        self.configured = configured
+
+    def value(self, name: str) -> Value:
+        return BROKER[name].parse(self.configured.get(name, BROKER[name].default))
+
+    def number(self, name: str) -> int:
+        value = self.value(name)
+        assert isinstance(value, int), name
+        return value
+
+    def ratio(self, name: str) -> float:
+        value = self.value(name)
+        assert isinstance(value, float), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        return self.value(name) is True
+
+    def text(self, name: str) -> str:
+        value = self.value(name)
+        return value if isinstance(value, str) else ""
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.value(name)
+        return value if isinstance(value, tuple) else ()
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        unhonoured = (name for name in self.configured if not (found := broker_definition(name)) or not found.honoured)
+        return tuple(sorted(unhonoured))
+
+
+def _build(values: _Values, launch: Launch) -> BrokerConfig:
+    _judge_topic_defaults(values)
+    number, flag = values.number, values.flag
+    data_dir = _data_dir(values, launch)
+    bucket_url = values.text("thermocline.bucket") or f"file://{data_dir}-bucket"
+    _judge_apart(data_dir, bucket_url)
+    listener = _listener(values)
+    advertised = _advertised(values, listener, launch)
+    http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
+    _judge_reach(listener, http, insecure=launch.insecure)
+    local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
+    lease_interval_ms, lease_ms = number("thermocline.lease.interval.ms"), number("thermocline.lease.ms")
+    if lease_ms < 2 * lease_interval_ms:
+        raise ConfigError(f"thermocline.lease.ms={lease_ms} must be at least twice thermocline.lease.interval.ms")
+    inflight = number("queued.max.request.bytes")
+    if 0 <= inflight < number("socket.request.max.bytes"):
+        raise ConfigError(
+            "queued.max.request.bytes must be at least socket.request.max.bytes, or one request never fits"
+        )
+    return BrokerConfig(
+        node_id=number("broker.id") if "broker.id" in values.configured else number("node.id"),
+        rack=values.text("broker.rack") or None,
+        data_dir=data_dir,
+        bucket_url=bucket_url,
+        bucket_is_default=not values.text("thermocline.bucket"),
+        take_over=launch.take_over,
+        listener_name=listener.name,
+        listen_host=listener.host,
+        listen_port=listener.port,
+        advertised_host=advertised[0],
+        advertised_port=advertised[1],
+        http_host=http.host if http else None,
+        http_port=http.port if http else 0,
+        request_bytes_max=number("socket.request.max.bytes"),
+        inflight_request_bytes_max=None if inflight < 0 else inflight,
+        connection_idle_ms_max=number("connections.max.idle.ms"),
+        connections_max=number("max.connections"),
+        connections_per_ip_max=number("max.connections.per.ip"),
+        connection_creation_rate_max=number("max.connection.creation.rate"),
+        frame_timeout_ms=number("thermocline.frame.timeout.ms"),
+        fetch_max_bytes=number("fetch.max.bytes"),
+        num_partitions=number("num.partitions"),
+        default_replication_factor=number("default.replication.factor"),
+        auto_create_topics=flag("auto.create.topics.enable"),
+        delete_topics=flag("delete.topic.enable"),
+        offsets_topic_partitions=number("offsets.topic.num.partitions"),
+        offsets_topic_segment_bytes=number("offsets.topic.segment.bytes"),
+        flush_sync=values.text("thermocline.flush") == "sync",
+        validate_records=flag("thermocline.validate.records"),
+        retention_check_interval_ms=number("log.retention.check.interval.ms"),
+        recovery_point_checkpoint_interval_ms=number("log.flush.offset.checkpoint.interval.ms"),
+        log_start_checkpoint_interval_ms=number("log.flush.start.offset.checkpoint.interval.ms"),
+        high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
+        producer_id_expiration_ms=number("producer.id.expiration.ms"),
+        producer_id_expiration_check_interval_ms=number("producer.id.expiration.check.interval.ms"),
+        local_bytes_max=local_bytes_max,
+        local_space_ratio_max=local_space_ratio_max,
+        groups=_groups(values),
+        tiering_enabled=flag("remote.log.storage.system.enable"),
+        tiering_interval_ms_max=number("remote.log.manager.task.interval.ms"),
+        seal_ms=number("thermocline.seal.ms"),
+        seal_on_shutdown=flag("thermocline.seal.on.shutdown"),
+        copy_partitions_max=number("remote.log.manager.copier.thread.pool.size"),
+        copy_backoff_ms=number("remote.log.manager.task.retry.backoff.ms"),
+        copy_backoff_ms_max=number("remote.log.manager.task.retry.backoff.max.ms"),
+        copy_backoff_jitter=values.ratio("remote.log.manager.task.retry.jitter"),
+        gc_grace_ms=number("thermocline.gc.grace.ms"),
+        reservation_offsets=number("thermocline.reservation.offsets"),
+        cold_reads_max=number("remote.log.reader.threads"),
+        cold_reads_waiting_max=number("remote.log.reader.max.pending.tasks"),
+        cold_fetch_wait_ms_max=number("remote.fetch.max.wait.ms"),
+        cold_fetch_bytes_max=number("thermocline.cold.fetch.bytes.max"),
+        list_offsets_wait_ms_max=number("remote.list.offsets.request.timeout.ms"),
+        cache_bytes_max=number("thermocline.cache.bytes"),
+        prefetch_bytes=number("thermocline.prefetch.bytes"),
+        lease_interval_ms=lease_interval_ms,
+        lease_ms=lease_ms,
+        store_timeout_ms=number("thermocline.store.timeout.ms"),
+        store_upload_timeout_ms=number("thermocline.store.upload.timeout.ms"),
+        shutdown_timeout_ms=number("thermocline.shutdown.timeout.ms"),
+        testing=flag("thermocline.testing"),
+        configured=MappingProxyType(dict(values.configured)),
+        ignored=values.ignored,
+    )
+
+
+def _groups(values: _Values) -> GroupConfig:
+    return GroupConfig(
+        session_timeout_min_ms=values.number("group.min.session.timeout.ms"),
+        session_timeout_max_ms=values.number("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=values.number("group.initial.rebalance.delay.ms"),
+        group_size_max=values.number("group.max.size"),
+        offset_metadata_bytes_max=values.number("offset.metadata.max.bytes"),
+        offsets_retention_ms=values.number("offsets.retention.minutes") * 60_000,
+        offsets_retention_check_interval_ms=values.number("offsets.retention.check.interval.ms"),
+        offsets_commit_timeout_ms=values.number("offsets.commit.timeout.ms"),
+        snapshot_interval_ms=values.number("thermocline.offsets.snapshot.interval.ms"),
+    )
+
+
+def _judge_topic_defaults(values: _Values) -> None:
+    """Broker values that topics inherit obey the topic's own limits and, set together, Kafka's rules."""
+    for topic_name, synonyms in TOPIC_SYNONYMS.items():
+        for synonym in synonyms:
+            text = values.configured.get(synonym.name)
+            if text is not None and BROKER[synonym.name].honoured and synonym.scale == 1:
+                TOPIC[topic_name].parse(text)
+    judge_served(values.texts("log.cleanup.policy"), values.text("compression.type"))
+    for unit in ("ms", "bytes"):
+        local, total = f"log.local.retention.{unit}", f"log.retention.{unit}"
+        if local in values.configured and total in values.configured:
+            judge_local_retention(unit, values.number(local), values.number(total))
+
+
+def _data_dir(values: _Values, launch: Launch) -> str:
+    directories = values.texts("log.dirs") or values.texts("log.dir")
+    if not directories:
+        raise ConfigError("no data directory: give --data-dir DIR, or log.dirs in the file")
+    if len(directories) > 1:
+        raise ConfigError(f"log.dirs names {len(directories)} directories; one broker keeps its log in exactly one")
+    return posixpath.normpath(posixpath.join(launch.working_dir, directories[0]))
+
+
+def _judge_apart(data_dir: str, bucket_url: str) -> None:
+    path = bucket_directory(bucket_url)
+    if path is not None and nested(path, data_dir):
+        raise ConfigError(
+            f"bucket {path} and data directory {data_dir} lie inside one another; "
+            "give the bucket a directory of its own, better on another disk"
+        )
+
+
+def bucket_directory(bucket_url: str) -> str | None:
+    """The directory of a `file://` bucket, else None."""
+    parts = urlsplit(bucket_url)
+    return posixpath.normpath(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def nested(one: str, other: str) -> bool:
+    """Two absolute normal paths are the same, or one lies inside the other."""
+    one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"
+    return one.startswith(other) or other.startswith(one)
+
+
+def _listener(values: _Values) -> Address:
+    """The one address to listen on; controller listeners of a KRaft file are left out."""
+    controllers = {name.upper() for name in values.texts("controller.listener.names")}
+    texts = values.texts("listeners")
+    found = [address for text in texts if (address := parse_address(text, "listeners")).name not in controllers]
+    if len(found) != 1:
+        raise ConfigError(
+            f"listeners={','.join(texts)}: exactly one listener for clients is served, {len(found)} are named"
+        )
+    pairs = (pair.partition(":") for pair in values.text("listener.security.protocol.map").split(",") if pair)
+    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
+    protocol = protocols.get(found[0].name)
+    if protocol is None:
+        raise ConfigError(f"listener {found[0].name} has no protocol in listener.security.protocol.map")
+    if protocol != _SERVED_PROTOCOL:
+        raise ConfigError(f"listener {found[0].name} asks for {protocol}; only PLAINTEXT is served so far")
+    return found[0]
+
+
+def _advertised(values: _Values, listener: Address, launch: Launch) -> tuple[str, int | None]:
+    """Host and port told to clients; no port means the one that will be bound."""
+    texts = values.texts("advertised.listeners")
+    named = [(parse_address(text, "advertised.listeners"), "://" in text) for text in texts]
+    matching = [address for address, has_name in named if address.name == listener.name or not has_name]
+    if named and not matching:
+        raise ConfigError(f"advertised.listeners has no entry for listener {listener.name}")
+    if not matching:
+        return launch.host_name if listener.every_interface else listener.host, listener.port or None
+    if matching[0].every_interface:
+        raise ConfigError("advertised.listeners cannot be every interface; name a host that clients can reach")
+    return matching[0].host, matching[0].port or None
+
+
+def _judge_reach(listener: Address, http: Address | None, *, insecure: bool) -> None:
+    for config, address in (("listeners", listener), ("thermocline.http", http)):
+        if address is not None and not address.loopback and not insecure:
+            raise ConfigError(
+                f"{config}: {address.host or 'every interface'} can be reached by other machines, and there is no "
+                "authentication yet; listen on 127.0.0.1, or add --insecure when the network is trusted"
+            )
+
+
+def _local_limit(text: str) -> tuple[int | None, float]:
+    """`80%` of the file system, or bytes with or without a unit."""
+    if not text.endswith("%"):
+        return parse_size(text), 1.0
+    share = text[:-1].strip()
+    if not share.isdigit() or not 1 <= int(share) <= 100:
+        raise ConfigError(f"Invalid value {text} for configuration thermocline.local.bytes.max: 1% to 100%, or a size")
+    return None, int(share) / 100

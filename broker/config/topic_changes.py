@@ -1,0 +1,164 @@
+"""What may be set on a topic: CreateTopics and IncrementalAlterConfigs, with Kafka's rules.
+
+Owns the judgement of explicit values, alone and together, and the four operations of KIP-339. Always true: what these
+functions return was judged whole, and says itself whether the topic is tiered, so that no later change of the broker's
+own configs moves a topic between the tiers. Must not know requests or where the overrides are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from broker.config.definitions import TOPIC
+from broker.config.resolve import BrokerConfig
+from broker.config.topic_rules import judge_local_retention, judge_served
+from broker.config.topics import TopicConfig, find_value, resolve_topic, tiered
+from broker.config.values import ConfigType, Definition, InvalidConfig
+from logformat.errors import InvalidRequest
+
+_TIERED = "remote.storage.enable"
+
+
+class AlterOperation(IntEnum):
+    """What to do with a config; numbers as IncrementalAlterConfigs carries them."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Alteration(NamedTuple):
+    """One change of one config; `value` is None for DELETE only."""
+
+    name: str
+    operation: AlterOperation
+    value: str | None
+
+
+def configs_at_creation(
+    broker: BrokerConfig, requested: Mapping[str, str | None], *, internal: bool = False
+) -> dict[str, str]:
+    """The explicit overrides a new topic is kept with. InvalidConfig for what cannot be accepted.
+
+    A null value is refused as Kafka does. A topic that is tiered by default gets `remote.storage.enable=true`.
+    """
+    for name, value in requested.items():
+        if value is None:
+            raise InvalidConfig(f"Null value not supported for topic configs: {name}")
+    return _accept(
+        broker, {}, {name: value for name, value in requested.items() if value is not None}, internal=internal
+    )
+
+
+def altered_configs(
+    broker: BrokerConfig,
+    existing: Mapping[str, str],
+    alterations: Sequence[Alteration],
+    *,
+    internal: bool = False,
+) -> dict[str, str]:
+    """The overrides after the alterations, judged whole. InvalidConfig, or InvalidRequest for a malformed request."""
+    names = [alteration.name for alteration in alterations]
+    if len(set(names)) != len(names):
+        raise InvalidRequest("Error due to duplicate config keys")
+    changed = dict(existing)
+    for alteration in alterations:
+        _apply(broker, changed, alteration)
+    return _accept(broker, existing, changed, internal=internal)
+
+
+def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration) -> None:
+    name, operation, value = alteration
+    definition = _known(name)
+    if operation is AlterOperation.DELETE:
+        configs.pop(name, None)
+        return
+    if value is None:
+        raise InvalidRequest(f"Null value not supported for : {name}")
+    if operation is AlterOperation.SET:
+        configs[name] = value
+        return
+    if definition.type is not ConfigType.LIST:
+        raise InvalidConfig(f"Can't {operation.name} to key {name} because its type is not LIST.")
+    current = _items(configs.get(name, find_value(broker, {}, name).text or ""))
+    given = _items(value)
+    if operation is AlterOperation.APPEND:
+        current += [item for item in given if item not in current]
+    else:
+        current = [item for item in current if item not in given]
+    configs[name] = ",".join(current)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",")] if text.strip() else []
+
+
+def _known(name: str) -> Definition:
+    definition = TOPIC.get(name)
+    if definition is None:
+        raise InvalidConfig(f"Unknown topic config name: {name}")
+    return definition
+
+
+def _accept(
+    broker: BrokerConfig, existing: Mapping[str, str], explicit: Mapping[str, str], *, internal: bool
+) -> dict[str, str]:
+    accepted = {}
+    for name, text in explicit.items():
+        _known(name).parse(text)
+        accepted[name] = text.strip()
+    config = resolve_topic(broker, accepted, internal=internal)
+    judge_served(config.cleanup_policy, accepted.get("compression.type"))
+    _judge_compaction_lag(broker, accepted)
+    if internal:
+        return accepted
+    if config.remote_storage_enable:
+        _judge_tiered(broker, accepted, config)
+    elif _was_tiered(broker, existing) and not config.remote_log_delete_on_disable:
+        raise InvalidConfig(
+            "It is invalid to disable remote storage without deleting remote data: set "
+            "remote.log.delete.on.disable=true as well, or keep the data readable with "
+            "remote.storage.enable=true and remote.log.copy.disable=true"
+        )
+    if config.remote_storage_enable:
+        accepted.setdefault(_TIERED, "true")
+    return accepted
+
+
+def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:
+    return bool(existing) and tiered(broker, existing)
+
+
+def _judge_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> None:
+    low, high = (
+        int(find_value(broker, explicit, name).text or 0) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if low > high:
+        raise InvalidConfig(
+            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )
+
+
+def _judge_tiered(broker: BrokerConfig, explicit: Mapping[str, str], config: TopicConfig) -> None:
+    if not broker.tiering_enabled:
+        raise InvalidConfig(
+            "Tiered Storage functionality is disabled in the broker (remote.log.storage.system.enable=false). "
+            "Topic cannot be configured with remote log storage."
+        )
+    for unit in ("ms", "bytes"):
+        retention = int(find_value(broker, explicit, f"retention.{unit}").text or -1)
+        local = explicit.get(f"local.retention.{unit}")
+        if local is not None:
+            judge_local_retention(unit, int(local), retention)
+            _judge_copy_disabled(unit, int(local), retention, config)
+
+
+def _judge_copy_disabled(unit: str, local: int, retention: int, config: TopicConfig) -> None:
+    if config.remote_log_copy_disable and local not in (-2, retention):
+        raise InvalidConfig(
+            f"When remote.log.copy.disable is true, local.retention.{unit} must be retention.{unit} or -2: "
+            "nothing more is copied, so nothing may leave the disk earlier"
+        )

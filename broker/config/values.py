@@ -1,0 +1,181 @@
+"""What a config value may be: Kafka's types, limits, and the reading of a text into a typed value.
+
+Owns the rules Kafka applies to a single value, with the same accepted set. Always true: a value that `Definition.parse`
+returned is inside its limits. Must not know which names exist, nor how values of several names relate.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from broker.config.units import parse_duration_ms, parse_size
+from logformat.errors import InvalidRequest
+
+Value = bool | int | float | str | tuple[str, ...] | None
+
+
+class ConfigType(IntEnum):
+    """The kind of a value; numbers as DescribeConfigs carries them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class InvalidConfig(InvalidRequest):
+    """A config name or value that cannot be accepted; Kafka's INVALID_CONFIG."""
+
+
+_INTEGER_BITS = {ConfigType.INT: 32, ConfigType.SHORT: 16, ConfigType.LONG: 64}
+_INTEGER = re.compile(r"[+-]?\d{1,25}", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_REPLICA = re.compile(r"\d+:\d+", re.ASCII)
+
+
+def _shown(limit: float) -> str:
+    return str(int(limit)) if limit == int(limit) else str(limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Which values are valid. `also` is one number allowed beside the range (-1 for gzip's own default level)."""
+
+    low: float | None = None
+    high: float | None = None
+    also: int | None = None
+    one_of: tuple[str, ...] = ()
+    ignore_case: bool = False
+    filled: bool = False
+    replicas: bool = False
+
+    @staticmethod
+    def read(text: str) -> Limits:
+        """Limits from the notation of `generated.kafka_names`."""
+        if text in ("filled", "replicas"):
+            return Limits(filled=text == "filled", replicas=text == "replicas")
+        if ".." in text:
+            also, _, spread = text.rpartition(",")
+            low, _, high = spread.partition("..")
+            return Limits(float(low), float(high) if high else None, int(also) if also else None)
+        return Limits(one_of=tuple(text.lstrip("~").split("/")) if text else (), ignore_case=text.startswith("~"))
+
+    def refusal_of_number(self, number: float) -> str | None:
+        """Why a number is refused, in the words Kafka's clients know, or None."""
+        if number == self.also:
+            return None
+        if self.also is not None and not (self.low or 0) <= number <= (self.high or 0):
+            return f"Value must be between {self.low:.0f} and {self.high:.0f} or equal to {self.also}"
+        if self.low is not None and number < self.low:
+            return f"Value must be at least {_shown(self.low)}"
+        if self.high is not None and number > self.high:
+            return f"Value must be no more than {_shown(self.high)}"
+        return None
+
+    def refusal_of_text(self, text: str) -> str | None:
+        """Why one string (or one element of a list) is refused, or None."""
+        if self.filled and not text:
+            return "String must be non-empty"
+        known = tuple(name.upper() for name in self.one_of) if self.ignore_case else self.one_of
+        if known and (text.upper() if self.ignore_case else text) not in known:
+            return "String must be one of: " + ", ".join(self.one_of)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One config name: its type, default (as text, None = null), limits, and what it is for.
+
+    `honoured` False: Kafka's, accepted and without effect here. `reason` says why our default is not Kafka's.
+    """
+
+    name: str
+    type: ConfigType
+    default: str | None
+    limits: Limits = field(default_factory=Limits)
+    doc: str = ""
+    honoured: bool = False
+    internal: bool = False
+    reason: str = ""
+
+    @property
+    def sensitive(self) -> bool:
+        """Its value is never shown."""
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def full_doc(self) -> str:
+        """The doc line with the reason of our default."""
+        return f"{self.doc} {self.reason}" if self.reason else self.doc
+
+    def with_units(self, text: str) -> str:
+        """`1h` → `3600000`, `64MiB` → `67108864`, by what the name ends in; other texts unchanged (flags and files)."""
+        if self.type not in _INTEGER_BITS or _INTEGER.fullmatch(text.strip()):
+            return text
+        words = self.name.split(".")
+        try:
+            if "ms" in words:
+                return str(parse_duration_ms(text))
+            if "bytes" in words:
+                return str(parse_size(text))
+        except InvalidRequest as refused:
+            raise self._refuse(text, str(refused)) from None
+        return text
+
+    def parse(self, text: str | None) -> Value:
+        """The typed value; InvalidConfig names value, config and reason. Surrounding blanks do not count."""
+        if text is None:
+            return None
+        text = text.strip()
+        if self.type is ConfigType.BOOLEAN:
+            return self._boolean(text)
+        if self.type in _INTEGER_BITS:
+            return self._integer(text)
+        if self.type is ConfigType.DOUBLE:
+            return self._double(text)
+        if self.type is ConfigType.LIST:
+            return self._list(text)
+        if refusal := self.limits.refusal_of_text(text):
+            raise self._refuse(text, refusal)
+        return text
+
+    def _boolean(self, text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise self._refuse(text, "Expected value to be either true or false")
+        return text.lower() == "true"
+
+    def _integer(self, text: str) -> int:
+        number = int(text) if _INTEGER.fullmatch(text) else None
+        half = 1 << (_INTEGER_BITS[self.type] - 1)
+        if number is None or not -half <= number < half:
+            raise self._refuse(text, f"Not a number of type {self.type.name}")
+        if refusal := self.limits.refusal_of_number(number):
+            raise self._refuse(text, refusal)
+        return number
+
+    def _double(self, text: str) -> float:
+        if not _FLOAT.fullmatch(text):
+            raise self._refuse(text, "Not a number of type DOUBLE")
+        if refusal := self.limits.refusal_of_number(float(text)):
+            raise self._refuse(text, refusal)
+        return float(text)
+
+    def _list(self, text: str) -> tuple[str, ...]:
+        items = tuple(item.strip() for item in text.split(",")) if text else ()
+        if self.limits.replicas and items and items != ("*",) and not all(map(_REPLICA.fullmatch, items)):
+            raise self._refuse(text, "must be the literal '*' or a list of partition:broker pairs")
+        for item in items:
+            if refusal := self.limits.refusal_of_text(item):
+                raise self._refuse(item, refusal)
+        return items
+
+    def _refuse(self, text: str, why: str) -> InvalidConfig:
+        shown = "[hidden]" if self.sensitive else text
+        return InvalidConfig(f"Invalid value {shown} for configuration {self.name}: {why}")
