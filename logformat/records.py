@@ -110,7 +110,8 @@ def validate_records(
     """
     index = 0
     greatest = NO_TIMESTAMP
-    base_offset = read_header(batch, pos).base_offset
+    header = read_header(batch, pos)
+    base_offset = header.base_offset
     try:
         for record in iter_records(batch, pos, bytes_max=bytes_max):
             timestamp = record.timestamp
@@ -125,7 +126,8 @@ def validate_records(
             greatest = max(greatest, timestamp)
             index += 1
     except CorruptBatch as error:
-        raise InvalidRecord(index, str(error)) from None
+        # What follows the last record is that record's fault: a client looks its index up among what it sent.
+        raise InvalidRecord(min(index, header.record_count - 1), str(error)) from None
     return greatest
 
 
