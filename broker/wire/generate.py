@@ -11,6 +11,7 @@ from typing import Final
 from broker.wire.messages import MESSAGES
 from broker.wire.schema import ALWAYS, Field, Kind, Schema, Versions
 
+TARGET: Final = __file__.removesuffix("generate.py") + "generated/messages.py"
 _HEADER: Final = '''"""Message classes, made from `broker.wire.table` by `python -m broker.wire.generate`: do not edit.
 
 A comment behind a field names the versions that carry it; a field without one is in all of them.
@@ -75,7 +76,7 @@ def render() -> str:
 
 def main() -> None:
     """Replace the checked-in file."""
-    with open("broker/wire/generated/messages.py", "w", encoding="utf-8") as file:
+    with open(TARGET, "w", encoding="utf-8") as file:
         file.write(render())
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from uuid import UUID
 
+import msgspec
 import pytest
 
 from broker.wire import codec, generate
@@ -17,8 +19,6 @@ from broker.wire.schema import Kind, parse
 from logformat.errors import InvalidRequest
 from tests.support.random_messages import random_message
 
-RECORDS = [schema for schema in MESSAGES.values() if schema.kind is Kind.RECORD]
-
 
 @dataclass(frozen=True)
 class Span:
@@ -29,7 +29,7 @@ class Span:
 
 def test_the_generated_file_is_current() -> None:
     """`python -m broker.wire.generate` would change nothing."""
-    with open(generate.__file__.replace("generate.py", "generated/messages.py"), encoding="utf-8") as file:
+    with open(generate.TARGET, encoding="utf-8") as file:
         assert file.read() == generate.render()
 
 
@@ -148,70 +148,86 @@ def test_every_message_round_trips(schema) -> None:
         assert decode(api.key, version, memoryview(b"".join(encode(api.key, version, message)))) == message
 
 
+MEMBER = m.GroupMetadataValueMember(
+    member_id="a",
+    client_id="c",
+    client_host="/1",
+    session_timeout=100,
+    subscription=b"su",
+    assignment=b"as",
+)
+GROUP = m.GroupMetadataValue(protocol_type="consumer", generation=4, protocol="range", leader="a")
+COMMIT = m.OffsetCommitValue(offset=5, metadata="m", commit_timestamp=6)
+
+
+def group(rebalance_timeout: int = 0, instance: str | None = None, timestamp: int = -1) -> m.GroupMetadataValue:
+    member = msgspec.structs.replace(MEMBER, rebalance_timeout=rebalance_timeout, group_instance_id=instance)
+    return msgspec.structs.replace(GROUP, current_state_timestamp=timestamp, members=[member])
+
+
+def commit(**fields: object) -> m.OffsetCommitValue:
+    return msgspec.structs.replace(COMMIT, **fields)
+
+
+GROUP_HEAD = "0008 636f6e73756d6572 00000004 0005 72616e6765 0001 61"
+MEMBER_TAIL = "00000064 00000002 7375 00000002 6173"
 GOLDEN = [
-    ("OffsetCommitKey", 1, m.OffsetCommitKey(group="g1", topic="t", partition=3), "0001 0002 6731 0001 74 00000003"),
     ("OffsetCommitKey", 0, m.OffsetCommitKey(group="g1", topic="t", partition=3), "0000 0002 6731 0001 74 00000003"),
+    ("OffsetCommitKey", 1, m.OffsetCommitKey(group="g1", topic="t", partition=3), "0001 0002 6731 0001 74 00000003"),
     ("GroupMetadataKey", 2, m.GroupMetadataKey(group="g1"), "0002 0002 6731"),
-    (
-        "OffsetCommitValue",
-        0,
-        m.OffsetCommitValue(offset=5, metadata="m", commit_timestamp=6),
-        "0000 0000000000000005 0001 6d 0000000000000006",
-    ),
+    ("OffsetCommitValue", 0, commit(), "0000 0000000000000005 0001 6d 0000000000000006"),
     (
         "OffsetCommitValue",
         1,
-        m.OffsetCommitValue(offset=5, metadata="m", commit_timestamp=6, expire_timestamp=7),
+        commit(expire_timestamp=7),
         "0001 0000000000000005 0001 6d 0000000000000006 0000000000000007",
     ),
-    (
-        "OffsetCommitValue",
-        3,
-        m.OffsetCommitValue(offset=5, leader_epoch=2, metadata="", commit_timestamp=6),
-        "0003 0000000000000005 00000002 0000 0000000000000006",
-    ),
+    ("OffsetCommitValue", 2, commit(), "0002 0000000000000005 0001 6d 0000000000000006"),
+    ("OffsetCommitValue", 3, commit(leader_epoch=2), "0003 0000000000000005 00000002 0001 6d 0000000000000006"),
+    ("OffsetCommitValue", 4, commit(leader_epoch=2), "0004 0000000000000005 00000002 02 6d 0000000000000006 00"),
     (
         "OffsetCommitValue",
         4,
-        m.OffsetCommitValue(offset=5, leader_epoch=-1, metadata="m", commit_timestamp=6),
-        "0004 0000000000000005 ffffffff 02 6d 0000000000000006 00",
-    ),
-    (
-        "GroupMetadataValue",
-        3,
-        m.GroupMetadataValue(
-            protocol_type="consumer",
-            generation=4,
-            protocol="range",
-            leader="a",
-            current_state_timestamp=9,
-            members=[
-                m.GroupMetadataValueMember(
-                    member_id="a",
-                    client_id="c",
-                    client_host="/1",
-                    rebalance_timeout=300,
-                    session_timeout=100,
-                    subscription=b"su",
-                    assignment=b"as",
-                )
-            ],
-        ),
-        "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 61 0000000000000009"
-        "00000001 0001 61 ffff 0001 63 0002 2f31 0000012c 00000064 00000002 7375 00000002 6173",
+        commit(topic_id=UUID(int=(1 << 64) + 2)),
+        "0004 0000000000000005 ffffffff 02 6d 0000000000000006 01 00 10 0000000000000001 0000000000000002",
     ),
     (
         "GroupMetadataValue",
         0,
-        m.GroupMetadataValue(protocol_type="", generation=1),
-        "0000 0000 00000001 ffff ffff 00000000",
+        group(),
+        f"0000 {GROUP_HEAD} 00000001 0001 61 0001 63 0002 2f31 {MEMBER_TAIL}",
+    ),
+    (
+        "GroupMetadataValue",
+        1,
+        group(300),
+        f"0001 {GROUP_HEAD} 00000001 0001 61 0001 63 0002 2f31 0000012c {MEMBER_TAIL}",
+    ),
+    (
+        "GroupMetadataValue",
+        2,
+        group(300, None, 9),
+        f"0002 {GROUP_HEAD} 0000000000000009 00000001 0001 61 0001 63 0002 2f31 0000012c {MEMBER_TAIL}",
+    ),
+    (
+        "GroupMetadataValue",
+        3,
+        group(300, "i", 9),
+        f"0003 {GROUP_HEAD} 0000000000000009 00000001 0001 61 0001 69 0001 63 0002 2f31 0000012c {MEMBER_TAIL}",
+    ),
+    (
+        "GroupMetadataValue",
+        4,
+        group(300, "i", 9),
+        "0004 09 636f6e73756d6572 00000004 06 72616e6765 02 61 0000000000000009"
+        "02 02 61 02 69 02 63 03 2f31 0000012c 00000064 03 7375 03 6173 00 00",
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "version", "message", "hexes"), GOLDEN)
-def test_group_records_worked_by_hand(name: str, version: int, message, hexes: str) -> None:
-    """Keys and values of `__consumer_offsets` have the bytes that Kafka's own coordinator writes (worked by hand)."""
+def test_group_records_are_kafkas(name: str, version: int, message: m.Message, hexes: str) -> None:
+    """Keys and values of `__consumer_offsets` have the bytes that Apache Kafka 4.3.1's generated classes write."""
     data = bytes.fromhex(hexes)
     assert codec.encode_record(name, version, message) == data
     assert codec.decode_record(name, data) == message

@@ -1047,7 +1047,7 @@ class GroupMetadataValueMember(Message):
 
 
 class GroupMetadataValue(Message):
-    """Versions 0-3."""
+    """Versions 0-4, flexible from 4."""
 
     protocol_type: str = ""
     generation: int = 0

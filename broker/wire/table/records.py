@@ -21,7 +21,7 @@ record OffsetCommitValue 0-4 flexible:4
 record GroupMetadataKey 2
   group                                   string
 
-record GroupMetadataValue 0-3
+record GroupMetadataValue 0-4 flexible:4
   protocol_type                           string
   generation                              int32
   protocol                                string                null =null
