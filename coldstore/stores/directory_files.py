@@ -252,7 +252,7 @@ class DirectoryFiles:
             self._prune(parent)
 
     def _prune(self, directory: str) -> None:
-        """Remove empty directories upwards. rmdir refuses a filled one; a put that loses its directory makes it anew."""
+        """Remove empty directories upwards. rmdir refuses a filled one; a put without its directory makes it anew."""
         while directory != self.root:
             self._durable.discard(directory)
             try:

@@ -1,0 +1,79 @@
+"""What an S3 answer, or its absence, means to us: the one place that reads status codes and botocore's exceptions.
+
+Owns the mapping. Always true: for a conditional write only 412 (and 404 to If-Match) and 409 are named; whatever else
+is not a success is StoreUnavailable, "unknown", because the write may have happened. Must not know who asks.
+"""
+
+from __future__ import annotations
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+)
+
+from coldstore.object_store import (
+    AccessRefused,
+    ChecksumRefused,
+    ConditionalConflict,
+    ObjectMissing,
+    PreconditionFailed,
+    StoreUnavailable,
+)
+from logformat.errors import InvalidRequest, ThermoclineError
+
+NO_CREDENTIALS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    CredentialRetrievalError,
+    TokenRetrievalError,
+    ProfileNotFound,
+)
+# Refusals that pass by themselves or by an operator's hand on a clock, though their status says "your fault".
+_PASSING = frozenset({"RequestTimeout", "RequestTimeTooSkewed", "IncompleteBody", "SlowDown", "OperationAborted"})
+_CHECKSUM = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
+_CREDENTIALS = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "AuthorizationHeaderMalformed"})
+
+
+def refusal(what: str, status: int, code: str, message: str, *, conditional: bool = False) -> ThermoclineError:
+    """An answer with an error status as one of our errors; `what` names operation, key and bucket."""
+    text = f"{what}: {status} {code} {message}".rstrip()
+    if code in _CHECKSUM:
+        return ChecksumRefused(text)
+    if conditional:
+        if status in (404, 412) and code != "NoSuchBucket":
+            return PreconditionFailed(text)
+        if status == 409:
+            return ConditionalConflict(text)
+        if status not in (401, 403):
+            return StoreUnavailable(text)
+    if code in _PASSING or status >= 500 or status in (408, 409, 412, 429):
+        return StoreUnavailable(text)
+    if status in (401, 403) or code in _CREDENTIALS:
+        return AccessRefused(f"{text}; check the credentials and the bucket's policy")
+    if code == "NoSuchBucket":
+        return AccessRefused(f"{text}; create the bucket or correct its name")
+    if status == 404:
+        return ObjectMissing(text)
+    if 400 <= status < 500:
+        return InvalidRequest(text)
+    return StoreUnavailable(text)
+
+
+def mapped(failure: Exception, what: str, *, conditional: bool = False) -> ThermoclineError:
+    """Any exception of the clients as one of our errors."""
+    if isinstance(failure, ClientError):
+        error = failure.response.get("Error", {})
+        status = int(failure.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        return refusal(what, status, str(error.get("Code", "")), str(error.get("Message", "")), conditional=conditional)
+    if isinstance(failure, NO_CREDENTIALS):
+        return AccessRefused(f"{what}: {failure}; credentials come by the usual AWS chain")
+    if isinstance(failure, ParamValidationError):
+        return InvalidRequest(f"{what}: {failure}")
+    kind = "" if isinstance(failure, BotoCoreError) else f"{type(failure).__name__}: "
+    return StoreUnavailable(f"{what}: {kind}{failure}")

@@ -1,0 +1,176 @@
+"""Bucket URLs: what names a bucket, and the store behind it.
+
+Owns the syntax. Always true: a URL that parsed has no credentials in it (they come by the usual chain only) and no
+parameter we do not know; no message repeats a text that may hold a secret. Must not know a store's client: the module
+of a store is loaded when one is opened.
+"""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from coldstore.object_store import ObjectStore
+from coldstore.stores.limits import check_key
+from logformat.errors import InvalidRequest
+from seams.world import World
+
+SYNTAX = (
+    "file:///abs/dir or s3://bucket[/prefix][?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true"
+    "&storage_class=STANDARD_IA&sse=aws:kms&sse_key=ARN]"
+)
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
+_SECRETS = re.compile(r"key_?id|access|secret|token|password|credential|user", re.IGNORECASE)
+_SSE = ("AES256", "aws:kms", "aws:kms:dsse")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryUrl:
+    """A directory as the bucket; `path` is absolute and normal."""
+
+    path: str
+
+    def printed(self) -> str:
+        return "file://" + quote(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Url:
+    """A bucket of an S3-compatible store, or the part of it below `prefix` (without slashes at its ends)."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None  # None: Amazon's for the region
+    region: str | None = None  # None: the usual chain
+    path_style: bool | None = None  # None: with an endpoint, where virtual hosts rarely exist
+    storage_class: str | None = None
+    sse: str | None = None
+    sse_key: str | None = None
+
+    def printed(self) -> str:
+        """The URL for people and for `parse_bucket_url`; it never had user info."""
+        path_style = None if self.path_style is None else str(self.path_style).lower()
+        pairs = (
+            ("endpoint", self.endpoint),
+            ("region", self.region),
+            ("path_style", path_style),
+            ("storage_class", self.storage_class),
+            ("sse", self.sse),
+            ("sse_key", self.sse_key),
+        )
+        query = urlencode([pair for pair in pairs if pair[1] is not None], safe=":/")
+        path = f"/{quote(self.prefix)}" if self.prefix else ""
+        return f"s3://{self.bucket}{path}" + (f"?{query}" if query else "")
+
+
+BucketUrl = DirectoryUrl | S3Url
+
+
+def parse_bucket_url(text: str) -> BucketUrl:
+    """A bucket URL as written in a config or on the command line. InvalidRequest says what is wrong with it."""
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme == "file":
+        return _directory_url(text)
+    if separator and scheme == "s3":
+        return _s3_url(text)
+    kind = f"scheme {scheme!r} is not known" if separator else "it has no scheme"
+    raise InvalidRequest(f"bucket URL: {kind}; write {SYNTAX}")
+
+
+def open_store(url: BucketUrl, world: World) -> ObjectStore:
+    """The store behind a URL; nothing is sent to it yet. Call it where a second of imports is no matter."""
+    if isinstance(url, DirectoryUrl):
+        from coldstore.stores.directory import DirectoryStore
+
+        return DirectoryStore(world.disk, world.workers, url.path, world.rng)
+    from coldstore.stores.s3 import S3Store  # loads boto3 and aiobotocore: 1.2 s that a directory bucket never pays
+
+    return S3Store(url, world.workers, world.clock)
+
+
+def _directory_url(text: str) -> DirectoryUrl:
+    if "?" in text or "#" in text:
+        raise InvalidRequest("bucket URL: file:///abs/dir takes no parameters (write %3F or %23 for ? and # in a name)")
+    path = unquote(text[len("file://") :])
+    if not path.startswith("/") or "\0" in path:
+        raise InvalidRequest("bucket URL: a directory bucket is file:///abs/dir, with three slashes")
+    path = "/" + posixpath.normpath(path).lstrip("/")
+    if path == "/":
+        raise InvalidRequest("bucket URL: the root directory cannot be a bucket")
+    return DirectoryUrl(path)
+
+
+def _s3_url(text: str) -> S3Url:
+    try:
+        split = urlsplit(text)
+        pairs = parse_qsl(split.query, keep_blank_values=True, strict_parsing=True) if split.query else []
+    except ValueError:
+        raise InvalidRequest(f"bucket URL: not a URL; write {SYNTAX}") from None
+    if "@" in split.netloc:
+        raise InvalidRequest(
+            "bucket URL: credentials do not belong in it; they come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "a profile or the machine's role. If the one you typed was real, revoke it"
+        )
+    if not _BUCKET.fullmatch(split.netloc) or split.fragment:
+        raise InvalidRequest(f"bucket URL: no valid bucket name after s3://; write {SYNTAX}")
+    prefix = unquote(split.path).strip("/")
+    if prefix:
+        check_key(prefix)
+    url = S3Url(split.netloc, prefix)
+    seen: set[str] = set()
+    for name, value in pairs:
+        if name in seen:
+            raise InvalidRequest(f"bucket URL: parameter {name} is given twice")
+        seen.add(name)
+        url = _with_parameter(url, name, value)
+    if url.sse_key is not None and url.sse not in ("aws:kms", "aws:kms:dsse"):
+        raise InvalidRequest("bucket URL: sse_key needs sse=aws:kms")
+    return url
+
+
+def _with_parameter(url: S3Url, name: str, value: str) -> S3Url:
+    if name not in _PARAMETERS:
+        if _SECRETS.search(name):
+            raise InvalidRequest(f"bucket URL: {name} does not belong in it; credentials come by the usual AWS chain")
+        near = difflib.get_close_matches(name, _PARAMETERS, n=1, cutoff=0.0)
+        raise InvalidRequest(f"bucket URL: unknown parameter {name!r}; did you mean {near[0]!r}?")
+    if not value:
+        raise InvalidRequest(f"bucket URL: parameter {name} is empty")
+    return _PARAMETERS[name](url, value)
+
+
+def _endpoint(url: S3Url, value: str) -> S3Url:
+    try:
+        split = urlsplit(value)
+        usable = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+    except ValueError:
+        usable = False
+    if not usable or "@" in value or split.query or split.fragment or split.path not in ("", "/"):
+        raise InvalidRequest("bucket URL: endpoint is http(s)://host[:port], without user info, path or parameters")
+    return replace(url, endpoint=value.rstrip("/"))
+
+
+def _path_style(url: S3Url, value: str) -> S3Url:
+    if value not in ("true", "false"):
+        raise InvalidRequest("bucket URL: path_style is true or false")
+    return replace(url, path_style=value == "true")
+
+
+def _sse(url: S3Url, value: str) -> S3Url:
+    if value not in _SSE:
+        raise InvalidRequest(f"bucket URL: sse is one of {', '.join(_SSE)}")
+    return replace(url, sse=value)
+
+
+_PARAMETERS: dict[str, Callable[[S3Url, str], S3Url]] = {
+    "endpoint": _endpoint,
+    "region": lambda url, value: replace(url, region=value),
+    "path_style": _path_style,
+    "storage_class": lambda url, value: replace(url, storage_class=value),
+    "sse": _sse,
+    "sse_key": lambda url, value: replace(url, sse_key=value),
+}
