@@ -23,9 +23,9 @@ over, and never hand over a slice of the request's frame (its buffer is reused).
 class Later:
     """An answer that is not ready yet.
 
-    `future` yields the parts, or None for "no response". It may raise `CloseConnection`; any other exception is reported
-    as a bug and closes the connection. It is never cancelled from here: when the peer is gone (`peer.closed`) its result
-    is dropped.
+    `future` yields the parts, or None for "no response". It may raise `CloseConnection`; any other exception is
+    reported as a bug and closes the connection. It is never cancelled from here: when the peer is gone (`peer.closed`)
+    its result is dropped.
 
     `blocks=True`: the connection's next frame is not dispatched, and this frame stays valid, until the future is done
     (Kafka's muted channel). `blocks=False`: later frames are dispatched meanwhile and this frame is already invalid.

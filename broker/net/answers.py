@@ -1,0 +1,66 @@
+"""The queue that keeps answers of one connection in request order.
+
+Always true: an answer leaves only after every earlier one left; a failed one ends the queue, as nothing after it may
+be sent. Sans-IO: a waiting answer is anything with `done` and `result` (an asyncio future in the shell).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from broker.net.dispatch import Part
+
+
+class Pending(Protocol):
+    """An answer on its way."""
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def result(self) -> list[Part] | None: ...
+
+
+class AnswerQueue:
+    """Answers that cannot leave yet, oldest first. Empty whenever every request so far was answered at once."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: deque[list[Part] | Pending] | None = None  # a deque costs 0.7 KiB: made on first use
+
+    def __len__(self) -> int:
+        return 0 if self._entries is None else len(self._entries)
+
+    def add(self, answer: list[Part] | Pending) -> None:
+        """Queue an answer behind all others."""
+        if self._entries is None:
+            self._entries = deque()
+        self._entries.append(answer)
+
+    def head(self) -> Pending | None:
+        """After `pop_ready`: the answer all others wait for, None when there is none. If it is done, it failed."""
+        head = self._entries[0] if self._entries else None
+        assert not isinstance(head, list), "a ready answer was left behind"
+        return head
+
+    def pop_ready(self) -> list[Part]:
+        """Parts of all answers that may leave now, in order; stops before one that failed."""
+        ready: list[Part] = []
+        entries = self._entries
+        while entries:
+            head = entries[0]
+            if isinstance(head, list):
+                ready += head
+            elif not head.done() or head.cancelled() or head.exception() is not None:
+                break
+            else:
+                ready += head.result() or ()
+            entries.popleft()
+        return ready
+
+    def drain(self) -> list[Pending]:
+        """Forget everything; the answers still waiting, for whoever must look after them."""
+        waiting = [] if self._entries is None else [entry for entry in self._entries if not isinstance(entry, list)]
+        self._entries = None
+        return waiting

@@ -1,0 +1,218 @@
+"""A byte stream cut into length-prefixed frames, copying as little as memory bounds allow.
+
+Owns the bytes a connection received and has not consumed. Always true: between two reads a connection holds nothing, or
+an exact copy of an incomplete small frame, or a pooled buffer filled in proportion to what arrived: at most twice those
+bytes, or the size of a frame this peer already delivered. A claimed length alone allocates nothing. Sans-IO: the shell
+asks `buffer()` where the kernel shall write, says `received`, takes frames with `next`, then calls `settle`.
+
+Hot path: many small frames are cut from the loop's shared buffer, a large one is received where it stays.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from broker.net.buffers import ALLOWANCE, SHARED_SIZE, BufferPool, FrameBudget, size_class
+
+_PREFIX: Final = struct.Struct(">i")
+_read_length = _PREFIX.unpack_from
+_NOTHING: Final = memoryview(b"")
+
+
+class FrameLengthRefused(Exception):
+    """A length prefix that is negative, zero or above the maximum: the stream cannot be followed any further."""
+
+
+class FrameReader:
+    """The receive side of one connection. Only one call sequence is legal, and the shell keeps it:
+
+    `buffer` → (read) → `received` → `next`* → `settle`, all without a pause in between, or `next`* → `settle` to go on
+    with frames left behind. Views from `next` are valid until `settle`, or until `release` after `hold`.
+    """
+
+    __slots__ = (
+        "_backing",
+        "_budget",
+        "_charged",
+        "_end",
+        "_expected",
+        "_frame_bytes_max",
+        "_held",
+        "_pool",
+        "_pos",
+        "_view",
+    )
+
+    def __init__(self, pool: BufferPool, budget: FrameBudget, frame_bytes_max: int) -> None:
+        self._pool = pool
+        self._budget = budget
+        self._frame_bytes_max = frame_bytes_max
+        self._backing: bytearray | None = None  # what `_view` shows, when it is ours: pooled, or an exact copy
+        self._view = _NOTHING
+        self._pos = 0
+        self._end = 0
+        self._charged = 0
+        self._expected = 0  # whole size of this peer's recent large frames
+        self._held = False
+
+    @property
+    def left(self) -> int:
+        """Bytes received and not consumed."""
+        return self._end - self._pos
+
+    @property
+    def charged(self) -> int:
+        """Bytes this connection holds from the budget."""
+        return self._charged
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; never empty. Not to be asked while `left` frames wait behind a `hold`."""
+        pool = self._pool
+        if self._backing is None:
+            if self._expected > SHARED_SIZE and not self._budget.exhausted:
+                self._open_window(self._expected)
+                return self._view
+            return pool.shared_small if self._budget.exhausted else pool.shared
+        if self._end < len(self._view):
+            return self._view[self._end :]
+        # An incomplete small frame: it goes back to the head of the shared buffer, the new bytes behind it. Copying at
+        # most 16 KiB is cheaper than a read of its own for the end of one frame.
+        left = self._end - self._pos
+        pool.shared[:left] = self._view[self._pos : self._end]
+        return pool.shared[left : left + ALLOWANCE] if self._budget.exhausted else pool.shared[left:]
+
+    def received(self, count: int) -> None:
+        """`count` bytes were written to what `buffer` returned."""
+        if self._end == len(self._view):  # nothing of ours had room: all lies in the shared buffer now
+            self._end -= self._pos
+            self._pos = 0
+            if self._backing is not None:
+                self._drop_backing()
+            self._view = self._pool.shared
+        self._end += count
+
+    def next(self) -> memoryview | None:
+        """The next whole frame, or None. Raises `FrameLengthRefused`."""
+        start = self._pos + 4
+        left = self._end - start
+        if left < 0:
+            return None
+        (size,) = _read_length(self._view, self._pos)
+        if not 0 < size <= self._frame_bytes_max:
+            raise FrameLengthRefused(f"frame of {size} bytes; 1 to {self._frame_bytes_max} are accepted")
+        if left < size:
+            return None
+        if size > ALLOWANCE:
+            self._expected = max(size + 4, self._expected - (self._expected >> 3))
+        self._pos = stop = start + size
+        return self._view[start:stop]
+
+    def settle(self, stopped: bool) -> bool:
+        """Let go of all that is not needed until the next read.
+
+        `stopped`: whole frames may be left, nothing will be read before they are taken. False when the budget has no
+        room for what the incomplete frame needs: call again before reading on.
+        """
+        left = self._end - self._pos
+        if self._held:
+            return True
+        if left == 0:
+            self._close_window()
+            return True
+        if stopped:
+            if self._backing is None:
+                self._keep_copy(left)
+            return True
+        need = left + 1 if left < 4 else 4 + _read_length(self._view, self._pos)[0]
+        return self._settle_incomplete(left, need)
+
+    def hold(self) -> None:
+        """Keep the frame last taken valid until `release`; what was read with it stays where it is."""
+        if self._backing is None:
+            self._backing = self._pool.adopt_shared()
+            self._charge_forced(len(self._backing))
+        self._held = True
+
+    def release(self) -> None:
+        """The held frame is no longer needed. Call `settle` when frames left behind have been taken."""
+        self._held = False
+
+    def close(self) -> None:
+        """The connection is gone: everything goes back. A held frame's memory is left to its holder."""
+        if self._held:
+            self._backing = None
+            self._held = False
+        self._pos = self._end
+        self._close_window()
+
+    def _settle_incomplete(self, left: int, need: int) -> bool:
+        capacity = len(self._view)
+        if left < ALLOWANCE:
+            if self._backing is None or self._end < capacity or self._charged:
+                self._keep_copy(left)
+            return True
+        wanted = min(need, max(2 * left, self._expected))
+        if (
+            self._backing is not None
+            and self._pos == 0
+            and self._end < capacity
+            and (capacity >= need or wanted < need)
+        ):
+            return True
+        cost = size_class(wanted)
+        if not self._budget.take(self, cost):
+            if self._backing is None:
+                self._keep_copy(left)
+            return False
+        data = self._view[self._pos : self._end]
+        self._replace(self._pool.take(wanted), wanted, data, cost)
+        return True
+
+    def _replace(self, backing: bytearray, capacity: int, data: memoryview, cost: int) -> None:
+        """Move `data` to `backing`, for which `cost` was charged already."""
+        left = len(data)
+        backing[:left] = data
+        self._drop_backing(cost)
+        self._backing = backing
+        self._view = memoryview(backing)[:capacity]
+        self._pos, self._end = 0, left
+
+    def _keep_copy(self, left: int) -> None:
+        """An exact copy of the rest: charged only above the allowance, as it came here unasked."""
+        copy = bytearray(self._view[self._pos : self._end])
+        self._drop_backing()
+        self._backing = copy
+        self._view = memoryview(copy)
+        self._pos, self._end = 0, left
+        if left > ALLOWANCE:
+            self._charge_forced(left)
+
+    def _open_window(self, capacity: int) -> None:
+        """A pooled buffer before anything arrived: this peer sends such frames; if not now, it goes back at once."""
+        self._backing = self._pool.take(capacity)
+        self._view = memoryview(self._backing)[:capacity]
+        self._pos = self._end = 0
+        self._charge_forced(len(self._backing))
+
+    def _close_window(self) -> None:
+        if self._backing is not None and self._end <= SHARED_SIZE:
+            self._expected >>= 1
+        self._drop_backing()
+        self._view = _NOTHING
+        self._pos = self._end = 0
+
+    def _drop_backing(self, charged: int = 0) -> None:
+        """Give the present buffer back; what stays `charged` is for its successor."""
+        backing = self._backing
+        if backing is not None:
+            self._backing = None
+            if len(backing) == size_class(len(backing)):  # an exact copy is not worth keeping, unless it looks pooled
+                self._pool.give(backing)
+        freed, self._charged = self._charged, charged
+        if freed:
+            self._budget.give(self, freed, charged)
+
+    def _charge_forced(self, count: int) -> None:
+        self._charged += count
+        self._budget.force(count)

@@ -1,0 +1,27 @@
+"""What a peer may take: every bound of the TCP side, in one value.
+
+Must not know where the figures come from (broker.config maps Kafka's names to these).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NetLimits:
+    """Bounds; the comments name Kafka's config where there is one. Bytes, milliseconds, counts."""
+
+    request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
+    frame_bytes_total_max: int = 256 * _MIB  # all connections together: frames begun or held, beyond the allowance
+    answers_in_flight_max: int = 128  # per connection; 128 x ~0.4 KiB of queue keeps G14's 64 KiB
+    idle_ms_max: int = 600_000  # connections.max.idle.ms
+    frame_ms_max: int = 30_000  # from a frame's first byte to its last
+    write_stall_ms_max: int = 120_000  # without the peer taking a single byte of its answers
+    connections_max: int = 10_000  # max.connections: above it new ones wait
+    connections_per_ip_max: int = 2_000  # max.connections.per.ip: above it closed, as in Kafka
+    connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: above it new ones wait
+    connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
+    drain_ms_max: int = 10_000  # SIGTERM: what answers in flight get

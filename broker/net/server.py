@@ -1,0 +1,170 @@
+"""The listener: connections made, admitted, counted, timed, drained.
+
+Owns every connection of one listener and what they share (buffers, budget, deadlines). Always true: a connection is
+admitted before its first byte is read; stopping takes no longer than the drain time. Must not know frames' meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from broker.net.admission import Admission, Admissions
+from broker.net.buffers import BufferPool, FrameBudget
+from broker.net.connection import Connection, Hub
+from broker.net.counters import NetCounters
+from broker.net.deadlines import DeadlineWheel
+from broker.net.dispatch import Dispatcher, Peer
+from broker.net.limits import NetLimits
+from seams.net import Listener, Net
+from seams.tasks import FailureReport
+
+_TICK_S: Final = 1.0
+_RETRY_S_MIN: Final = 0.001
+
+
+class Server:
+    """One listener. `budget` may be shared by several servers; `name` is the listener's, as peers see it."""
+
+    def __init__(
+        self,
+        net: Net,
+        dispatcher: Dispatcher,
+        limits: NetLimits,
+        report: FailureReport,
+        *,
+        name: str = "PLAINTEXT",
+        budget: FrameBudget | None = None,
+    ) -> None:
+        self.counters = NetCounters()
+        self.budget = budget or FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
+        self._net = net
+        self._limits = limits
+        self._name = name
+        self._listener: Listener | None = None
+        self._connections: set[Connection] = set()
+        self._connection_id = 0
+        self._admissions: Admissions[Connection] | None = None
+        self._admit_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+        self._empty: asyncio.Event = asyncio.Event()
+        self._hub = Hub(
+            net=net,
+            dispatcher=dispatcher,
+            limits=limits,
+            pool=BufferPool(),
+            budget=self.budget,
+            wheel=DeadlineWheel(),
+            counters=self.counters,
+            report=report,
+            arrived=self._arrived,
+            left=self._left,
+            frame_ticks=_ticks(limits.frame_ms_max),
+            idle_ticks=_ticks(limits.idle_ms_max),
+            stall_ticks=_ticks(limits.write_stall_ms_max),
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port really bound."""
+        assert self._listener is not None, "not started"
+        return self._listener.address
+
+    @property
+    def connections_waiting(self) -> int:
+        """Accepted by the kernel and not yet admitted."""
+        return 0 if self._admissions is None else self._admissions.waiting
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises OSError when the address cannot be bound."""
+        self._admissions = Admissions(self._limits, asyncio.get_running_loop().time())
+        self._listener = await self._net.listen(host, port, self._connection)
+
+    async def stop(self) -> None:
+        """Accept nothing more, let answers in flight leave for `drain_ms_max`, then close whatever is left."""
+        self._stopping = True
+        if self._listener is not None:
+            await self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+        if not await self._wait_empty(self._limits.drain_ms_max / 1000):
+            for connection in list(self._connections):
+                connection.stop()
+            await self._wait_empty(_TICK_S)
+        for timer in (self._admit_timer, self._tick_timer):
+            if timer is not None:
+                timer.cancel()
+
+    async def _wait_empty(self, timeout_s: float) -> bool:
+        self._empty.clear()
+        if not self._connections:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # -- what connections tell ------------------------------------------------------------------------------------
+
+    def _connection(self) -> Connection:
+        self._connection_id += 1
+        return Connection(self._hub, Peer(self._connection_id, "", self._name))
+
+    def _arrived(self, connection: Connection) -> Admission:
+        assert self._admissions is not None
+        self._connections.add(connection)
+        self.counters.connections_accepted += 1
+        self.counters.connections_open += 1
+        if self._stopping:
+            return Admission.REFUSE
+        now_s = asyncio.get_running_loop().time()
+        verdict = self._admissions.arrived(connection, _host(connection), now_s)
+        if verdict is Admission.WAIT:
+            self._admit_later(now_s)
+        elif self._tick_timer is None:
+            self._tick_timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        return verdict
+
+    def _left(self, connection: Connection) -> None:
+        assert self._admissions is not None
+        self._connections.discard(connection)
+        self.counters.connections_open -= 1
+        if connection.admission is not Admission.REFUSE:
+            self._admissions.left(connection, _host(connection), connection.admission is Admission.ADMIT)
+            self._admit_later(asyncio.get_running_loop().time())
+        if not self._connections:
+            self._empty.set()
+
+    def _admit_later(self, now_s: float) -> None:
+        """Look again when the rate, or a free place, may let a waiting connection in."""
+        assert self._admissions is not None
+        retry_s = self._admissions.retry_in_s(now_s)
+        if retry_s is not None and self._admit_timer is None and not self._stopping:
+            self._admit_timer = asyncio.get_running_loop().call_later(max(retry_s, _RETRY_S_MIN), self._admit_waiting)
+
+    def _admit_waiting(self) -> None:
+        assert self._admissions is not None
+        self._admit_timer = None
+        now_s = asyncio.get_running_loop().time()
+        while not self._stopping and (connection := self._admissions.next(now_s)) is not None:
+            connection.admit()
+        self._admit_later(now_s)
+
+    def _tick(self) -> None:
+        """A second of a running loop passed."""
+        self._tick_timer = None
+        self._hub.wheel.advance()
+        if self._connections:
+            self._tick_timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+
+def _ticks(duration_ms: int) -> int:
+    """Whole ticks, one more than fit: a deadline may be late by a tick, never early."""
+    return int(duration_ms / 1000 / _TICK_S) + 1
+
+
+def _host(connection: Connection) -> str:
+    return connection.peer.address.rpartition(":")[0]
