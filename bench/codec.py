@@ -9,9 +9,9 @@ import timeit
 from collections.abc import Callable
 
 from broker.wire import codec
+from broker.wire import messages as m
 from broker.wire.apis import ApiKey
 from broker.wire.framing import parse_request_header, request_frame, response_frame
-from broker.wire.generated import messages as m
 from broker.wire.scatter import Records
 
 BATCH = memoryview(bytes(16_384))

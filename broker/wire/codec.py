@@ -15,9 +15,9 @@ from broker.wire.decoder import Decoder, build_decoder
 from broker.wire.encoder import Encoder, build_encoder
 from broker.wire.errors import MalformedFrame
 from broker.wire.message import Message
-from broker.wire.messages import MESSAGES
 from broker.wire.scatter import Part
 from broker.wire.schema import Kind, Schema
+from broker.wire.table import MESSAGES
 from logformat.errors import InvalidRequest
 
 _RECORD_VERSION: Final = struct.Struct(">h")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.wire.messages import MESSAGES
 from broker.wire.schema import ALWAYS, Field, Kind, Schema, Versions
+from broker.wire.table import MESSAGES
 
 TARGET: Final = __file__.removesuffix("generate.py") + "generated/messages.py"
 _HEADER: Final = '''"""Message classes, made from `broker.wire.table` by `python -m broker.wire.generate`: do not edit.

@@ -1,14 +1,12 @@
-"""Every message this broker can read and write, by name.
+"""The message classes, by name: what handlers, the simulator and clients import.
 
-Owns the parsed table (`broker.wire.table`); the typed classes made from it are in `broker.wire.generated.messages`.
-Always true: names are `ProduceRequest`, `ProduceResponse`, ... and Kafka's own for records (`OffsetCommitValue`).
+Owns nothing; the classes are generated from `broker.wire.table`. Always true: names are `ProduceRequest`,
+`ProduceResponse`, `ProduceRequestTopic` (message, then structure), and Kafka's own for the records of
+`__consumer_offsets` (`OffsetCommitValue`).
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from broker.wire.schema import Schema, parse_all
-from broker.wire.table import TEXTS
-
-MESSAGES: Final[dict[str, Schema]] = parse_all(TEXTS)
+from broker.wire.generated.messages import *  # noqa: F403  # a front for one generated module, all of it
+from broker.wire.message import Message as Message
+from broker.wire.primitives import ZERO_UUID as ZERO_UUID

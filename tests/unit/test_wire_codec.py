@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from broker.wire import codec, generate
+from broker.wire import messages as m
 from broker.wire.apis import APIS, ApiKey, is_served
-from broker.wire.generated import messages as m
-from broker.wire.messages import MESSAGES
 from broker.wire.primitives import ZERO_UUID
 from broker.wire.scatter import Records, frame_size
 from broker.wire.schema import Kind, parse
+from broker.wire.table import MESSAGES
 from logformat.errors import InvalidRequest
 from tests.support.random_messages import random_message
 

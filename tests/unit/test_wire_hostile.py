@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.wire import codec
+from broker.wire import messages as m
 from broker.wire.apis import APIS, Api, ApiKey
 from broker.wire.decoder import build_decoder
 from broker.wire.encoder import build_encoder
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import parse_request_header, parse_response_header
-from broker.wire.generated import messages as m
-from broker.wire.messages import MESSAGES
 from broker.wire.primitives import ARRAY_ELEMENTS_MAX, TAGS_MAX, read_uvarint, uvarint
 from broker.wire.schema import Schema
+from broker.wire.table import MESSAGES
 from logformat.errors import InvalidRequest
 from tests.support.random_messages import random_message
 

@@ -23,8 +23,8 @@ from broker.wire import codec
 from broker.wire.apis import APIS, Api
 from broker.wire.errors import ErrorCode
 from broker.wire.message import Message
-from broker.wire.messages import MESSAGES
 from broker.wire.schema import Field, Kind
+from broker.wire.table import MESSAGES
 from tests.support.random_messages import random_message
 
 MESSAGES_PER_VERSION = 12

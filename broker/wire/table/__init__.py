@@ -1,4 +1,4 @@
-"""The compact message table, split by API family.
+"""The compact message table, split by API family, and its parsed form.
 
 Owns the facts: which field, of which type, in which versions. Always true: nothing else in the house repeats them.
 """
@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.wire.schema import Schema, parse_all
 from broker.wire.table import cluster, configs, data, groups, records, topics
 
-TEXTS: Final = (data.TEXT, cluster.TEXT, groups.TEXT, topics.TEXT, configs.TEXT, records.TEXT)
+MESSAGES: Final[dict[str, Schema]] = parse_all(
+    (data.TEXT, cluster.TEXT, groups.TEXT, topics.TEXT, configs.TEXT, records.TEXT)
+)
+"""Every message this broker can read and write, by name, in the order of the table."""
