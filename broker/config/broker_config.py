@@ -46,7 +46,7 @@ class BrokerConfig:
     # topics
     num_partitions: int
     default_replication_factor: int
-    auto_create_topics: bool
+    auto_create_topics_enable: bool
     delete_topics: bool
     offsets_topic_partitions: int
     offsets_topic_segment_bytes: int

@@ -32,7 +32,7 @@ class ConfigSynonym(NamedTuple):
     source: ConfigSource
 
 
-class ConfigEntry(NamedTuple):
+class Described(NamedTuple):
     """One config of a resource. `value` None: null, or sensitive."""
 
     name: str
@@ -52,7 +52,7 @@ _SOURCE = {
 }
 
 # kafka-ui asks a broker for this name and takes a missing one for 1.0, hiding what newer brokers can (semantics 12).
-_PROTOCOL_VERSION = ConfigEntry(
+_PROTOCOL_VERSION = Described(
     "inter.broker.protocol.version",
     "4.0",
     ConfigSource.DEFAULT_CONFIG,
@@ -64,7 +64,7 @@ _PROTOCOL_VERSION = ConfigEntry(
 )
 
 
-def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False) -> list[ConfigEntry]:
+def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False) -> list[Described]:
     """Every config of a topic, sorted by name."""
     return [
         _topic_entry(broker, overrides, definition, internal=internal)
@@ -75,13 +75,13 @@ def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, intern
 
 def _topic_entry(
     broker: BrokerConfig, overrides: Mapping[str, str], definition: Definition, *, internal: bool
-) -> ConfigEntry:
+) -> Described:
     name = definition.name
     found = find_value(broker, overrides, name, internal=internal)
     value = found.text
     if found.origin is not Origin.TOPIC:
         value = _yielding(broker, overrides, name, value, internal=internal)
-    return ConfigEntry(
+    return Described(
         name,
         value,
         _SOURCE[found.origin],
@@ -116,7 +116,7 @@ def _topic_synonyms(broker: BrokerConfig, overrides: Mapping[str, str], name: st
             yield ConfigSynonym(synonym.name, default, ConfigSource.DEFAULT_CONFIG)
 
 
-def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[ConfigEntry]:
+def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[Described]:
     """Every config that has an effect on a broker, sorted by name; all read-only.
 
     `live`: values only the running broker knows, such as `thermocline.http` and `listeners` with the port really bound.
@@ -126,7 +126,7 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
     return sorted([*entries, _PROTOCOL_VERSION])
 
 
-def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Definition) -> ConfigEntry:
+def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Definition) -> Described:
     name = definition.name
     explicit = broker.configured.get(name)
     value = live.get(name, _in_effect(broker, name, explicit))
@@ -136,7 +136,7 @@ def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Def
         synonyms.append(ConfigSynonym(name, definition.default, ConfigSource.DEFAULT_CONFIG))
     if definition.sensitive:
         value, synonyms = None, []
-    return ConfigEntry(
+    return Described(
         name,
         value,
         source,

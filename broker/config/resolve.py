@@ -188,7 +188,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         fetch_max_bytes=number("fetch.max.bytes"),
         num_partitions=number("num.partitions"),
         default_replication_factor=number("default.replication.factor"),
-        auto_create_topics=flag("auto.create.topics.enable"),
+        auto_create_topics_enable=flag("auto.create.topics.enable"),
         delete_topics=flag("delete.topic.enable"),
         offsets_topic_partitions=number("offsets.topic.num.partitions"),
         offsets_topic_segment_bytes=number("offsets.topic.segment.bytes"),

@@ -86,7 +86,7 @@ def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration
     current = _items(configs.get(name, find_value(broker, {}, name).text or ""))
     given = _items(value)
     if operation is AlterOperation.APPEND:
-        current += [item for item in given if item not in current]
+        current = list(dict.fromkeys(current + given))
     else:
         current = [item for item in current if item not in given]
     configs[name] = ",".join(current)

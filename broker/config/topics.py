@@ -16,11 +16,16 @@ from typing import NamedTuple
 from broker.config.definitions import TOPIC, TOPIC_SYNONYMS
 from broker.config.resolve import BrokerConfig
 from broker.config.values import InvalidConfig, Value
+from hotstore.log_config import LogConfig
 from logformat.errors import InvalidRequest
+from logformat.record_batch import INT32_MAX
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 TOPIC_NAME_CHARS_MAX = 249  # a directory name is <topic>-<partition>, and a file name has 255 bytes
 INTERNAL_TOPIC = "__consumer_offsets"
+
+_SEGMENT_BYTES_MIN = 61  # one batch header; Kafka's internal.segment.bytes has no limit
+_INDEX_BYTES_MIN = 24  # Kafka allows 4: one entry in neither index
 
 
 class InvalidTopicName(InvalidRequest):
@@ -101,6 +106,31 @@ class TopicConfig:
     def log_append_time(self) -> bool:
         """The broker's clock stamps batches."""
         return self.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+    @property
+    def deletes(self) -> bool:
+        """Old records may go, by retention or DeleteRecords."""
+        return "delete" in self.cleanup_policy
+
+
+def log_config_of(config: TopicConfig) -> LogConfig:
+    """What the local log of a partition needs to know. Sizes below what its index and batch headers need are raised."""
+    return LogConfig(
+        segment_bytes=min(max(config.segment_bytes, _SEGMENT_BYTES_MIN), INT32_MAX),
+        segment_ms=config.segment_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        segment_index_bytes=max(config.segment_index_bytes, _INDEX_BYTES_MIN),
+        flush_sync=config.flush_sync,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        local_retention_ms=config.local_retention_ms,
+        local_retention_bytes=config.local_retention_bytes,
+        tiered=config.remote_storage_enable,
+        log_append_time=config.log_append_time,
+    )
 
 
 def find_value(broker: BrokerConfig, overrides: Mapping[str, str], name: str, *, internal: bool = False) -> Found:

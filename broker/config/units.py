@@ -7,6 +7,7 @@ value is for. Kafka's own protocol carries plain numbers only: units are for fla
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from logformat.errors import InvalidRequest
 
@@ -27,7 +28,7 @@ def parse_size(text: str) -> int:
     scale = _SIZE.get(found[2].upper()) if found else None
     if found is None or scale is None:
         raise InvalidRequest(f"{text!r} is not a size; write bytes, or a number with KiB, MiB, GiB or TiB")
-    return int(found[1]) * scale if found[1].isdigit() else int(float(found[1]) * scale)
+    return int(Decimal(found[1]) * scale)
 
 
 def parse_duration_ms(text: str) -> int:
@@ -36,7 +37,7 @@ def parse_duration_ms(text: str) -> int:
     parts = _DURATION_PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise InvalidRequest(f"{text!r} is not a duration; write a number with ms, s, m, h or d, such as 30s or 24h")
-    return int(sum(float(number) * _DURATION_MS[unit] for number, unit in parts))
+    return int(sum(Decimal(number) * _DURATION_MS[unit] for number, unit in parts))
 
 
 def show_size(size_bytes: int) -> str:

@@ -1,0 +1,277 @@
+"""The broker's configuration: precedence, syntax, refusals, and what is derived."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.config.addresses import parse_address, show_address
+from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
+from broker.config.properties import parse_properties
+from broker.config.resolve import BrokerConfig, ConfigError, Launch, environment_names, resolve
+from broker.config.units import parse_duration_ms, parse_size, show_duration, show_size
+from broker.config.values import InvalidConfig
+from logformat.errors import InvalidRequest
+
+
+def config(
+    *sets: str,
+    flags: dict[str, str] | None = None,
+    env: dict[str, str] | None = None,
+    file: str = "",
+    launch: Launch | None = None,
+) -> BrokerConfig:
+    return resolve({"log.dirs": "/data"} | (flags or {}), sets, env or {}, file, launch or Launch())
+
+
+def test_precedence_is_flag_set_environment_file_default() -> None:
+    """Each stronger source hides the weaker ones."""
+    name, env = "num.partitions", {"THERMOCLINE_NUM_PARTITIONS": "3"}
+    assert config().num_partitions == 1
+    assert config(file=f"{name}=2").num_partitions == 2
+    assert config(file=f"{name}=2", env=env).num_partitions == 3
+    assert config(f"{name}=4", file=f"{name}=2", env=env).num_partitions == 4
+    assert config(f"{name}=4", flags={name: "5"}, file=f"{name}=2", env=env).num_partitions == 5
+
+
+def test_a_stronger_source_in_another_unit_hides_the_weaker_one() -> None:
+    """`--set log.retention.hours` beats the file's `log.retention.ms`, though in one file the finer unit decides."""
+    both = config(file="log.retention.ms=5\nlog.retention.hours=2")
+    assert both.configured["log.retention.ms"] == "5"
+    assert "log.retention.ms" not in config("log.retention.hours=2", file="log.retention.ms=5").configured
+    assert config("broker.id=7", file="node.id=3").node_id == 7
+    assert config("node.id=8", file="broker.id=3").node_id == 8
+
+
+def test_environment_variables_without_a_config_are_ignored() -> None:
+    """THERMOCLINE_CRASH_AT and the like are not configs; ours are found with and without the doubled prefix."""
+    found = config(
+        env={"THERMOCLINE_CRASH_AT": "x", "THERMOCLINE_NO_SUCH": "1", "THERMOCLINE_FLUSH": "os", "PATH": "/"}
+    )
+    assert not found.flush_sync
+    assert config(env={"THERMOCLINE_THERMOCLINE_SEAL_MS": "60000"}).seal_ms == 60_000
+
+
+def test_no_two_configs_share_an_environment_variable() -> None:
+    """Every broker config can be set from the environment, unambiguously."""
+    names = environment_names()
+    assert set(names.values()) == set(BROKER)
+    plain = {name.removeprefix("thermocline.").replace(".", "_") for name in BROKER}
+    assert len(plain) == len(BROKER)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    """Exit 2, and the person learns what to write; a topic's name leads to the broker's."""
+    with pytest.raises(ConfigError, match=r"'log\.retenton\.ms'.*'log\.retention\.ms'"):
+        config("log.retenton.ms=1")
+    with pytest.raises(ConfigError, match=r"log\.segment\.bytes"):
+        config(file="segment.bytes=1")
+    assert nearest_name("qqqqqqqqqqqq") is None
+
+
+def test_kafkas_other_names_are_accepted_and_listed() -> None:
+    """A stock KRaft server.properties starts a broker; what has no effect is named once."""
+    found = config(
+        file="""
+            # from the Kafka distribution
+            process.roles=broker,controller
+            controller.quorum.bootstrap.servers=localhost:9093
+            listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+            inter.broker.listener.name=PLAINTEXT
+            advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+            controller.listener.names=CONTROLLER
+            listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
+            num.network.threads=3
+            socket.send.buffer.bytes=102400
+            rsm.config.dir=/x
+            super.users=User:admin
+            log.retention.hours=168
+        """
+    )
+    assert (found.listen_host, found.listen_port) == ("localhost", 9092)
+    assert found.ignored == (
+        "controller.quorum.bootstrap.servers",
+        "inter.broker.listener.name",
+        "num.network.threads",
+        "process.roles",
+        "rsm.config.dir",
+        "socket.send.buffer.bytes",
+        "super.users",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "name"),
+    [
+        ("127.0.0.1:0", "127.0.0.1", 0, "PLAINTEXT"),
+        ("PLAINTEXT://localhost:9092", "localhost", 9092, "PLAINTEXT"),
+        ("[::1]:9092", "::1", 9092, "PLAINTEXT"),
+        ("inner://[::1]:9", "::1", 9, "INNER"),
+        ("PLAINTEXT://:9092", "", 9092, "PLAINTEXT"),
+    ],
+)
+def test_addresses_are_read_in_both_spellings(text: str, host: str, port: int, name: str) -> None:
+    """Kafka's `NAME://host:port` and plain `host:port`."""
+    assert parse_address(text, "listeners") == (name, host, port)
+    assert parse_address(show_address(host, port), "x")[1:] == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", "9092", "host", "host:", "host:99999", "a b:1", "http://h:1/x", "::1:9092"])
+def test_bad_addresses_are_refused(text: str) -> None:
+    """No guess is made about an address."""
+    with pytest.raises(InvalidConfig):
+        parse_address(text, "listeners")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9092", ":9092", "192.168.1.4:9092", "kafka.example:9092", "[::]:9092"])
+def test_a_public_address_needs_insecure(address: str) -> None:
+    """Nothing is served to other machines by accident, neither Kafka nor HTTP."""
+    with pytest.raises(ConfigError, match="--insecure"):
+        config(f"listeners={address}")
+    with pytest.raises(ConfigError, match="--insecure"):
+        config(f"thermocline.http={address}")
+    assert config(f"listeners={address}", launch=Launch(insecure=True)).listen_port == 9092
+
+
+def test_what_is_advertised() -> None:
+    """The listener itself; the machine's name when every interface is listened on; what was asked; never a wildcard."""
+    every = Launch(insecure=True, host_name="box")
+    assert config("listeners=:9092", launch=every).advertised_host == "box"
+    assert config("listeners=127.0.0.1:0").advertised_port is None
+    found = config("listeners=127.0.0.1:9092", flags={"advertised.listeners": "kafka.example:19092"})
+    assert (found.advertised_host, found.advertised_port) == ("kafka.example", 19092)
+    with pytest.raises(ConfigError, match="every interface"):
+        config("advertised.listeners=0.0.0.0:9092")
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["listeners=SASL_SSL://127.0.0.1:9092"],
+        ["listeners=A://127.0.0.1:1"],
+        ["listeners=PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"],
+        ["log.dirs=/a,/b"],
+        ["log.cleanup.policy=compact"],
+        ["compression.type=gzip"],
+        ["log.retention.ms=1000", "log.local.retention.ms=2000"],
+        ["message.max.bytes=-1"],
+        ["log.segment.bytes=1000"],
+        ["thermocline.flush=maybe"],
+        ["thermocline.local.bytes.max=0%"],
+        ["thermocline.local.bytes.max=lots"],
+        ["thermocline.lease.ms=6000"],
+        ["queued.max.request.bytes=1000"],
+        ["num.partitions"],
+        ["=1"],
+        ["num.partitions=1.5"],
+    ],
+)
+def test_what_cannot_be_served_is_refused_at_the_start(sets: list[str]) -> None:
+    """A wrong value never becomes a running broker."""
+    with pytest.raises(ConfigError):
+        resolve({} if sets[0].startswith("log.dirs") else {"log.dirs": "/data"}, sets, {}, None)
+
+
+def test_a_data_directory_is_required() -> None:
+    """Kafka's default under /tmp is not taken over."""
+    with pytest.raises(ConfigError, match="--data-dir"):
+        resolve({}, [], {}, None)
+
+
+def test_the_bucket_defaults_to_a_directory_beside_the_data_directory() -> None:
+    """And the broker knows that both tiers share a disk."""
+    found = resolve({"log.dirs": "d/x/.."}, [], {}, None, Launch(working_dir="/w"))
+    assert (found.data_dir, found.bucket_url, found.bucket_is_default) == ("/w/d", "file:///w/d-bucket", True)
+    assert not config("thermocline.bucket=s3://b/p").bucket_is_default
+
+
+@pytest.mark.parametrize("bucket", ["/data", "/data/bucket", "/", "/data/x/../b", "/data%2Fb"])
+def test_a_bucket_and_a_data_directory_inside_one_another_are_refused(bucket: str) -> None:
+    """Neither may be part of the other, however it is spelled."""
+    with pytest.raises(ConfigError, match="inside one another"):
+        config(f"thermocline.bucket=file://{bucket}")
+    assert config("thermocline.bucket=file:///data-bucket").bucket_url == "file:///data-bucket"
+
+
+def test_units_are_read_where_the_name_says_time_or_size() -> None:
+    """`1h` and `64MiB` become plain numbers, as Kafka shows them."""
+    found = config("thermocline.seal.ms=1h30m", "log.segment.bytes=64MiB", "thermocline.local.bytes.max=2GiB")
+    assert (found.seal_ms, found.configured["log.segment.bytes"], found.local_bytes_max) == (
+        5_400_000,
+        "67108864",
+        2**31,
+    )
+    with pytest.raises(ConfigError):
+        config("num.partitions=1KiB")
+
+
+def test_http_can_be_switched_off() -> None:
+    """`--no-http` is the empty address."""
+    assert config(flags={"thermocline.http": ""}).http_host is None
+    assert config().http_port == 9644
+
+
+def test_every_default_is_inside_its_own_limits() -> None:
+    """Including ours that differ from Kafka's, which all say why."""
+    for table in (BROKER, TOPIC):
+        for definition in table.values():
+            definition.parse(definition.default or None)
+            assert definition.doc
+    for synonyms in TOPIC_SYNONYMS.values():
+        assert all(synonym.name in BROKER for synonym in synonyms)
+    assert "tiered" in BROKER["log.segment.bytes"].full_doc
+    assert broker_definition("listener.name.x.ssl.keystore.location") is not None
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    """Comments, continuations, the three separators, escapes, empty values, the last of equal keys."""
+    text = "# c\n! c\n a = b \\\n   c\nd:e\nf g\nh\nk\\=1=v\\u00e9\\t\\\\\r\nh=2\nurl=s3://b/p?x=y\nend\\"
+    assert parse_properties(text) == {
+        "a": "b c",
+        "d": "e",
+        "f": "g",
+        "h": "2",
+        "k=1": "vé\t\\",
+        "url": "s3://b/p?x=y",
+        "end": "",
+    }
+    with pytest.raises(InvalidConfig):
+        parse_properties("a=\\u12")
+
+
+_SAFE = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\\#!=:"), min_size=1)
+
+
+@given(st.dictionaries(_SAFE, _SAFE))
+def test_properties_written_plainly_come_back(pairs: dict[str, str]) -> None:
+    """What needs no escape is read as it stands."""
+    assert parse_properties("\n".join(f"{key}={value}" for key, value in pairs.items())) == pairs
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_properties_reader(text: str) -> None:
+    """Any file is read or refused by name."""
+    try:
+        parse_properties(text)
+    except InvalidConfig as refused:
+        assert "escape" in str(refused)
+
+
+@given(st.integers(0, 2**60))
+def test_durations_come_back(duration_ms: int) -> None:
+    """What is shown is exact."""
+    assert parse_duration_ms(show_duration(duration_ms)) == duration_ms
+
+
+@given(st.integers(0, 2**50))
+def test_sizes_come_back_about(size: int) -> None:
+    """What is shown is within its rounding."""
+    assert abs(parse_size(show_size(size)) - size) <= max(size * 0.06, 1)
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "1x", "1h 5", "-1s", "1e3s"])
+def test_bad_durations_are_refused(text: str) -> None:
+    """A number without a unit is ambiguous."""
+    with pytest.raises(InvalidRequest):
+        parse_duration_ms(text)

@@ -1,0 +1,317 @@
+"""Topic configs: what is accepted, with Kafka's rules, and what comes out of overrides, broker values and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.config.describe import ConfigSource, describe_broker, describe_topic
+from broker.config.resolve import BrokerConfig, resolve
+from broker.config.topic_changes import Alteration, AlterOperation, altered_configs, configs_at_creation
+from broker.config.topics import InvalidTopicName, TimestampType, check_topic_name, log_config_of, resolve_topic
+from broker.config.values import InvalidConfig
+from logformat.errors import InvalidRequest
+
+DAY_MS = 86_400_000
+
+
+def broker(*sets: str) -> BrokerConfig:
+    return resolve({"log.dirs": "/data"}, sets, {}, None)
+
+
+BROKER = broker()
+
+
+def pairs(text: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in text.split())
+
+
+TIERED = "remote.storage.enable=true "
+
+# What Apache Kafka 4.3.1's LogConfig.validate answers (test_config_kafka_peer asks it again), tiering on in the broker.
+ACCEPTED = [
+    "retention.ms=-1",
+    "segment.bytes=1048576",
+    "segment.bytes=+1048576",
+    "cleanup.policy=delete",
+    "cleanup.policy=",
+    "cleanup.policy=delete,delete",
+    "message.timestamp.type=LogAppendTime",
+    "preallocate=TRUE",
+    "internal.segment.bytes=100",
+    "retention.bytes=-5",
+    "flush.ms=0",
+    "leader.replication.throttled.replicas=0:1,1:2",
+    "leader.replication.throttled.replicas=*",
+    "remote.storage.enable=false local.retention.ms=99999999999 retention.ms=1000",
+    "remote.log.copy.disable=true",
+    "remote.log.delete.on.disable=true",
+    TIERED,
+    TIERED + "cleanup.policy=",
+    TIERED + "retention.ms=1000 local.retention.ms=1000",
+    TIERED + "retention.ms=1000 local.retention.ms=-2",
+    TIERED + "retention.ms=-1 local.retention.ms=-1",
+    TIERED + "retention.ms=-1 local.retention.ms=5",
+    TIERED + "retention.ms=1000 local.retention.ms=0",
+    TIERED + "retention.bytes=-1 local.retention.bytes=5",
+    TIERED + "local.retention.bytes=-1",
+    TIERED + "remote.log.copy.disable=true local.retention.ms=-2",
+    TIERED + "remote.log.copy.disable=true retention.ms=1000 local.retention.ms=1000",
+    TIERED + "remote.log.copy.disable=true local.retention.bytes=1000 retention.bytes=1000",
+]
+REFUSED = {
+    "retention.ms=-2": "Value must be at least -1",
+    "retention.ms=abc": "Not a number of type LONG",
+    "retention.ms=": "Not a number of type LONG",
+    "retention.ms=9223372036854775808": "Not a number of type LONG",
+    "retention.ms=1.5": "Not a number of type LONG",
+    "retention.ms=1_000": "Not a number of type LONG",
+    "segment.bytes=1048575": "Value must be at least 1048576",
+    "segment.bytes=2147483648": "Not a number of type INT",
+    "cleanup.policy=DELETE": "String must be one of: compact, delete",
+    "cleanup.policy=none": "String must be one of: compact, delete",
+    "compression.type=bogus": "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer",
+    "message.timestamp.type=logappendtime": "String must be one of: CreateTime, LogAppendTime",
+    "min.insync.replicas=0": "Value must be at least 1",
+    "preallocate=yes": "Expected value to be either true or false",
+    "nosuch=1": "Unknown topic config name: nosuch",
+    "local.retention.ms=-3": "Value must be at least -2",
+    "min.compaction.lag.ms=10 max.compaction.lag.ms=5": "conflict topic config setting",
+    "message.timestamp.before.max.ms=-1": "Value must be at least 0",
+    "flush.messages=0": "Value must be at least 1",
+    "segment.index.bytes=3": "Value must be at least 4",
+    "min.cleanable.dirty.ratio=1.1": "Value must be no more than 1",
+    "leader.replication.throttled.replicas=x": "must be the literal",
+    "compression.gzip.level=0": "Value must be between 1 and 9 or equal to -1",
+    TIERED + "retention.ms=1000 local.retention.ms=1001": "Value must not be more than",
+    TIERED + "retention.ms=1000 local.retention.ms=-1": "Value must not be -1",
+    TIERED + "local.retention.ms=604800001": "Value must not be more than",
+    TIERED + "retention.bytes=1000 local.retention.bytes=1001": "Value must not be more than",
+    TIERED + "retention.bytes=1000 local.retention.bytes=-1": "Value must not be -1",
+    TIERED + "remote.log.copy.disable=true local.retention.ms=1000": "copy.disable",
+    TIERED + "remote.log.copy.disable=true local.retention.bytes=1000": "copy.disable",
+}
+
+
+@pytest.mark.parametrize("configs", ACCEPTED)
+def test_what_kafka_accepts_is_accepted(configs: str) -> None:
+    """The whole list was asked of Kafka 4.3.1 itself."""
+    resolve_topic(BROKER, configs_at_creation(BROKER, pairs(configs)))
+
+
+@pytest.mark.parametrize("configs", REFUSED)
+def test_what_kafka_refuses_is_refused_with_its_reason(configs: str) -> None:
+    """The reason is in the words its users know."""
+    with pytest.raises(InvalidConfig) as refused:
+        configs_at_creation(BROKER, pairs(configs))
+    assert REFUSED[configs] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "configs", ["cleanup.policy=compact", "cleanup.policy=delete,compact", "compression.type=gzip"]
+)
+def test_what_is_not_served_yet_is_refused_and_says_so(configs: str) -> None:
+    """Kafka accepts these; nothing is served half."""
+    with pytest.raises(InvalidConfig, match="served"):
+        configs_at_creation(BROKER, pairs(configs))
+    with pytest.raises(InvalidConfig, match="served"):
+        name, value = configs.split("=")
+        altered_configs(BROKER, {}, [Alteration(name, AlterOperation.SET, value)])
+
+
+def test_a_new_topic_is_tiered_and_says_so_itself() -> None:
+    """So that a later change of the broker's configs cannot move it between the tiers."""
+    assert configs_at_creation(BROKER, {}) == {"remote.storage.enable": "true"}
+    assert configs_at_creation(BROKER, {}, internal=True) == {}
+    off = broker("remote.log.storage.system.enable=false")
+    assert configs_at_creation(off, {}) == {}
+    assert configs_at_creation(BROKER, {"cleanup.policy": ""}) == {"cleanup.policy": ""}
+    assert not resolve_topic(BROKER, {"cleanup.policy": ""}).remote_storage_enable
+    assert resolve_topic(off, {"remote.storage.enable": "true"}).remote_storage_enable
+    with pytest.raises(InvalidConfig, match="disabled in the broker"):
+        configs_at_creation(off, {"remote.storage.enable": "true"})
+
+
+@pytest.mark.parametrize(
+    ("sets", "overrides", "expected"),
+    [
+        ((), "", DAY_MS),
+        ((), "retention.ms=60000", 60_000),
+        ((), "retention.ms=-1", DAY_MS),
+        ((), "local.retention.ms=-2", 7 * DAY_MS),
+        ((), "local.retention.ms=5", 5),
+        ((), "remote.log.copy.disable=true", 7 * DAY_MS),
+        (("log.local.retention.ms=172800000",), "", 2 * DAY_MS),
+        (("log.local.retention.ms=172800000",), "retention.ms=60000", 60_000),
+        (("log.local.retention.ms=-1",), "", 7 * DAY_MS),
+        (("log.local.retention.ms=-2", "log.retention.minutes=1"), "", 60_000),
+        (("log.retention.hours=-1",), "", DAY_MS),
+    ],
+)
+def test_local_retention_yields_to_what_is_explicit(sets: tuple[str, ...], overrides: str, expected: int) -> None:
+    """min(1 day, retention.ms) unless somebody says otherwise; the broker's own value yields too (cli contract)."""
+    found = configs_at_creation(broker(*sets), pairs(overrides))
+    assert resolve_topic(broker(*sets), found).local_retention_ms == expected
+
+
+def test_values_come_from_the_topic_then_the_broker_then_our_defaults() -> None:
+    """Also across units, as Kafka's synonyms say."""
+    configured = broker("log.roll.hours=2", "log.flush.scheduler.interval.ms=7", "log.segment.bytes=2097152")
+    found = resolve_topic(configured, {"segment.bytes": "4194304"})
+    assert (found.segment_ms, found.flush_ms, found.segment_bytes) == (7_200_000, 7, 4_194_304)
+    assert resolve_topic(configured, {}).segment_bytes == 2_097_152
+    assert resolve_topic(BROKER, {}).segment_bytes == 128 * 2**20
+    assert resolve_topic(BROKER, {"internal.segment.bytes": "1000"}).segment_bytes == 1000
+    assert resolve_topic(BROKER, {"message.timestamp.type": "LogAppendTime"}).log_append_time
+    assert resolve_topic(BROKER, {}).message_timestamp_type is TimestampType.CREATE_TIME
+
+
+def test_the_internal_topic_is_kept_for_ever_whatever_the_broker_says() -> None:
+    """Group offsets are no log to expire, and are snapshotted, not tiered."""
+    found = resolve_topic(broker("log.retention.ms=1", "log.retention.bytes=1"), {}, internal=True)
+    assert (found.retention_ms, found.retention_bytes, found.remote_storage_enable) == (-1, -1, False)
+    assert found.segment_bytes == 104_857_600
+
+
+def test_the_local_log_gets_what_it_can_obey() -> None:
+    """Every accepted topic config makes a valid LogConfig, also at Kafka's smallest sizes."""
+    found = log_config_of(resolve_topic(BROKER, pairs("internal.segment.bytes=1 segment.index.bytes=4")))
+    assert (found.segment_bytes, found.segment_index_bytes) == (61, 24)
+    assert (found.local_time_limit_ms, found.tiered, found.flush_sync) == (DAY_MS, True, True)
+
+
+def test_without_a_cleanup_policy_nothing_expires() -> None:
+    """Kafka's empty list."""
+    found = resolve_topic(BROKER, {"cleanup.policy": "", "retention.ms": "1", "retention.bytes": "1"})
+    assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+
+
+def alter(existing: Mapping[str, str], *changes: tuple[str, AlterOperation, str | None]) -> dict[str, str]:
+    return altered_configs(BROKER, existing, [Alteration(*change) for change in changes])
+
+
+def test_the_four_operations() -> None:
+    """KIP-339: set, delete back to the default, append to and subtract from a list."""
+    on = {"remote.storage.enable": "true"}
+    assert alter(on, ("retention.ms", AlterOperation.SET, " 5 ")) == on | {"retention.ms": "5"}
+    assert alter(on | {"retention.ms": "5"}, ("retention.ms", AlterOperation.DELETE, None)) == on
+    assert alter(on, ("cleanup.policy", AlterOperation.SUBTRACT, "delete"))["cleanup.policy"] == ""
+    assert alter(on | {"cleanup.policy": ""}, ("cleanup.policy", AlterOperation.APPEND, "delete,delete")) == on | {
+        "cleanup.policy": "delete"
+    }
+    throttled = alter({}, ("leader.replication.throttled.replicas", AlterOperation.APPEND, "0:1,1:1"))
+    assert throttled["leader.replication.throttled.replicas"] == "0:1,1:1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ([("retention.ms", AlterOperation.APPEND, "5")], InvalidConfig),
+        ([("retention.ms", AlterOperation.SUBTRACT, "5")], InvalidConfig),
+        ([("nosuch", AlterOperation.SET, "5")], InvalidConfig),
+        ([("nosuch", AlterOperation.DELETE, None)], InvalidConfig),
+        ([("cleanup.policy", AlterOperation.APPEND, "compact")], InvalidConfig),
+        ([("retention.ms", AlterOperation.SET, None)], InvalidRequest),
+        ([("retention.ms", AlterOperation.SET, "5"), ("retention.ms", AlterOperation.DELETE, None)], InvalidRequest),
+    ],
+)
+def test_alterations_that_make_no_sense_are_refused(
+    changes: list[tuple[str, AlterOperation, str | None]], kind: type[Exception]
+) -> None:
+    """A wrong config is InvalidConfig, a malformed request is InvalidRequest alone."""
+    with pytest.raises(InvalidRequest) as refused:
+        alter({}, *changes)
+    assert type(refused.value) is kind
+
+
+def test_tiering_is_switched_off_only_with_the_word_that_deletes() -> None:
+    """Kafka's guard: true → false needs remote.log.delete.on.disable; deleting the override changes nothing."""
+    on = {"remote.storage.enable": "true"}
+    with pytest.raises(InvalidConfig, match=r"remote\.log\.delete\.on\.disable"):
+        alter(on, ("remote.storage.enable", AlterOperation.SET, "false"))
+    off = alter(
+        on,
+        ("remote.storage.enable", AlterOperation.SET, "false"),
+        ("remote.log.delete.on.disable", AlterOperation.SET, "true"),
+    )
+    assert not resolve_topic(BROKER, off).remote_storage_enable
+    assert alter(on, ("remote.storage.enable", AlterOperation.DELETE, None)) == on
+    alter({"remote.storage.enable": "false"}, ("retention.ms", AlterOperation.SET, "5"))
+
+
+def test_a_null_value_at_creation_is_refused() -> None:
+    """As Kafka does."""
+    with pytest.raises(InvalidConfig, match="Null value"):
+        configs_at_creation(BROKER, {"retention.ms": None})
+
+
+_NUMBERS = st.integers(-3, 2**40)
+
+
+@given(_NUMBERS, _NUMBERS, _NUMBERS, st.booleans())
+def test_what_was_accepted_resolves_on_every_broker(retention: int, local: int, broker_value: int, tier: bool) -> None:
+    """No change of the broker's own values makes an accepted topic unreadable; local never exceeds total by default."""
+    try:
+        accepted = configs_at_creation(
+            BROKER,
+            {
+                "retention.ms": str(retention),
+                "local.retention.ms": str(local),
+                "remote.storage.enable": str(tier).lower(),
+            },
+        )
+    except InvalidConfig:
+        return
+    other = broker(f"log.retention.ms={broker_value}") if broker_value >= -1 else BROKER
+    found = resolve_topic(other, accepted)
+    assert found.remote_storage_enable == tier
+    if tier and retention >= 0:
+        assert 0 <= found.local_retention_ms <= retention
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 249, "__consumer_offsets", "a.b_c-D9"])
+def test_topic_names_kafka_allows(name: str) -> None:
+    """Asked of Kafka's own check."""
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "é", "x" * 250, "a/b", "a\0", "a\n", "../x", "²"])
+def test_topic_names_kafka_refuses(name: str) -> None:
+    """Only names that passed may become part of a path."""
+    with pytest.raises(InvalidTopicName):
+        check_topic_name(name)
+
+
+def test_describe_topic_names_the_source_and_what_else_would_give_a_value() -> None:
+    """Entries and synonyms as DescribeConfigs answers them."""
+    configured = broker("log.retention.hours=2")
+    entries = {entry.name: entry for entry in describe_topic(configured, {"retention.ms": "60000"})}
+    retention = entries["retention.ms"]
+    assert (retention.value, retention.source) == ("60000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert [(synonym.name, synonym.value) for synonym in retention.synonyms] == [
+        ("retention.ms", "60000"),
+        ("log.retention.hours", "2"),
+        ("log.retention.hours", "168"),
+    ]
+    assert (entries["local.retention.ms"].value, entries["local.retention.ms"].source) == (
+        "60000",
+        ConfigSource.DEFAULT_CONFIG,
+    )
+    assert entries["remote.storage.enable"].value == "true"
+    assert "internal.segment.bytes" not in entries
+    from_broker = {entry.name: entry for entry in describe_topic(configured, {})}["retention.ms"]
+    assert (from_broker.value, from_broker.source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+
+
+def test_describe_broker_shows_what_is_in_effect() -> None:
+    """The bound HTTP address is how `tier status` finds it; names without effect are not shown."""
+    entries = {entry.name: entry for entry in describe_broker(broker("num.io.threads=3"), {"thermocline.http": "h:1"})}
+    assert entries["thermocline.http"].value == "h:1"
+    assert entries["thermocline.bucket"].value == "file:///data-bucket"
+    assert entries["log.dirs"].source is ConfigSource.STATIC_BROKER_CONFIG
+    assert "num.io.threads" not in entries
+    assert "inter.broker.protocol.version" in entries
+    assert all(entry.read_only for entry in entries.values())
