@@ -1,0 +1,168 @@
+"""A wrapper that counts: requests, bytes, errors and latency by operation, for /metrics and the estimated bill.
+
+Owns the counts since the process started. Always true: what the wrapped store answers or raises goes through unchanged;
+counting costs about a microsecond a call and a fixed amount of memory. Must not know prices (tiering.cost does).
+
+A request is what a store bills: a page of a listing, a thousand deletions, a part of a multipart upload count one each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from coldstore.object_store import Got, ObjectInfo, ObjectStore, PreconditionFailed, Upload
+from coldstore.stores.operations import Operation
+from logformat.errors import ThermoclineError
+from seams.clock import Clock
+from seams.disk import File
+
+# Upper bounds of the latency buckets in milliseconds; one more bucket holds what took longer.
+LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+_PER_REQUEST = 1000  # listed entries, deleted keys
+
+
+@dataclass(slots=True)
+class Meter:
+    """One operation's counts. Bytes are the body's: sent by puts, received by gets."""
+
+    requests: int = 0
+    bytes: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    calls: int = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))  # by LATENCY_BOUNDS_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCall:
+    """One call: `start` and `length` as asked for; `outcome` is 'ok', 'unchanged' or the error's class name."""
+
+    operation: Operation
+    key: str
+    start: int = 0
+    length: int | None = None
+    bytes: int = 0
+    outcome: str = "ok"
+
+
+class _Call:
+    """What a running call will be counted as."""
+
+    __slots__ = ("bytes", "length", "outcome", "requests", "start")
+
+    def __init__(self) -> None:
+        self.requests = 1
+        self.bytes = 0
+        self.start = 0
+        self.length: int | None = None
+        self.outcome = "ok"
+
+
+class MeteredStore:
+    """`ObjectStore` that counts. `log_max` > 0 keeps the last so many calls in `log` (tests)."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        clock: Clock,
+        *,
+        segment_requests: Callable[[int], int] = lambda _size: 1,
+        log_max: int = 0,
+    ) -> None:
+        self.meters = {operation: Meter() for operation in Operation}
+        self.errors_by_kind: Counter[tuple[Operation, str]] = Counter()
+        self.log: deque[LoggedCall] = deque(maxlen=log_max)
+        self._inner = inner
+        self._clock = clock
+        self._segment_requests = segment_requests
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        with self._counting(Operation.GET, key) as call:
+            call.start, call.length = start, length
+            got = await self._inner.get(key, start, length)
+            call.bytes = len(got.data)
+            return got
+
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        with self._counting(Operation.GET_IF_CHANGED, key) as call:
+            got = await self._inner.get_if_changed(key, etag)
+            if got is None:
+                call.outcome = "unchanged"
+            else:
+                call.bytes = len(got.data)
+            return got
+
+    async def head(self, key: str) -> ObjectInfo:
+        with self._counting(Operation.HEAD, key):
+            return await self._inner.head(key)
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        with self._counting(Operation.PUT_SEGMENT, key) as call:
+            call.bytes, call.requests = body.size, self._segment_requests(body.size)
+            return await self._inner.put_segment(key, body)
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        with self._counting(Operation.PUT_ROOT, key) as call:
+            call.bytes = len(data)
+            return await self._inner.put_root(key, data, if_match)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with self._counting(Operation.DELETE, keys[0] if keys else "") as call:
+            call.requests = -(-len(keys) // _PER_REQUEST)
+            await self._inner.delete(keys)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        # The latency of a listing would be its consumer's: only requests are counted, a page of entries each.
+        meter, entries = self.meters[Operation.LIST], 0
+        meter.calls += 1
+        meter.requests += 1
+        try:
+            async for info in self._inner.list(prefix):
+                entries += 1
+                if entries % _PER_REQUEST == 0:
+                    meter.requests += 1
+                yield info
+        except ThermoclineError as failure:
+            self._failed(Operation.LIST, failure)
+            raise
+        self.log.append(LoggedCall(Operation.LIST, prefix, length=entries))
+
+    def open_local(self, key: str) -> File | None:
+        return self._inner.open_local(key)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    @contextmanager
+    def _counting(self, operation: Operation, key: str) -> Iterator[_Call]:
+        call = _Call()
+        began = self._clock.monotonic_s()
+        try:
+            yield call
+        except ThermoclineError as failure:
+            call.outcome = type(failure).__name__
+            self._failed(operation, failure)
+            raise
+        finally:
+            seconds = self._clock.monotonic_s() - began
+            meter = self.meters[operation]
+            meter.calls += 1
+            meter.requests += call.requests
+            meter.bytes += call.bytes
+            meter.seconds += seconds
+            meter.buckets[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
+            if self.log.maxlen:
+                self.log.append(LoggedCall(operation, key, call.start, call.length, call.bytes, call.outcome))
+
+    def _failed(self, operation: Operation, failure: ThermoclineError) -> None:
+        self.errors_by_kind[operation, type(failure).__name__] += 1
+        if not isinstance(failure, PreconditionFailed):  # losing a race is an answer
+            self.meters[operation].errors += 1

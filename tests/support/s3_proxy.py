@@ -1,0 +1,330 @@
+"""An HTTP proxy in front of an S3 server: delays, faults, and a log of every request. Runs in its own process.
+
+`python tests/support/s3_proxy.py UPSTREAM_HOST:PORT LOG_FILE` prints the port it bound on 127.0.0.1 and serves until
+its standard input closes. Knows nothing of this project; `tests.support.s3_servers` starts and controls it. One thread
+a client connection, one kept connection to the server behind it, bodies relayed in 256 KiB pieces (> 1 GB/s).
+
+`POST /__proxy__/delay {"ms": 20}` · `POST /__proxy__/faults [rule, …]` (replaces all) · `GET /__proxy__/faults` (hits).
+A rule: `kind`, and which requests: `method`, `match` (part of path and query), `after` (let so many pass), `times`
+(-1: for ever), with `status` and `seconds` where the kind takes them. The first rule that fits is applied. Kinds:
+  status      answer `status` with an S3 error body, nothing reaches the server
+  reset       close with RST, nothing reaches the server
+  stall       hold for `seconds` before anything reaches the server, then close
+  lost        the server does it; its answer is dropped and the connection closed
+  late        answer 503 now; the request reaches the server `seconds` later
+  slow        the server does it; the answer waits `seconds`
+  empty200    the server does it; the answer is 200 with no headers and no body
+  error200    nothing reaches the server; the answer is 200 with an <Error> body and an ETag
+  garbage200  the server does it; the answer is 200 with a body that is no XML, and no ETag
+  truncate    the server's answer, closed in mid-body
+  short       the server's answer, in mid-body held for `seconds`, then closed
+  flip        the server's answer with one bit of its body flipped
+  wrong_range the server's answer to another range, labelled as that
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+PIECE = 256 << 10
+HEAD_MAX = 64 << 10
+BODYLESS = (204, 304)
+
+
+@dataclass
+class Rule:
+    kind: str
+    method: str = ""
+    match: str = ""
+    after: int = 0
+    times: int = -1
+    status: int = 503
+    seconds: float = 0.0
+    hits: int = 0
+
+
+@dataclass
+class State:
+    upstream: tuple[str, int]
+    log: object
+    delay_s: float = 0.0
+    rules: list[Rule] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def rule_for(self, method: str, path: str) -> Rule | None:
+        with self.lock:
+            for rule in self.rules:
+                if rule.times == 0 or (rule.method and rule.method != method) or rule.match not in path:
+                    continue
+                if rule.after:
+                    rule.after -= 1
+                    continue
+                rule.times -= 1
+                rule.hits += 1
+                return rule
+        return None
+
+    def write_log(self, **entry: object) -> None:
+        with self.lock:
+            self.log.write(json.dumps(entry) + "\n")
+            self.log.flush()
+
+
+class Closed(Exception):
+    """The other side went away."""
+
+
+class Wire:
+    """A socket with what was read beyond the last message."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self.extra = b""
+
+    def head(self) -> tuple[str, list[tuple[str, str]]]:
+        """A start line and headers, names as sent."""
+        data = bytearray(self.extra)
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            if len(data) > HEAD_MAX:
+                raise Closed
+            piece = self.sock.recv(PIECE)
+            if not piece:
+                raise Closed
+            data += piece
+        self.extra = bytes(data[end + 4 :])
+        start, *lines = data[:end].decode("latin-1").split("\r\n")
+        return start, [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+
+    def pieces(self, length: int | None):
+        """`length` bytes of body, or all until the other side closes."""
+        buffer = memoryview(bytearray(PIECE))
+        if self.extra and length != 0:
+            take = self.extra if length is None else self.extra[:length]
+            self.extra = self.extra[len(take) :]
+            length = None if length is None else length - len(take)
+            yield take
+        while length is None or length > 0:
+            got = self.sock.recv_into(buffer, PIECE if length is None else min(PIECE, length))
+            if not got:
+                if length is None:
+                    return
+                raise Closed
+            length = None if length is None else length - got
+            yield buffer[:got]
+
+    def line(self) -> bytes:
+        while (end := self.extra.find(b"\r\n")) < 0:
+            piece = self.sock.recv(PIECE)
+            if not piece:
+                raise Closed
+            self.extra += piece
+        line, self.extra = self.extra[: end + 2], self.extra[end + 2 :]
+        return line
+
+    def chunked(self):
+        """A chunked body with its framing."""
+        while True:
+            line = self.line()
+            yield line
+            size = int(line.split(b";")[0], 16)
+            if size == 0:
+                while (line := self.line()) != b"\r\n":
+                    yield line
+                yield line
+                return
+            yield from self.pieces(size + 2)
+
+    def body(self, headers: list[tuple[str, str]], *, until_close: bool):
+        found = {name.lower(): value for name, value in headers}
+        if "chunked" in found.get("transfer-encoding", ""):
+            return self.chunked()
+        if "content-length" in found:
+            return self.pieces(int(found["content-length"]))
+        return self.pieces(None if until_close else 0)
+
+
+class Connection:
+    """One client connection, one request after the other."""
+
+    def __init__(self, state: State, client: socket.socket) -> None:
+        self.state = state
+        self.client = Wire(client)
+        self.server: Wire | None = None
+
+    def run(self) -> None:
+        try:
+            while self.one_request():
+                pass
+        except (Closed, OSError):
+            pass
+        finally:
+            self.client.sock.close()
+            self.drop_server()
+
+    def drop_server(self) -> None:
+        if self.server is not None:
+            self.server.sock.close()
+            self.server = None
+
+    def upstream(self) -> Wire:
+        if self.server is not None and select.select([self.server.sock], [], [], 0)[0]:
+            self.drop_server()  # closed while idle
+        if self.server is None:
+            self.server = Wire(socket.create_connection(self.state.upstream, timeout=60))
+        return self.server
+
+    def one_request(self) -> bool:
+        start, headers = self.client.head()
+        method, path, _ = start.split(" ", 2)
+        found = {name.lower(): value for name, value in headers}
+        if "expect" in found:
+            self.client.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            headers = [(name, value) for name, value in headers if name.lower() != "expect"]
+        body = self.client.body(headers, until_close=False)
+        if path.startswith("/__proxy__/"):
+            return self.control(method, path, b"".join(map(bytes, body)))
+        rule = self.state.rule_for(method, path)
+        began = time.monotonic()
+        entry = {"method": method, "path": path, "range": found.get("range", ""), "fault": rule.kind if rule else ""}
+        entry |= {"status": 0, "sent": int(found.get("content-length") or 0), "received": 0}
+        entry["condition"] = found.get("if-match") or ("absent" if "if-none-match" in found else "")
+        try:
+            return self.answer(rule, method, start, headers, body, entry)
+        finally:
+            self.state.write_log(**entry, ms=round((time.monotonic() - began) * 1000, 1))
+
+    def answer(self, rule, method, start, headers, body, entry) -> bool:
+        kind = rule.kind if rule else ""
+        if kind == "reset":
+            self.client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return False
+        if kind == "stall":
+            time.sleep(rule.seconds)
+            return False
+        if kind in ("status", "error200", "late"):
+            held = b"".join(map(bytes, body))
+            if kind == "late":
+                threading.Thread(target=self.send_late, args=(rule.seconds, start, headers, held), daemon=True).start()
+            time.sleep(self.state.delay_s)
+            entry["status"] = 200 if kind == "error200" else rule.status
+            return self.made_up(entry["status"], method, error=True)
+        server = self.upstream()
+        server.sock.sendall(head_bytes(start, headers))
+        for piece in body:
+            server.sock.sendall(piece)
+        status_line, answer_headers = server.head()
+        while status_line.split(" ", 2)[1] == "100":
+            status_line, answer_headers = server.head()
+        time.sleep(self.state.delay_s + (rule.seconds if kind == "slow" else 0))
+        return self.relay(rule, method, server, status_line, answer_headers, entry)
+
+    def relay(self, rule, method, server, status_line, headers, entry) -> bool:
+        kind = rule.kind if rule else ""
+        status = entry["status"] = int(status_line.split(" ", 2)[1])
+        bodyless = method == "HEAD" or status in BODYLESS
+        pieces = iter(()) if bodyless else server.body(headers, until_close=True)
+        if kind in ("lost", "empty200", "garbage200"):
+            for _ in pieces:
+                pass
+            if kind == "lost":
+                return False
+            return self.made_up(200, method, error=False, garbage=kind == "garbage200")
+        if kind == "wrong_range":
+            headers = [(name, "bytes 7-8/9" if name.lower() == "content-range" else value) for name, value in headers]
+        self.client.sock.sendall(head_bytes(status_line, headers))
+        found = {name.lower(): value for name, value in headers}
+        half = int(found.get("content-length") or 0) // 2
+        for piece in pieces:
+            before = entry["received"]
+            entry["received"] += len(piece)
+            if kind == "flip" and before <= half < before + len(piece):
+                piece = bytearray(piece)
+                piece[half - before] ^= 0x10
+            if kind in ("truncate", "short") and entry["received"] > half:
+                self.client.sock.sendall(piece[: half - before])
+                time.sleep(rule.seconds if kind == "short" else 0)
+                self.drop_server()
+                return False
+            self.client.sock.sendall(piece)
+        if "close" in found.get("connection", "").lower() or ("content-length" not in found and not bodyless):
+            self.drop_server()
+            return "chunked" in found.get("transfer-encoding", "") and "close" not in found.get("connection", "")
+        return True
+
+    def made_up(self, status: int, method: str, *, error: bool, garbage: bool = False) -> bool:
+        body, extra = b"", ""
+        if error and method != "HEAD":
+            code = {
+                200: "InternalError",
+                404: "NoSuchKey",
+                409: "ConditionalRequestConflict",
+                412: "PreconditionFailed",
+                403: "AccessDenied",
+                503: "SlowDown",
+            }.get(status, "InternalError")
+            body = (
+                f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code>'
+                "<Message>made up by the proxy</Message><RequestId>0</RequestId></Error>"
+            ).encode()
+            extra = (
+                'ETag: "00000000000000000000000000000000"\r\nContent-Type: application/xml\r\n' if status == 200 else ""
+            )
+        elif garbage:
+            body = b"\x00\xff<<< not what was asked for"
+        head = f"HTTP/1.1 {status} Made-Up\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+        self.client.sock.sendall(head.encode() + body)
+        return True
+
+    def send_late(self, seconds: float, start: str, headers: list[tuple[str, str]], body: bytes) -> None:
+        time.sleep(seconds)
+        try:
+            wire = Wire(socket.create_connection(self.state.upstream, timeout=60))
+            wire.sock.sendall(head_bytes(start, headers) + body)
+            status_line, _ = wire.head()
+            wire.sock.close()
+        except (OSError, Closed):
+            return
+        self.state.write_log(method="LATE", path=start.split(" ")[1], status=int(status_line.split(" ")[1]))
+
+    def control(self, method: str, path: str, body: bytes) -> bool:
+        if path.endswith("/delay"):
+            self.state.delay_s = json.loads(body)["ms"] / 1000
+        elif method == "POST":
+            with self.state.lock:
+                self.state.rules = [Rule(**rule) for rule in json.loads(body)]
+        with self.state.lock:
+            answer = json.dumps([vars(rule) for rule in self.state.rules]).encode()
+        self.client.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+        return True
+
+
+def head_bytes(start: str, headers: list[tuple[str, str]]) -> bytes:
+    lines = [start, *(f"{name}: {value}" for name, value in headers)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def main(upstream: str, log_path: str) -> None:
+    host, _, port = upstream.rpartition(":")
+    state = State((host, int(port)), open(log_path, "a", encoding="utf-8"))  # noqa: SIM115 - for the process's life
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    print(listener.getsockname()[1], flush=True)
+    threading.Thread(target=accept_for_ever, args=(listener, state), daemon=True).start()
+    sys.stdin.read()  # until whoever started us is gone
+
+
+def accept_for_ever(listener: socket.socket, state: State) -> None:
+    while True:
+        client, _ = listener.accept()
+        threading.Thread(target=Connection(state, client).run, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,241 @@
+"""Real S3 servers in processes of their own, and the proxy in front of them, for tests.
+
+    with moto_server() as s3, store_proxy(s3, delay_ms=20) as proxy:
+        bucket_url = proxy.bucket_url("archive", prefix="cluster-a")     # the bucket exists
+        environment = s3.environment()                                   # credentials for a broker's process
+        proxy.faults(Fault("lost", method="PUT", match="manifest.json", times=1))
+        ranged = [r for r in proxy.requests() if r.method == "GET" and r.range]
+
+moto checks neither secrets nor checksums and is exact below 5 MiB only: keep segments ≤ 4 MiB. versitygw is the real
+one (`tests/support/get_versitygw.sh` installs it outside the repository); tests that need it are marked `peer` and skip
+where `find_versitygw` is None. Everything binds 127.0.0.1 and ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ACCESS_KEY = "thermocline-test"
+SECRET_KEY = "thermocline-secret"
+START_S = 30.0
+_MOTO = """
+import logging, sys
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server (or the proxy before one)."""
+
+    endpoint: str
+
+    def environment(self) -> dict[str, str]:
+        """What a process needs to talk to it: credentials by the usual chain, and no metadata service."""
+        return {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": "/dev/null",
+            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        }
+
+    def bucket_url(self, bucket: str, prefix: str = "") -> str:
+        """The URL of a bucket, which is created if it does not exist."""
+        client = self.client()
+        if bucket not in [found["Name"] for found in client.list_buckets()["Buckets"]]:
+            client.create_bucket(Bucket=bucket)
+        client.close()
+        return f"s3://{bucket}{'/' + prefix if prefix else ''}?endpoint={self.endpoint}&region=us-east-1"
+
+    def client(self):  # type: ignore[no-untyped-def]
+        """A plain boto3 client, for looking at (or damaging) the bucket behind the project's back."""
+        import boto3
+        from botocore.client import Config
+
+        return boto3.session.Session(ACCESS_KEY, SECRET_KEY, region_name="us-east-1").client(
+            "s3", endpoint_url=self.endpoint, config=Config(s3={"addressing_style": "path"})
+        )
+
+
+@contextmanager
+def moto_server() -> Iterator[S3Server]:
+    """moto in its own process."""
+    with _child([sys.executable, "-c", _MOTO], "moto") as port:
+        yield S3Server(f"http://127.0.0.1:{port}")
+
+
+def find_versitygw() -> str | None:
+    """The versitygw program: `$VERSITYGW`, the path, or where get_versitygw.sh put it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    places = (os.environ.get("VERSITYGW"), shutil.which("versitygw"), f"{cache}/thermocline-test/bin/versitygw")
+    return next((place for place in places if place and Path(place).is_file()), None)
+
+
+@contextmanager
+def versitygw_server(directory: str | None = None) -> Iterator[S3Server]:
+    """versitygw over a directory of the local file system (a temporary one by default)."""
+    program = find_versitygw()
+    assert program is not None, "versitygw is missing; run tests/support/get_versitygw.sh"
+    with tempfile.TemporaryDirectory() as temporary:
+        port = _free_port()
+        address = f"127.0.0.1:{port}"
+        options = ["--port", address, "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--keep-alive", "--quiet"]
+        process = subprocess.Popen(
+            [program, *options, "posix", directory or temporary], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            _wait_for_port(port, process)
+            yield S3Server(f"http://{address}")
+        finally:
+            _end(process)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One rule of the proxy; tests/support/s3_proxy.py describes the kinds."""
+
+    kind: str
+    method: str = ""
+    match: str = ""
+    after: int = 0
+    times: int = -1
+    status: int = 503
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class LoggedRequest:
+    """One request as the proxy saw it. `range` is the header, `sent` and `received` are the client's body bytes."""
+
+    method: str
+    bucket: str
+    key: str
+    query: str
+    range: str
+    condition: str
+    status: int
+    sent: int
+    received: int
+    fault: str
+    ms: float
+
+
+class StoreProxy(S3Server):
+    """A server behind the proxy: use its endpoint instead of the server's."""
+
+    def __init__(self, endpoint: str, log_path: str) -> None:
+        super().__init__(endpoint)
+        object.__setattr__(self, "_log_path", log_path)
+
+    def delay(self, ms: float) -> None:
+        """Wait so long before the first byte of each answer."""
+        self._control("POST", "delay", {"ms": ms})
+
+    def faults(self, *faults: Fault) -> None:
+        """Replace all rules; none heals."""
+        self._control("POST", "faults", [asdict(fault) for fault in faults])
+
+    def hits(self) -> list[int]:
+        """How often each of the current rules was applied."""
+        return [rule["hits"] for rule in self._control("GET", "faults", None)]
+
+    def requests(self) -> list[LoggedRequest]:
+        """Every request since the start or the last `forget`, as their answers ended."""
+        found = []
+        with open(self._log_path, encoding="utf-8") as log:  # type: ignore[attr-defined]
+            for line in log:
+                entry = json.loads(line)
+                path, _, query = entry.pop("path").partition("?")
+                bucket, _, key = unquote(path).lstrip("/").partition("/")
+                missing = {"range": "", "condition": "", "sent": 0, "received": 0, "fault": "", "ms": 0.0}
+                found.append(LoggedRequest(bucket=bucket, key=key, query=query, **(missing | entry)))
+        return found
+
+    def forget(self) -> None:
+        """Empty the log."""
+        os.truncate(self._log_path, 0)  # type: ignore[attr-defined]
+
+    def _control(self, method: str, what: str, content: object) -> list[dict[str, int]]:
+        connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=10)
+        try:
+            connection.request(method, f"/__proxy__/{what}", json.dumps(content))
+            return json.loads(connection.getresponse().read())  # type: ignore[no-any-return]
+        finally:
+            connection.close()
+
+
+@contextmanager
+def store_proxy(server: S3Server, delay_ms: float = 0) -> Iterator[StoreProxy]:
+    """The proxy in its own process, in front of `server`."""
+    program = str(Path(__file__).with_name("s3_proxy.py"))
+    with tempfile.TemporaryDirectory() as directory:
+        log_path = f"{directory}/requests.jsonl"
+        Path(log_path).touch()
+        with _child([sys.executable, program, urlsplit(server.endpoint).netloc, log_path], "proxy") as port:
+            proxy = StoreProxy(f"http://127.0.0.1:{port}", log_path)
+            proxy.delay(delay_ms)
+            yield proxy
+
+
+@contextmanager
+def _child(command: list[str], name: str) -> Iterator[int]:
+    """A program that prints its port and ends when its standard input closes (so also when we die)."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.strip().isdigit(), f"{name} did not start: {line!r}"
+        _wait_for_port(int(line), process)
+        yield int(line)
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(5)
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _wait_for_port(port: int, process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert process.poll() is None, f"the server on port {port} ended with {process.returncode}"
+            assert time.monotonic() < deadline, f"nothing listens on port {port}"
+            time.sleep(0.02)
