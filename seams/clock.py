@@ -24,6 +24,10 @@ class Clock(Protocol):
         """Seconds that never go back and run on through sleep: tells that a lease may have passed unnoticed."""
         ...
 
+    def boot_id(self) -> str:
+        """Names this run of the machine: another one means that the page cache of the last one is gone."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -36,3 +40,7 @@ class SystemClock:
 
     def boottime_s(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def boot_id(self) -> str:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()

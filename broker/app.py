@@ -1,0 +1,403 @@
+"""One broker, wired: from a configuration and the seams to a service, and down again.
+
+Owns the order of starting and stopping. Always true: nothing is served before this process's epoch is committed to
+`cluster.json`; the clean-shutdown marker is written after every log is flushed and closed, and the lease is released
+last; the simulation starts this very wiring with other seams. Must not know command lines or signals: `stop` is an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, TypeVar
+
+from coldstore.probe import StoreRefused, probe, race
+from hotstore.data_dir import DataDir
+from tiering.residency import Residency
+from tiering.service import TierService
+from tiering.tier_config import TierLimits
+
+from broker.config.resolve import BrokerConfig
+from broker.context import Context
+from broker.controller.admission import DirectoryIdentity, Verdict
+from broker.controller.controller import Controller
+from broker.controller.gate import Gate
+from broker.controller.membership import Joined, Membership, Refused, Station
+from broker.dispatcher import BrokerDispatcher
+from broker.groups.coordinator import GroupCoordinator
+from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.image import Topic
+from broker.net.limits import NetLimits
+from broker.net.server import Server
+from broker.observe.http import HttpServer
+from broker.observe.metrics import BrokerMetrics
+from broker.observe.status import Health
+from broker.partition.host import Host, Start
+from broker.partition.offsets_topic import OffsetsTopic
+from broker.partition.registry import Registry
+from broker.partition.throttle import Throttle
+from coldstore.object_store import ObjectStore
+from coldstore.root import NewerFormat
+from coldstore.stores.metered import MeteredStore
+from coldstore.url import open_store, parse_bucket_url
+from hotstore.errors import DataDirLocked
+from logformat.errors import Corrupt, Retryable, StorageFailed
+from seams.crash_points import reach
+from seams.tasks import Tasks, supervise
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PURGE_RETRY_MAX_S: Final = 300.0
+
+
+class Exit(IntEnum):
+    """Exit codes of `serve` (cli.md)."""
+
+    CLEAN = 0
+    FAILED = 1
+    REFUSED = 3
+    STORAGE_FAILED = 4
+
+
+StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
+
+
+async def run(
+    config: BrokerConfig,
+    world: World,
+    stop: asyncio.Event,
+    announce: Callable[[str], None],
+    *,
+    open_bucket: StoreOpener | None = None,
+) -> int:
+    """Serve until `stop` is set or the broker must end by itself; returns the exit code. `announce` gets the ready line."""
+    broker = Broker(config, world, open_bucket or open_configured_bucket)
+    try:
+        await broker.start(stop)
+        if not stop.is_set():
+            announce(broker.ready_line())
+            await broker.serve(stop)
+    except (Refused, DataDirLocked, StoreRefused, NewerFormat) as refused:
+        log.error("refused to serve: %s", refused)
+        return Exit.REFUSED
+    except (StorageFailed, Corrupt, OSError) as failed:
+        log.error("storage failed: %s", failed)
+        return Exit.STORAGE_FAILED
+    finally:
+        await broker.close()
+    return broker.exit_code
+
+
+def open_configured_bucket(config: BrokerConfig, world: World) -> ObjectStore:
+    """The store that `thermocline.bucket` names."""
+    return open_store(parse_bucket_url(config.bucket_url), world)
+
+
+@dataclass(slots=True)
+class _Rooms:
+    """What exists so far; closing goes through it backwards."""
+
+    data_dir: DataDir | None = None
+    store: ObjectStore | None = None
+    membership: Membership | None = None
+    tiers: TierService | None = None
+    host: Host | None = None
+    offsets: OffsetsTopic | None = None
+    groups: GroupCoordinator | None = None
+    server: Server | None = None
+    http: HttpServer | None = None
+
+
+class Broker:
+    """One broker process's wiring. Start once, serve, close once."""
+
+    def __init__(self, config: BrokerConfig, world: World, open_bucket: StoreOpener) -> None:
+        self._config = config
+        self._world = world
+        self._open_bucket = open_bucket
+        self._rooms = _Rooms()
+        self._tasks = Tasks(self._report)
+        self._superseded = asyncio.Event()
+        self._clean_stop = False
+        self._cluster_id = ""
+        self.health = Health()
+        self.metrics = BrokerMetrics()
+        self.exit_code: int = Exit.CLEAN
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    async def start(self, stop: asyncio.Event) -> None:
+        """Come up to the point where clients are answered; returns early when `stop` is set while waiting."""
+        rooms, world, config = self._rooms, self._world, self._config
+        self.health.starting("opening the data directory")
+        rooms.data_dir = data_dir = await world.workers.run(DataDir.open, world.disk, config.data_dir)
+        rooms.store = store = MeteredStore(self._open_bucket(config, world), world.clock)
+        verify_by_head = await self._until(stop, self._probe(store))
+        if verify_by_head is None:
+            return
+        cluster = ClusterStore(store, world.rng, world.clock)
+        rooms.membership = membership = Membership(
+            store, cluster, world, lease_s=config.lease_ms / 1000, interval_s=config.lease_interval_ms / 1000
+        )
+        self.health.starting("waiting for the right to serve the bucket")
+        joined = await self._until(stop, membership.join(self._identity(data_dir), self._station()))
+        if joined is None:
+            return
+        await self._settle(data_dir, joined)
+        self._tasks.spawn("membership", supervise("membership", self._keep, world.rng, self._report))
+        await self._until(stop, self._open(data_dir, store, cluster, joined, verify_by_head=verify_by_head))
+
+    async def _probe(self, store: ObjectStore) -> bool:
+        """Try the store's conditional writes until it answers. StoreRefused: it gets them wrong (C23)."""
+        wait_s = 0.2
+        while True:
+            self.health.starting("probing the bucket")
+            try:
+                report = await probe(store, self._world.rng)
+                report.require()
+                if await ClusterStore(store, self._world.rng, self._world.clock).load() is None:
+                    await race(
+                        store, self._world.rng
+                    )  # once, before the bucket is formatted: a probe alone is not proof
+                return report.verifies_by_head
+            except Retryable as failure:
+                self.health.starting(f"the bucket does not answer: {failure}")
+                log.warning("not ready: the bucket does not answer (%s); trying again in %.1f s", failure, wait_s)
+            await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
+            wait_s = min(wait_s * 2, 10.0)
+
+    async def _settle(self, data_dir: DataDir, joined: Joined) -> None:
+        """Write what joining settled into `meta.properties`."""
+        identity = joined.identity
+        assert identity.cluster_id is not None and identity.directory_id is not None
+        self._cluster_id = identity.cluster_id
+        if joined.verdict is not Verdict.RESUME:
+            await self._world.workers.run(
+                data_dir.format, identity.cluster_id, self._config.node_id, identity.directory_id
+            )
+
+    async def _open(
+        self, data_dir: DataDir, store: ObjectStore, cluster: ClusterStore, joined: Joined, *, verify_by_head: bool
+    ) -> None:
+        rooms, world, config = self._rooms, self._world, self._config
+        start = await world.workers.run(self._read_start, data_dir)
+        registry, residency = Registry(), Residency(world.workers)
+        rooms.tiers = tiers = TierService(
+            store,
+            world,
+            data_dir,
+            self._tasks,
+            _tier_limits(config, verify_by_head=verify_by_head),
+            report=self._report,
+            on_fenced=self._fenced,
+            residency=residency,
+        )
+        controller = Controller(cluster, joined.image, self._cluster_id, config, world.rng, self._purge_later)
+        rooms.host = host = Host(
+            config, world, data_dir, registry, tiers, self._tasks, start, joined.node_epoch, self._report
+        )
+        controller.host = host
+        await tiers.start()
+        self.health.starting("opening logs")
+        await asyncio.gather(*(host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()))
+        for topic in controller.image.deleted.values():
+            self._purge_later(topic)
+        rooms.offsets = offsets = OffsetsTopic(controller, registry, config)
+        rooms.groups = groups = GroupCoordinator(offsets, world.clock, world.rng, config.groups, self._tasks)
+        await groups.start()
+        self._controller = controller
+        context = Context(
+            config=config,
+            world=world,
+            registry=registry,
+            throttle=Throttle(self._tasks),
+            residency=residency,
+            controller=controller,
+            groups=groups,
+            gate=self._gate,
+            metrics=self.metrics,
+            advertised=(config.advertised_host, config.advertised_port or config.listen_port),
+        )
+        await self._listen(context)
+
+    async def _listen(self, context: Context) -> None:
+        config = self._config
+        dispatcher = BrokerDispatcher(self._tasks)
+        self._rooms.server = server = Server(
+            self._world.net, dispatcher, _net_limits(config), self._report, name=config.listener_name
+        )
+        dispatcher.context = context  # the port is not known yet; the first connection comes after this turn
+        await server.start(config.listen_host, config.listen_port)
+        host, port = server.address
+        advertised = (config.advertised_host or host, config.advertised_port or port)
+        dispatcher.context = replace(context, advertised=advertised)
+        self._address = (host, port)
+        if config.http_host is not None:
+            self._rooms.http = HttpServer(self, dispatcher.context)
+            await self._rooms.http.start(config.http_host, config.http_port)
+        self.health.ready()
+
+    def _read_start(self, data_dir: DataDir) -> Start:
+        clean = data_dir.take_clean_marker()
+        return Start(
+            clean=clean,
+            machine_restarted=data_dir.note_boot(self._world.clock.boot_id()),
+            recovery_points=data_dir.read_recovery_points(),
+            log_starts=data_dir.read_log_starts(),
+        )
+
+    def _identity(self, data_dir: DataDir) -> DirectoryIdentity:
+        meta = data_dir.meta
+        if meta is None:
+            return DirectoryIdentity(None, None, None, data_dir.has_logs())
+        return DirectoryIdentity(meta.cluster_id, meta.node_id, meta.directory_id, data_dir.has_logs())
+
+    def _station(self) -> Station:
+        config = self._config
+        return Station(
+            config.node_id, config.advertised_host, config.advertised_port or config.listen_port, config.take_over
+        )
+
+    # -- serving ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _gate(self) -> Gate:
+        assert self._rooms.membership is not None
+        return self._rooms.membership.gate
+
+    def ready_line(self) -> str:
+        """The one line scripts wait for (cli.md)."""
+        http = self._rooms.http
+        where = "-" if http is None else "{}:{}".format(*http.address)
+        assert self._rooms.store is not None
+        return (
+            f"ready kafka={self._address[0]}:{self._address[1]} http={where} node={self._config.node_id} "
+            f"cluster={self._cluster_id} data={self._config.data_dir} bucket={self._rooms.store.url}"
+        )
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Wait until told to stop, or until another broker serves the bucket."""
+        await self._until(stop, self._superseded.wait())
+        self._clean_stop = not self._superseded.is_set()
+
+    async def _keep(self) -> None:
+        assert self._rooms.membership is not None
+        await self._rooms.membership.keep()
+        by = self._gate.superseded_by
+        log.error("superseded by %s: answering nothing more, exiting", by)
+        self.exit_code = Exit.REFUSED
+        self._superseded.set()
+
+    def _fenced(self, why: str) -> None:
+        """A partition's root carries a higher epoch: this process was superseded."""
+        self._gate.shut(why)
+
+    async def _until(self, stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+        """The result of `work`, or None when `stop` was set (or this broker superseded) first."""
+        task = self._tasks.spawn("start", _awaited(work))
+        halts = [self._tasks.spawn("stop", stop.wait()), self._tasks.spawn("superseded", self._superseded.wait())]
+        try:
+            await asyncio.wait([task, *halts], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for waiting in (task, *halts):
+                waiting.cancel()
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        """Where failures of background work go: the log, a counter, and `/healthz`."""
+        self.metrics.unexpected_errors += 1
+        self.health.failed(name, failure)
+        log.error("%s failed: %s", name, failure, exc_info=failure)
+
+    def _purge_later(self, topic: Topic) -> None:
+        async def purge() -> None:
+            await self._controller.purge(topic)
+
+        name = f"purge {topic.name}"
+        work = supervise(name, purge, self._world.rng, self._report, backoff_max_s=_PURGE_RETRY_MAX_S)
+        self._tasks.spawn(name, work)
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Down again: cleanly when `stop` asked for it, at once when superseded or failed."""
+        rooms = self._rooms
+        self.health.starting("stopping")
+        if rooms.server is not None:
+            await rooms.server.stop()
+        if rooms.groups is not None:
+            await rooms.groups.close()
+        if self._clean_stop:
+            await self._hand_over()
+        elif rooms.host is not None:
+            await rooms.host.close(clean=False)
+        if rooms.tiers is not None:
+            await rooms.tiers.close()
+        if rooms.http is not None:
+            await rooms.http.close()
+        await self._tasks.close()
+        if self._clean_stop and rooms.membership is not None:
+            # Last of all: the next broker may start the moment it reads this.
+            await rooms.membership.release()
+        if rooms.store is not None:
+            await rooms.store.close()
+        if rooms.data_dir is not None:
+            rooms.data_dir.close()
+
+    async def _hand_over(self) -> None:
+        """Leave disk and bucket so that the next start needs no recovery."""
+        rooms, workers = self._rooms, self._world.workers
+        assert rooms.tiers is not None and rooms.host is not None and rooms.data_dir is not None
+        if rooms.offsets is not None and rooms.groups is not None:
+            await rooms.offsets.write_snapshots(rooms.groups, force=True)
+        if self._config.seal_on_shutdown:
+            await rooms.tiers.seal_all(None)
+            reach("shutdown.sealed")
+        await rooms.host.close(clean=True)
+        await workers.run(rooms.host.write_checkpoints)
+        await workers.run(rooms.data_dir.mark_clean)
+        reach("shutdown.marked")
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _net_limits(config: BrokerConfig) -> NetLimits:
+    return NetLimits(
+        request_bytes_max=config.request_bytes_max,
+        idle_ms_max=config.connection_idle_ms_max,
+        frame_ms_max=config.frame_timeout_ms,
+        connections_max=config.connections_max,
+        connections_per_ip_max=config.connections_per_ip_max,
+        connections_per_s_max=config.connection_creation_rate_max,
+        drain_ms_max=config.shutdown_timeout_ms,
+    )
+
+
+def _tier_limits(config: BrokerConfig, *, verify_by_head: bool) -> TierLimits:
+    return TierLimits(
+        copy_partitions_max=config.copy_partitions_max,
+        copy_backoff_ms=config.copy_backoff_ms,
+        copy_backoff_ms_max=config.copy_backoff_ms_max,
+        copy_backoff_jitter=config.copy_backoff_jitter,
+        interval_ms_max=config.tiering_interval_ms_max,
+        retention_check_interval_ms=config.retention_check_interval_ms,
+        gc_grace_ms=config.gc_grace_ms,
+        reservation_offsets=config.reservation_offsets,
+        local_bytes_max=config.local_bytes_max,
+        local_space_ratio_max=config.local_space_ratio_max,
+        cold_reads_max=config.cold_reads_max,
+        cold_reads_waiting_max=config.cold_reads_waiting_max,
+        prefetch_bytes=config.prefetch_bytes,
+        cache_bytes_max=config.cache_bytes_max,
+        store_timeout_s=config.store_timeout_ms / 1000,
+        upload_timeout_s=config.store_upload_timeout_ms / 1000,
+        verify_by_head=verify_by_head,
+    )

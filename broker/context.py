@@ -1,0 +1,45 @@
+"""What a handler may reach: the broker's rooms in one value, passed to every handler.
+
+Owns nothing; it only names the doors. Must not hold state of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiering.residency import Residency
+
+from broker.config.resolve import BrokerConfig
+from broker.controller.controller import Controller
+from broker.controller.gate import Gate
+from broker.groups.coordinator import GroupCoordinator
+from broker.net.dispatch import Peer
+from broker.observe.metrics import BrokerMetrics
+from broker.partition.registry import Registry
+from broker.partition.throttle import Throttle
+from seams.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The rooms of one broker. `advertised`: the host and port clients are told."""
+
+    config: BrokerConfig
+    world: World
+    registry: Registry
+    throttle: Throttle
+    residency: Residency
+    controller: Controller
+    groups: GroupCoordinator
+    gate: Gate
+    metrics: BrokerMetrics
+    advertised: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request's envelope: who asks, and in which version of the API."""
+
+    version: int
+    peer: Peer
+    client_id: str

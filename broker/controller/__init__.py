@@ -1,0 +1,1 @@
+"""Who decides for the cluster, and who may serve a bucket at all."""

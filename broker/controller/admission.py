@@ -1,0 +1,126 @@
+"""Who may serve a bucket: a pure decision (design 1, scenario C31).
+
+Owns the rule table. Always true: a data directory that another one replaced is refused for ever; an empty one takes a
+bucket over only when the lease stood still, was released, or the operator gave his word. Must not know how identities and
+leases are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class LeaseSight(Enum):
+    """What watching `lease.json` has shown so far."""
+
+    WATCHING = "watching"  # not yet watched over a whole lease by successful polls
+    STILL = "still"  # the counter stood still over a whole lease, or there is no lease
+    RELEASED = "released"
+    MOVING = "moving"  # it still moved after two leases
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryIdentity:
+    """`meta.properties` of the data directory, None fields where it was never formatted."""
+
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+    has_logs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BucketIdentity:
+    """`cluster.json`: its cluster, and for each node the directory id it last served from."""
+
+    cluster_id: str
+    directories: dict[int, str]
+
+
+class Verdict(Enum):
+    """What to do at start."""
+
+    FORMAT = "format"  # both are new
+    RESUME = "resume"  # our own bucket: a new incarnation at once
+    TAKE_OVER = "take over"  # a new directory replaces the lost one
+    WAIT = "wait"  # keep watching the lease
+    REFUSE = "refuse"  # exit 3 with the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The verdict, and why, in words an operator can act on."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+def admit(
+    directory: DirectoryIdentity,
+    bucket: BucketIdentity | None,
+    node_id: int,
+    lease: LeaseSight,
+    *,
+    take_over: bool = False,
+) -> Admission:
+    """Decide whether the broker with `directory` may serve `bucket` as `node_id`."""
+    if directory.node_id is not None and directory.node_id != node_id:
+        return _refuse(
+            f"this data directory belongs to node {directory.node_id}, not {node_id}: start with "
+            f"--node-id {directory.node_id}, or give node {node_id} a directory of its own"
+        )
+    if bucket is None:
+        if directory.has_logs:
+            return _refuse(
+                "this data directory has logs, but the bucket has no cluster.json: it is not the bucket they were "
+                "written with. Point --bucket at the right one; an empty bucket needs an empty data directory"
+            )
+        return Admission(Verdict.FORMAT, "new data directory and new bucket")
+    served_from = bucket.directories.get(node_id)
+    if directory.cluster_id is not None:
+        return _formatted(directory, bucket, served_from, take_over=take_over)
+    if directory.has_logs:
+        return _refuse("the data directory has logs but no meta.properties: restore that file, or use an empty one")
+    if served_from is None and bucket.directories:
+        others = ", ".join(str(node) for node in sorted(bucket.directories))
+        return _refuse(f"the bucket belongs to a cluster of node {others}; several brokers are not served yet")
+    return _replacement(lease, take_over=take_over)
+
+
+def _formatted(
+    directory: DirectoryIdentity, bucket: BucketIdentity, served_from: str | None, *, take_over: bool
+) -> Admission:
+    if directory.cluster_id != bucket.cluster_id:
+        return _refuse(
+            f"the data directory belongs to cluster {directory.cluster_id}, the bucket to {bucket.cluster_id}: "
+            "one of --data-dir and --bucket is wrong"
+        )
+    if served_from == directory.directory_id:
+        return Admission(Verdict.RESUME, "same directory as before")
+    hint = "--take-over needs an empty data directory" if take_over else "start with an empty one to replace it in turn"
+    return _refuse(
+        f"another broker has replaced this data directory (it serves from directory id {served_from}): "
+        f"what lies here is a past this log no longer has; {hint}"
+    )
+
+
+def _replacement(lease: LeaseSight, *, take_over: bool) -> Admission:
+    if take_over:
+        return Admission(Verdict.TAKE_OVER, "the operator's word (--take-over) that the last broker is dead")
+    match lease:
+        case LeaseSight.RELEASED:
+            return Admission(Verdict.TAKE_OVER, "the last broker stopped cleanly and released its lease")
+        case LeaseSight.STILL:
+            return Admission(Verdict.TAKE_OVER, "the last broker's lease stood still for a whole lease")
+        case LeaseSight.MOVING:
+            return _refuse(
+                "another broker serves this bucket: its lease still moves. Stop it first (a clean stop releases the "
+                "lease at once); --take-over only if you know that it is dead"
+            )
+        case LeaseSight.WATCHING:
+            return Admission(Verdict.WAIT, "watching the lease of the broker that last served this bucket")
+
+
+def _refuse(reason: str) -> Admission:
+    return Admission(Verdict.REFUSE, reason)

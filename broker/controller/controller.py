@@ -1,0 +1,195 @@
+"""The controller: what may change in the cluster, in which order.
+
+Owns topics, their configs and producer-id blocks, as decisions committed to `cluster.json`. Always true: a change is
+committed before anything acts on it; every partition has its root and first offset reservation before its topic is
+visible (design 6); a deleted topic's name is free at once, its bytes go afterwards and are remembered until they have
+(C9: a topic created again under the name is another id). Must not know Kafka's requests, files or objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from broker.config.resolve import BrokerConfig
+from broker.config.topic_changes import configs_at_creation
+from broker.config.topics import check_topic_name
+from broker.errors import ApiError
+from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.records import (
+    MetadataRecord,
+    PartitionsAdded,
+    ProducerIdsReserved,
+    TopicConfigsSet,
+    TopicCreated,
+    TopicDeleted,
+    TopicPurged,
+)
+from broker.wire.errors import ErrorCode
+from seams.crash_points import reach
+from seams.rng import Rng
+
+log = logging.getLogger(__name__)
+
+PRODUCER_ID_BLOCK: Final = 1000  # Kafka's ProducerIdsBlock
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
+
+
+class PartitionHost(Protocol):
+    """Who turns a topic in the image into partitions that serve, and back."""
+
+    async def open_topic(self, topic: Topic, first_partition: int) -> None:
+        """Give partitions from `first_partition` on their roots, reservations and logs, then make them visible."""
+        ...
+
+    def reconfigure(self, topic: Topic) -> None: ...
+    async def withdraw(self, topic: Topic) -> None:
+        """Stop serving a topic's partitions; nothing is removed yet."""
+        ...
+
+    async def purge(self, topic: Topic) -> None:
+        """Remove its files and its objects; raises when something could not be removed."""
+        ...
+
+
+class Controller:
+    """Changes to the cluster, one at a time."""
+
+    def __init__(
+        self,
+        cluster: ClusterStore,
+        image: ClusterImage,
+        cluster_id: str,
+        config: BrokerConfig,
+        rng: Rng,
+        purge_later: Callable[[Topic], None],
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._rng = rng
+        self._purge_later = purge_later
+        self._changes = asyncio.Lock()
+        self._producer_ids = range(0)
+        self._producer_ids_lock = asyncio.Lock()
+        self.image = image
+        self.cluster_id = cluster_id
+        self.host: PartitionHost | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self._cluster.epoch
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str | None],
+        *,
+        internal: bool = False,
+        validate_only: bool = False,
+    ) -> Topic:
+        """Create a topic and open its partitions. ApiError names what is wrong with the request."""
+        check_topic_name(name)
+        if not 0 < partitions <= PARTITIONS_PER_TOPIC_MAX:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {PARTITIONS_PER_TOPIC_MAX}"
+            )
+        kept = configs_at_creation(self._config, configs, internal=internal)
+        async with self._changes:
+            self._check_free(name)
+            topic = Topic(str(self._rng.uuid()), name, partitions, kept, internal)
+            if validate_only:
+                return topic
+            await self._commit(TopicCreated(topic.topic_id, name, partitions, topic.configs, internal))
+            reach("topic.committed")
+            await self._require_host().open_topic(topic, 0)
+        log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, partitions)
+        return topic
+
+    def _check_free(self, name: str) -> None:
+        for topic in self.image.topics.values():
+            if topic.name == name:
+                raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+            # Kafka refuses these because its metric names map both to one; so do our directory-independent tools.
+            if topic.name.replace(".", "_") == name.replace(".", "_"):
+                raise ApiError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {topic.name!r} ('.' and '_')"
+                )
+
+    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
+        """Let a topic have `count` partitions in all."""
+        async with self._changes:
+            topic = self.topic(name)
+            if count <= topic.partitions:
+                raise ApiError(
+                    ErrorCode.INVALID_PARTITIONS, f"topic {name!r} has {topic.partitions} partitions, {count} asked for"
+                )
+            if count > PARTITIONS_PER_TOPIC_MAX:
+                raise ApiError(ErrorCode.INVALID_PARTITIONS, f"at most {PARTITIONS_PER_TOPIC_MAX} partitions a topic")
+            if validate_only:
+                return
+            await self._commit(PartitionsAdded(topic.topic_id, count))
+            await self._require_host().open_topic(self.topic(name), topic.partitions)
+
+    async def set_configs(
+        self,
+        name: str,
+        change: Callable[[Topic], Mapping[str, str]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Replace a topic's explicit overrides by what `change`, which judges them, makes of the topic."""
+        async with self._changes:
+            topic = self.topic(name)
+            configs = dict(change(topic))
+            if validate_only or configs == topic.configs:
+                return
+            await self._commit(TopicConfigsSet(topic.topic_id, configs))
+            self._require_host().reconfigure(self.topic(name))
+
+    async def delete_topic(self, name: str) -> Topic:
+        """Free the name and stop serving; files and objects follow in the background, remembered until they are gone."""
+        async with self._changes:
+            topic = self.topic(name)
+            if topic.internal:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is internal and cannot be deleted")
+            await self._commit(TopicDeleted(topic.topic_id))
+            reach("topic.deleted")
+            await self._require_host().withdraw(topic)
+        log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
+        self._purge_later(topic)
+        return topic
+
+    async def purge(self, topic: Topic) -> None:
+        """Remove what a deleted topic left, then forget it."""
+        await self._require_host().purge(topic)
+        async with self._changes:
+            await self._commit(TopicPurged(topic.topic_id))
+
+    async def next_producer_id(self) -> int:
+        """A producer id never given before: blocks are reserved by compare-and-set before use (C7)."""
+        async with self._producer_ids_lock:
+            if not self._producer_ids:
+                async with self._changes:
+                    first = self.image.producer_ids_end
+                    await self._commit(ProducerIdsReserved(first + PRODUCER_ID_BLOCK))
+                self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
+            given, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+            return given
+
+    def topic(self, name: str) -> Topic:
+        """ApiError UNKNOWN_TOPIC_OR_PARTITION when there is none of this name."""
+        topic = self.image.topic_named(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic
+
+    async def _commit(self, *records: MetadataRecord) -> None:
+        self.image = await self._cluster.commit(records)
+
+    def _require_host(self) -> PartitionHost:
+        assert self.host is not None, "the controller serves only after its host is wired"
+        return self.host

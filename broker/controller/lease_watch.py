@@ -1,0 +1,56 @@
+"""What a watcher may conclude from polling `lease.json`: a pure machine.
+
+Owns the rule "the counter stood still over a whole lease of *successful* polls, by my own monotonic clock" (C19: after an
+outage everyone would think so). Always true: failed polls prove nothing; a released lease is free at once. Must not know
+the store.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from broker.controller.admission import LeaseSight
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Content of `lease.json`. `counter` is bumped by the active controller; `released` is its last act of a clean stop."""
+
+    controller_epoch: int
+    incarnation: str
+    counter: int
+    released: bool = False
+
+
+class LeaseWatch:
+    """Feed it every successful poll; `sight` says what is known. `lease_s`: length of a lease in seconds."""
+
+    __slots__ = ("_last", "_lease_s", "_moved_at", "_polled_at", "_started_at", "sight")
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._last: Lease | None = None
+        self._started_at: float | None = None
+        self._moved_at = 0.0
+        self._polled_at = 0.0
+        self.sight = LeaseSight.WATCHING
+
+    def polled(self, lease: Lease | None, now_s: float) -> LeaseSight:
+        """A poll succeeded at monotonic `now_s` and read `lease` (None: there is none)."""
+        if self._started_at is None:
+            self._started_at = self._moved_at = self._polled_at = now_s
+            self._last = lease
+        # A gap between polls longer than a lease means we slept: what we saw before it says nothing about now.
+        slept = now_s - self._polled_at > self._lease_s
+        self._polled_at = now_s
+        if lease != self._last or slept:
+            self._moved_at = now_s
+        self._last = lease
+        if lease is not None and lease.released:
+            self.sight = LeaseSight.RELEASED
+        elif now_s - self._moved_at >= self._lease_s:
+            self.sight = LeaseSight.STILL
+        elif now_s - self._started_at >= 2 * self._lease_s:
+            self.sight = LeaseSight.MOVING
+        else:
+            self.sight = LeaseSight.WATCHING
+        return self.sight

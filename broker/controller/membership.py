@@ -1,0 +1,190 @@
+"""Joining a bucket, keeping the lease, and noticing that somebody else serves it now.
+
+Owns this process's place in the cluster: the shell around `admission`, `lease_watch` and `gate`. Always true: nothing is
+served before the epoch is committed to `cluster.json`; the lease is written only by compare-and-set and released as the
+last act; a store that is away stops nothing but decisions (design 1). Must not know topics or partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from broker.controller.admission import Admission, BucketIdentity, DirectoryIdentity, LeaseSight, Verdict, admit
+from broker.controller.gate import Gate
+from broker.controller.lease_watch import Lease, LeaseWatch
+from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import NodeStarted
+from coldstore.keys import lease_key
+from coldstore.object_store import ObjectStore
+from coldstore.root import RootStore
+from logformat.errors import Fenced, InvalidRequest, Retryable
+from logformat.values import uuid_text
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+_TICK_S: Final = 1.0  # how often the gate's clock is looked at when no request does it
+_RETRY_MAX_S: Final = 10.0
+
+
+class Refused(InvalidRequest):
+    """This broker may not serve this bucket: exit 3 with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What joining settled. `identity` is what `meta.properties` must say; `verdict` how it came about."""
+
+    identity: DirectoryIdentity
+    image: ClusterImage
+    node_epoch: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """Who we are to the cluster: node id, advertised address, and the operator's word about a dead predecessor."""
+
+    node_id: int
+    host: str
+    port: int
+    take_over: bool
+
+
+class Membership:
+    """One process's life in one cluster. `lease_s` / `interval_s`: a lease, and how often it is bumped and polled."""
+
+    def __init__(
+        self, store: ObjectStore, cluster: ClusterStore, world: World, *, lease_s: float, interval_s: float
+    ) -> None:
+        self._cluster = cluster
+        self._world = world
+        self._lease_s = lease_s
+        self._interval_s = interval_s
+        self._lease: RootStore[Lease] = RootStore(
+            store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
+        )
+        self.incarnation = world.rng.uuid().hex
+        self.gate = Gate(world.clock.boottime_s, lease_s)
+        self.store_failure: str | None = None  # why the last poll failed, for /readyz and `tier status`
+
+    async def join(self, directory: DirectoryIdentity, station: Station) -> Joined:
+        """Wait until this broker may serve the bucket, then commit its epoch. Raises Refused.
+
+        A store that does not answer is waited for, saying why; the caller decides how long.
+        """
+        watch = LeaseWatch(self._lease_s)
+        wait_s = 0.2
+        while True:
+            try:
+                joined = await self._try_join(directory, station, watch)
+            except Retryable as failure:
+                self.store_failure = str(failure)
+                log.warning("not ready: the bucket does not answer (%s); trying again in %.1f s", failure, wait_s)
+                await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
+                wait_s = min(wait_s * 2, _RETRY_MAX_S)
+                continue
+            except Fenced:
+                log.info("another broker committed to cluster.json at the same moment; looking again")
+                continue
+            self.store_failure = None
+            if joined is not None:
+                return joined
+            wait_s = 0.2
+            await asyncio.sleep(min(self._interval_s, self._lease_s / 4))
+
+    async def _try_join(self, directory: DirectoryIdentity, station: Station, watch: LeaseWatch) -> Joined | None:
+        found = await self._cluster.load()
+        bucket = None
+        sight = LeaseSight.STILL
+        if found is not None:
+            bucket = BucketIdentity(found[0], {node.node_id: node.directory_id for node in found[1].nodes.values()})
+            before_read = self._world.clock.monotonic_s()
+            lease = await self._lease.load()
+            known = self._cluster.known
+            if lease is not None and known is not None and lease.content.controller_epoch < known.epoch:
+                lease = None  # an older controller's: neither its counter nor its release says anything (C19)
+            sight = watch.polled(None if lease is None else lease.content, before_read)
+        admission = admit(directory, bucket, station.node_id, sight, take_over=station.take_over)
+        match admission.verdict:
+            case Verdict.REFUSE:
+                raise Refused(admission.reason)
+            case Verdict.WAIT:
+                log.info("waiting up to %.0f s: %s", 2 * self._lease_s, admission.reason)
+                return None
+            case _:
+                return await self._enter(directory, bucket, station, admission)
+
+    async def _enter(
+        self, directory: DirectoryIdentity, bucket: BucketIdentity | None, station: Station, admission: Admission
+    ) -> Joined:
+        rng = self._world.rng
+        cluster_id = bucket.cluster_id if bucket is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
+        directory_id = directory.directory_id or uuid_text(rng.uuid().bytes)
+        image = await self._cluster.claim(
+            cluster_id,
+            NodeStarted(station.node_id, directory_id, self.incarnation, station.host, station.port),
+        )
+        log.info("controller epoch %d: %s", self._cluster.epoch, admission.reason)
+        identity = DirectoryIdentity(cluster_id, station.node_id, directory_id, directory.has_logs)
+        return Joined(identity, image, image.nodes[station.node_id].epoch, admission.verdict)
+
+    async def keep(self) -> None:
+        """Bump the lease and poll `cluster.json` every interval; returns when this broker was superseded."""
+        due = 0.0
+        while self.gate.superseded_by is None:
+            paused = not self.gate.is_open()
+            now = self._world.clock.monotonic_s()
+            if paused or now >= due:
+                due = now + self._interval_s
+                await self._poll(paused=paused)
+            await asyncio.sleep(min(_TICK_S, self._interval_s))
+
+    async def _poll(self, *, paused: bool) -> None:
+        try:
+            async with asyncio.timeout(self._interval_s * 2):
+                by = await self._cluster.superseded_by()
+                if by is None:
+                    if paused:
+                        log.warning("the clock jumped by more than a lease; still in charge, serving again")
+                        self.gate.reopen()
+                    await self._bump()
+            self.store_failure = None
+        except (Retryable, TimeoutError) as failure:
+            self.store_failure = str(failure) or "timed out"
+            log.warning("cannot reach cluster.json or lease.json: %s; serving goes on", self.store_failure)
+            return
+        except Fenced as fenced:
+            # The lease says when, cluster.json says who: ask it before giving up.
+            by = await self._cluster.superseded_by()
+            log.warning("lease.json: %s", fenced)
+        if by is not None:
+            self.gate.shut(f"the broker of controller epoch {by}")
+
+    async def _bump(self) -> None:
+        epoch = self._cluster.epoch
+
+        def bump(lease: Lease) -> Lease:
+            if lease.incarnation != self.incarnation:
+                return Lease(epoch, self.incarnation, lease.counter + 1)
+            return replace(lease, counter=lease.counter + 1, released=False)
+
+        await self._lease.commit(bump, epoch=epoch, claim=True, initial=Lease(epoch, self.incarnation, 0))
+
+    async def release(self) -> None:
+        """The last act of a clean stop: the next broker need not wait. A failure only costs it that wait."""
+        try:
+            await self._lease.commit(
+                lambda lease: replace(lease, released=True),
+                epoch=self._cluster.epoch,
+                claim=True,
+                initial=Lease(self._cluster.epoch, self.incarnation, 0),
+            )
+        except (Retryable, Fenced) as failure:
+            log.warning("lease not released: %s; a replacement will wait %.0f s", failure, self._lease_s)

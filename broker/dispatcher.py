@@ -1,0 +1,162 @@
+"""From a frame to its handler, and from a message to its answer.
+
+Owns the table of handlers and the one road every answer takes: past the gate. Always true: a frame is decoded completely
+before anything is done; a handler's failure answers that request or closes that connection, never another's; a closed
+gate lets no answer out (C31). Must not know what a request means.
+
+Hot path: Produce and Fetch are answered while they are dispatched whenever they need not wait; only the rest run as
+tasks, one at a time a connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, cast
+
+from broker.context import Call, Context
+from broker.handlers import cluster, configs, fetch, groups, offsets, produce, topics
+from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
+from broker.wire.apis import ApiKey, is_served, response_header_version
+from broker.wire.codec import decode_request, encode_response
+from broker.wire.errors import ErrorCode, MalformedFrame
+from broker.wire.framing import RequestHeader, parse_request_header, response_frame
+from broker.wire.message import Message
+from broker.wire.messages import FetchRequest, ProduceRequest, ProduceResponse
+from seams.tasks import Tasks
+
+# The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
+Handler = Callable[[Context, Any, Call], Awaitable[Message]]
+
+HANDLERS: Final[dict[int, Handler]] = {
+    ApiKey.API_VERSIONS: cluster.handle_api_versions,
+    ApiKey.METADATA: topics.handle_metadata,
+    ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
+    ApiKey.CREATE_TOPICS: topics.handle_create_topics,
+    ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
+    ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
+    ApiKey.DELETE_RECORDS: topics.handle_delete_records,
+    ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: cluster.handle_describe_log_dirs,
+    ApiKey.DESCRIBE_CLUSTER: cluster.handle_describe_cluster,
+    ApiKey.INIT_PRODUCER_ID: cluster.handle_init_producer_id,
+    ApiKey.FIND_COORDINATOR: groups.handle_find_coordinator,
+    ApiKey.JOIN_GROUP: groups.handle_join_group,
+    ApiKey.SYNC_GROUP: groups.handle_sync_group,
+    ApiKey.HEARTBEAT: groups.handle_heartbeat,
+    ApiKey.LEAVE_GROUP: groups.handle_leave_group,
+    ApiKey.OFFSET_COMMIT: groups.handle_offset_commit,
+    ApiKey.OFFSET_FETCH: groups.handle_offset_fetch,
+}
+
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_FETCH: Final = int(ApiKey.FETCH)
+
+
+class BrokerDispatcher:
+    """`broker.net.dispatch.Dispatcher` over the handlers."""
+
+    context: Context  # set before the first connection is accepted; the advertised port is known only after binding
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+
+    def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
+        """Answer one request; see the door's docstring."""
+        context = self.context
+        try:
+            header, body_at = parse_request_header(frame)
+            if not is_served(header.api_key, header.api_version):
+                return self._unsupported(header, frame[body_at:])
+            request = decode_request(header.api_key, header.api_version, frame[body_at:])
+        except MalformedFrame as malformed:
+            context.metrics.malformed += 1
+            raise CloseConnection(f"malformed request: {malformed}") from malformed
+        call = Call(header.api_version, peer, header.client_id or "")
+        context.metrics.requests[header.api_key] += 1
+        if not context.gate.is_open():
+            return self._later(self._after_gate(header, call, request))
+        if header.api_key == _PRODUCE:
+            return self._produce(header, call, cast(ProduceRequest, request))
+        if header.api_key == _FETCH:
+            return self._fetch(header, call, cast(FetchRequest, request))
+        return self._later(self._handle(header, call, request))
+
+    def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
+        throttled = self.context.throttle.wait(request)
+        if throttled is not None:
+            return self._later(self._produce_after(throttled, header, call, request))
+        response, pending = produce.append_all(self.context, call, request)
+        if request.acks == 0:
+            self._check_unacknowledged(response)
+            return None
+        if pending:
+            return produce.later(request, response, pending, partial(self._complete, header))
+        return self._frame(header, response)
+
+    async def _produce_after(
+        self, throttled: Awaitable[None], header: RequestHeader, call: Call, request: ProduceRequest
+    ) -> list[Part] | None:
+        await throttled
+        answer = self._produce(header, call, request)
+        return await answer.future if isinstance(answer, Later) else answer
+
+    def _check_unacknowledged(self, response: ProduceResponse) -> None:
+        # acks=0 has no answer; Kafka's way to tell such a producer of a failure is to close its connection, so that it
+        # asks for fresh metadata.
+        failed = [answer for topic in response.responses for answer in topic.partition_responses if answer.error_code]
+        if failed:
+            raise CloseConnection(f"produce with acks=0 failed: {failed[0].error_message}")
+
+    def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
+        result = fetch.attempt(self.context, request)
+        if fetch.satisfied(request, result):
+            return self._frame(header, result.response)
+        return fetch.LongPoll(self.context, request, result, partial(self._complete, header)).answer
+
+    async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
+        await self.context.gate.opened()
+        if header.api_key == _PRODUCE:
+            answer = self._produce(header, call, cast(ProduceRequest, request))
+        elif header.api_key == _FETCH:
+            answer = self._fetch(header, call, cast(FetchRequest, request))
+        else:
+            return await self._handle(header, call, request)
+        return await answer.future if isinstance(answer, Later) else answer
+
+    async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
+        response = await HANDLERS[header.api_key](self.context, request, call)
+        if not self.context.gate.is_open():
+            await self.context.gate.opened()
+        return self._frame(header, response)
+
+    def _later(self, work: Awaitable[list[Part] | None]) -> Later:
+        task: asyncio.Future[list[Part] | None] = self._tasks.spawn("request", work)  # type: ignore[arg-type]
+        return Later(task, blocks=True)
+
+    def _complete(self, header: RequestHeader, future: asyncio.Future[list[Part] | None], response: Message) -> None:
+        try:
+            future.set_result(self._frame(header, response))
+        except CloseConnection as closed:
+            future.set_exception(closed)
+
+    def _frame(self, header: RequestHeader, response: Message) -> list[Part] | None:
+        if not self.context.gate.is_open():
+            raise CloseConnection("this process slept or was superseded while the request was under way")
+        version = response_header_version(header.api_key, header.api_version)
+        body = encode_response(header.api_key, header.api_version, response)
+        return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]
+
+    def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
+        """UNSUPPORTED_VERSION where the protocol has room for it, else the connection closes."""
+        if header.api_key == ApiKey.API_VERSIONS:
+            table = encode_response(header.api_key, 0, cluster.api_versions(ErrorCode.UNSUPPORTED_VERSION))
+            return response_frame(0, header.correlation_id, table)  # type: ignore[return-value]
+        if header.api_key == _PRODUCE and 0 <= header.api_version < 3:
+            old = cast(ProduceRequest, decode_request(header.api_key, header.api_version, body))
+            refusal = encode_response(header.api_key, header.api_version, produce.unsupported_version(old))
+            return response_frame(0, header.correlation_id, refusal)  # type: ignore[return-value]
+        raise CloseConnection(f"API {header.api_key} version {header.api_version} is not served")

@@ -1,0 +1,81 @@
+"""House errors to Kafka error codes: the one place where the two meet.
+
+Owns the mapping. Always true: an error nobody mapped is UNKNOWN_SERVER_ERROR and is reported, because it is a bug of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker.config.topics import InvalidTopicName
+from broker.config.values import InvalidConfig
+from broker.wire.errors import ErrorCode, MalformedFrame
+from coldstore.object_store import AccessRefused, ObjectMissing
+from hotstore.errors import (
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    RecordListTooLarge,
+    UnknownProducerId,
+)
+from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
+from logformat.record_batch import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRecordBatch,
+    InvalidTimestamp,
+    TransactionalBatchRefused,
+    UnsupportedCodec,
+)
+
+log = logging.getLogger(__name__)
+
+
+class ApiError(InvalidRequest):
+    """A refusal that has a Kafka error code of its own. The message reaches clients where the protocol has room."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(message or code.name)
+        self.code = code
+
+
+# First match wins, so subclasses stand before their bases.
+_CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
+    (CorruptBatch, ErrorCode.CORRUPT_MESSAGE),
+    (BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (UnsupportedCodec, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
+    (TransactionalBatchRefused, ErrorCode.INVALID_TXN_STATE),
+    (InvalidRecordBatch, ErrorCode.INVALID_RECORD),
+    (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+    (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (UnknownProducerId, ErrorCode.UNKNOWN_PRODUCER_ID),
+    (RecordListTooLarge, ErrorCode.RECORD_LIST_TOO_LARGE),
+    (InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (InvalidConfig, ErrorCode.INVALID_CONFIG),
+    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (MalformedFrame, ErrorCode.INVALID_REQUEST),
+    (Fenced, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (StorageFailed, ErrorCode.KAFKA_STORAGE_ERROR),
+    # A cold object that is gone or unreadable may come back (a restored object, mended credentials): clients retry,
+    # operators read the log and the metrics.
+    (ObjectMissing, ErrorCode.KAFKA_STORAGE_ERROR),
+    (AccessRefused, ErrorCode.KAFKA_STORAGE_ERROR),
+    (Corrupt, ErrorCode.CORRUPT_MESSAGE),
+    (Retryable, ErrorCode.KAFKA_STORAGE_ERROR),
+    (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
+    (InvalidRequest, ErrorCode.INVALID_REQUEST),
+)
+
+
+def code_of(failure: Exception) -> ErrorCode:
+    """The Kafka error code a client gets for `failure`."""
+    if isinstance(failure, ApiError):
+        return failure.code
+    for kind, code in _CODES:
+        if isinstance(failure, kind):
+            return code
+    log.error("unexpected %s: %s", type(failure).__name__, failure, exc_info=failure)
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,1 @@
+"""One file an API family: parse → call → answer. No state lives here."""

@@ -1,0 +1,110 @@
+"""ApiVersions, DescribeCluster, DescribeLogDirs, InitProducerId: what a client asks about the broker itself.
+
+Always true: what ApiVersions advertises is what is served (Produce 0–2 apart, KAFKA-18659). Source: KIP-35, KIP-511,
+KIP-98, KIP-700, KIP-113.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.context import Call, Context
+from broker.errors import code_of
+from broker.wire.apis import APIS
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ApiVersionsResponseApi,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeClusterResponseBroker,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResponseLogDir,
+    DescribeLogDirsResponsePartition,
+    DescribeLogDirsResponseTopic,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from logformat.errors import ThermoclineError
+
+_BROKERS_ENDPOINT: Final = 1
+_ADVERTISED: Final = [
+    ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
+    for api in APIS.values()
+]
+
+
+def api_versions(error: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
+    """The table every client starts from."""
+    return ApiVersionsResponse(error_code=error, api_keys=_ADVERTISED)
+
+
+async def handle_api_versions(context: Context, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+    """Remember what software the peer says it is, and show the table."""
+    call.peer.software_name = request.client_software_name
+    call.peer.software_version = request.client_software_version
+    return api_versions()
+
+
+async def handle_describe_cluster(
+    context: Context, request: DescribeClusterRequest, call: Call
+) -> DescribeClusterResponse:
+    """One broker, which is its own controller."""
+    if request.endpoint_type != _BROKERS_ENDPOINT:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="this is a broker endpoint; there are no controller endpoints",
+            endpoint_type=_BROKERS_ENDPOINT,
+        )
+    host, port = context.advertised
+    return DescribeClusterResponse(
+        cluster_id=context.controller.cluster_id,
+        controller_id=context.config.node_id,
+        brokers=[DescribeClusterResponseBroker(broker_id=context.config.node_id, host=host, port=port)],
+    )
+
+
+async def handle_describe_log_dirs(
+    context: Context, request: DescribeLogDirsRequest, call: Call
+) -> DescribeLogDirsResponse:
+    """Local bytes of each partition asked for (None: all), and the file system's room."""
+    asked = None
+    if request.topics is not None:
+        asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    sizes: dict[str, list[DescribeLogDirsResponsePartition]] = {}
+    for partition in context.registry:
+        if asked is None or (partition.topic, partition.index) in asked:
+            sizes.setdefault(partition.topic, []).append(
+                DescribeLogDirsResponsePartition(
+                    partition_index=partition.index, partition_size=partition.log.local_bytes
+                )
+            )
+    space = context.world.disk.space(context.config.data_dir)
+    log_dir = DescribeLogDirsResponseLogDir(
+        log_dir=context.config.data_dir,
+        topics=[DescribeLogDirsResponseTopic(name=name, partitions=found) for name, found in sizes.items()],
+        total_bytes=space.total,
+        usable_bytes=space.free,
+    )
+    return DescribeLogDirsResponse(results=[log_dir])
+
+
+async def handle_init_producer_id(
+    context: Context, request: InitProducerIdRequest, call: Call
+) -> InitProducerIdResponse:
+    """A fresh id for an idempotent producer. Transactions are not served, and not half: they are refused here."""
+    if request.transactional_id is not None:
+        code = ErrorCode.INVALID_REQUEST if request.transactional_id == "" else ErrorCode.INVALID_TXN_STATE
+        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+    if (request.producer_id >= 0) != (request.producer_epoch >= 0):
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    try:
+        return InitProducerIdResponse(producer_id=await context.controller.next_producer_id(), producer_epoch=0)
+    except ThermoclineError as refused:
+        code = code_of(refused)
+        # The block is reserved in the bucket; a producer waits for it like for a coordinator that is loading.
+        if code.retriable:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return InitProducerIdResponse(error_code=code, producer_epoch=-1)

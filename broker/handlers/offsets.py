@@ -1,0 +1,140 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a log starts, ends, and what lay where at a time.
+
+Always true: answers speak of one log over both tiers; what consumers are told ends at the high watermark. Must not know
+how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005; kafka-semantics 1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.context import Call, Context
+from broker.errors import ApiError, code_of
+from broker.handlers.fetch import check_leader_epoch
+from broker.partition.partition import Partition
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponsePartition,
+    OffsetForLeaderEpochResponseTopic,
+)
+from logformat.errors import ThermoclineError
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+
+# The first version whose clients know a sentinel.
+_SINCE: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+
+async def handle_list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
+    """Answer each partition by sentinel or by time; a partition named twice is INVALID_REQUEST, as in Kafka."""
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        indexes = [wanted.partition_index for wanted in topic.partitions]
+        answers = []
+        for wanted in topic.partitions:
+            answer = ListOffsetsResponsePartition(partition_index=wanted.partition_index)
+            try:
+                if indexes.count(wanted.partition_index) > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST)
+                await _list(context, topic.name, wanted, call, answer)
+            except (ThermoclineError, OSError, TimeoutError) as refused:
+                answer.error_code = code_of(refused)
+            answers.append(answer)
+        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+    return response
+
+
+async def _list(
+    context: Context,
+    topic: str,
+    wanted: ListOffsetsRequestPartition,
+    call: Call,
+    answer: ListOffsetsResponsePartition,
+) -> None:
+    partition = context.registry.partitions.get((topic, wanted.partition_index))
+    if partition is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    check_leader_epoch(partition, wanted.current_leader_epoch)
+    timestamp = wanted.timestamp
+    if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp >= 0:
+        await _by_time(partition, timestamp, answer)
+    elif timestamp == MAX_TIMESTAMP:
+        newest = partition.log.max_timestamp()
+        if newest is not None and newest[1] < partition.high_watermark:
+            answer.timestamp, answer.offset = newest
+            answer.leader_epoch = partition.log.epochs.epoch_for(answer.offset)
+    else:
+        answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
+
+
+def _sentinel(partition: Partition, timestamp: int) -> tuple[int, int]:
+    """(offset, leader epoch) of a sentinel that needs no search."""
+    epochs = partition.log.epochs
+    match timestamp:
+        case -1:
+            return partition.high_watermark, epochs.latest_epoch
+        case -2:
+            start = partition.log_start_offset
+            return start, epochs.epoch_for(start)
+        case -4:
+            start = max(partition.log.local_log_start_offset, partition.log_start_offset)
+            return start, epochs.epoch_for(start)
+        case _:
+            last = partition.tier.remote_end_offset - 1
+            if not partition.tier.enabled or last < partition.log_start_offset:
+                return -1, -1
+            return last, epochs.epoch_for(last)
+
+
+async def _by_time(partition: Partition, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
+    """The first record with a timestamp at or above the one asked for, oldest tier first."""
+    found = None
+    if partition.log.local_log_start_offset > partition.log_start_offset:
+        found = await partition.tier.offset_for_timestamp(timestamp, partition.log.local_log_start_offset)
+    if found is None:
+        found = partition.log.offset_for_timestamp(timestamp)
+    if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
+        answer.timestamp, answer.offset = found[0], found[1]
+        answer.leader_epoch = partition.log.epochs.epoch_for(answer.offset)
+
+
+async def handle_offset_for_leader_epoch(
+    context: Context, request: OffsetForLeaderEpochRequest, call: Call
+) -> OffsetForLeaderEpochResponse:
+    """The end of an epoch, also of one whose records are only in the bucket."""
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        answers = [_epoch_end(context, topic.topic, wanted) for wanted in topic.partitions]
+        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+    return response
+
+
+def _epoch_end(
+    context: Context, topic: str, wanted: OffsetForLeaderEpochRequestPartition
+) -> OffsetForLeaderEpochResponsePartition:
+    answer = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
+    try:
+        partition = context.registry.partitions.get((topic, wanted.partition))
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        check_leader_epoch(partition, wanted.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = partition.log.epochs.end_offset_for(
+            wanted.leader_epoch, partition.high_watermark
+        )
+    except ThermoclineError as refused:
+        answer.error_code = code_of(refused)
+    return answer

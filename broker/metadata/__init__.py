@@ -1,0 +1,1 @@
+"""What the cluster is: typed records, and the image they add up to."""

@@ -1,0 +1,137 @@
+"""The cluster's metadata in the bucket: `cluster.json` and its snapshot pages.
+
+Owns how the image is kept: a snapshot page under a unique name, and the records since then in the root itself. Always
+true: the root alone says what the cluster is; a page is written before the root that names it; the root stays below
+64 KiB because records are folded into a new page before they outgrow it. Must not know who may decide (controller).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import MetadataRecord, NodeStarted
+from coldstore.keys import cluster_key, metadata_key
+from coldstore.object_store import ObjectStore, Upload
+from coldstore.root import Root, RootStore
+from logformat.errors import Corrupt
+from seams.clock import Clock
+from seams.rng import Rng
+
+log = logging.getLogger(__name__)
+
+_FOLD_AT_BYTES: Final = 40 * 1024  # of the root's 64 KiB: room for the largest single commit that still fits beside
+
+
+class SnapshotPointer(msgspec.Struct, frozen=True):
+    """Names an immutable snapshot page."""
+
+    key: str
+    size: int
+    crc32c: int
+
+
+class ClusterContent(msgspec.Struct, frozen=True):
+    """What `cluster.json` holds: the image at `snapshot` (None: empty) plus `records`."""
+
+    cluster_id: str
+    snapshot: SnapshotPointer | None = None
+    records: tuple[MetadataRecord, ...] = ()
+
+
+class ClusterStore:
+    """`cluster.json` as this process sees it. Errors are those of `coldstore.root.RootStore.commit`."""
+
+    def __init__(self, store: ObjectStore, rng: Rng, clock: Clock) -> None:
+        self._store = store
+        self._rng = rng
+        self._root: RootStore[ClusterContent] = RootStore(store, cluster_key(), ClusterContent, rng, clock)
+        self._snapshot: tuple[SnapshotPointer, ClusterImage] | None = None
+        self.epoch = 0
+
+    @property
+    def known(self) -> Root[ClusterContent] | None:
+        return self._root.known
+
+    async def load(self) -> tuple[str, ClusterImage] | None:
+        """Cluster id and image as they stand now; None where the bucket was never formatted."""
+        root = await self._root.load()
+        if root is None:
+            return None
+        return root.content.cluster_id, await self._image(root.content)
+
+    async def superseded_by(self) -> int | None:
+        """Poll: the controller epoch of whoever serves the bucket now, None while that is us."""
+        changed = await self._root.load_if_changed()
+        return changed.epoch if changed is not None and changed.epoch > self.epoch else None
+
+    async def claim(self, cluster_id: str, node: NodeStarted) -> ClusterImage:
+        """Become the controller: commit the next controller epoch together with our start. Fenced: another was first."""
+        known = self._root.known
+        epoch = 1 if known is None else known.epoch + 1
+
+        def edit(content: ClusterContent) -> ClusterContent:
+            return _with_records(content, (node,))
+
+        root = await self._root.commit(
+            edit, epoch=epoch, claim=True, exclusive=True, initial=ClusterContent(cluster_id=cluster_id)
+        )
+        self.epoch = epoch
+        return await self._image(root.content)
+
+    async def commit(self, records: Sequence[MetadataRecord]) -> ClusterImage:
+        """Make `records` facts; returns the image with them. Fenced when this process is not the controller any more."""
+        await self._fold_if_full()
+        root = await self._root.commit(lambda content: _with_records(content, records), epoch=self.epoch)
+        return await self._image(root.content)
+
+    async def _fold_if_full(self) -> None:
+        known = self._root.known
+        assert known is not None, "commit before claim"
+        content = known.content
+        if self._root.content_size(content) < _FOLD_AT_BYTES:
+            return
+        data = msgspec.json.encode(await self._image(content))
+        key = metadata_key(known.version, self.epoch, self._rng.uuid())
+        pointer = SnapshotPointer(key, len(data), crc32c(data))
+        await self._store.put_segment(key, Upload(len(data), pointer.crc32c, lambda: iter((data,))))
+        folded = content.records
+
+        def edit(now: ClusterContent) -> ClusterContent:
+            if now.snapshot != content.snapshot or now.records[: len(folded)] != folded:
+                return now  # somebody folded meanwhile; our page is garbage
+            return ClusterContent(now.cluster_id, pointer, now.records[len(folded) :])
+
+        await self._root.commit(edit, epoch=self.epoch)
+        if content.snapshot is not None and self._root.settled:
+            await self._store.delete([content.snapshot.key])
+
+    async def _image(self, content: ClusterContent) -> ClusterImage:
+        if content.snapshot is None:
+            return ClusterImage().with_records(content.records)
+        if self._snapshot is None or self._snapshot[0] != content.snapshot:
+            self._snapshot = (content.snapshot, await self._read_snapshot(content.snapshot))
+        return self._snapshot[1].with_records(content.records)
+
+    async def _read_snapshot(self, pointer: SnapshotPointer) -> ClusterImage:
+        got = await self._store.get(pointer.key)
+        if len(got.data) != pointer.size or crc32c(got.data) != pointer.crc32c:
+            raise Corrupt(f"metadata snapshot {pointer.key} fails its checksum; restore the object from a version")
+        try:
+            return msgspec.json.decode(got.data, type=ClusterImage)
+        except msgspec.MsgspecError as broken:
+            raise Corrupt(f"metadata snapshot {pointer.key} is not readable: {broken}") from broken
+
+
+def _with_records(content: ClusterContent, records: Sequence[MetadataRecord]) -> ClusterContent:
+    # A commit that is made again after an unknown outcome finds its records at the end: the controller is the only
+    # writer, and it makes one commit at a time.
+    added = tuple(records)
+    if content.records[-len(added) :] == added:
+        return content
+    return ClusterContent(content.cluster_id, content.snapshot, content.records + added)

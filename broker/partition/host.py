@@ -1,0 +1,180 @@
+"""From a topic in the image to partitions that serve, and back.
+
+Owns opening, reconfiguring, closing and purging led partitions: the shell between the controller's decisions and tiering's
+`open_partition`. Always true: a partition is published only when it may serve; opening that fails is tried again for as
+long as the topic exists, because the topic is a committed fact. Must not know how a log or a tier is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from hotstore.data_dir import DataDir
+from tiering.service import TierService
+from tiering.tier_config import Opening, TierConfig
+
+from broker.config.resolve import BrokerConfig
+from broker.config.topics import TopicConfig, log_config_of, resolve_topic
+from broker.metadata.image import Topic
+from broker.partition.partition import Partition
+from broker.partition.registry import Registry
+from logformat.errors import Fenced, StorageFailed
+from logformat.values import TopicPartition
+from seams.crash_points import reach
+from seams.tasks import Tasks, supervise
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+_OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How this process found its data directory."""
+
+    clean: bool
+    machine_restarted: bool
+    recovery_points: dict[TopicPartition, int]
+    log_starts: dict[TopicPartition, int]
+
+
+class Host:
+    """The partitions of this broker. `leader_epoch` is the node's epoch: each start is a new one."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        data_dir: DataDir,
+        registry: Registry,
+        tiers: TierService,
+        tasks: Tasks,
+        start: Start,
+        leader_epoch: int,
+        report: Callable[[str, BaseException], None],
+    ) -> None:
+        self._config = config
+        self._world = world
+        self._data_dir = data_dir
+        self._registry = registry
+        self._tiers = tiers
+        self._tasks = tasks
+        self._start = start
+        self._leader_epoch = leader_epoch
+        self._report = report
+        self._slots = asyncio.Semaphore(_OPENING_MAX)
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
+
+    async def open_topic(self, topic: Topic, first_partition: int, *, new: bool = True) -> None:
+        """Open the topic's partitions from `first_partition` on and publish the topic."""
+
+        async def attempt() -> None:
+            indexes = range(first_partition, topic.partitions)
+            opened = await asyncio.gather(*(self._open(topic, index, new=new) for index in indexes))
+            if new:
+                reach("topic.rooted")
+            self._registry.publish(topic, [partition for partition in opened if partition is not None])
+
+        name = f"open {topic.name}"
+        work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=10.0)
+        task = self._tasks.spawn(name, work)
+        self._opening[topic.topic_id] = task
+        task.add_done_callback(lambda _: self._opening.pop(topic.topic_id, None))
+        # The caller's patience may end; the opening goes on.
+        await asyncio.shield(task)
+
+    async def _open(self, topic: Topic, index: int, *, new: bool) -> Partition | None:
+        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
+        place = TopicPartition(topic.name, index)
+        opening = Opening(
+            topic=topic.name,
+            topic_id=UUID(topic.topic_id),
+            partition=index,
+            leader_epoch=self._leader_epoch,
+            log_config=log_config_of(config),
+            tier=self._tier_config(topic, config),
+            new=new,
+            clean=self._start.clean,
+            machine_restarted=self._start.machine_restarted,
+            recovery_point=self._start.recovery_points.get(place),
+            log_start=self._start.log_starts.get(place),
+        )
+        async with self._slots:
+            try:
+                opened = await self._tiers.open_partition(opening)
+            except (StorageFailed, OSError, Fenced) as refused:
+                if isinstance(refused, Fenced):
+                    raise
+                self.damaged[place] = str(refused)
+                log.error("%s stays offline: %s", place, refused)
+                return None
+        return Partition(
+            topic.name,
+            UUID(topic.topic_id),
+            index,
+            log=opened.log,
+            flusher=opened.flusher,
+            tier=opened.tier,
+            leader_epoch=self._leader_epoch,
+            config=config,
+        )
+
+    def _tier_config(self, topic: Topic, config: TopicConfig) -> TierConfig:
+        return TierConfig(
+            enabled=config.remote_storage_enable,
+            internal=topic.internal,
+            copy_disable=config.remote_log_copy_disable,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+            local_retention_ms=config.local_retention_ms,
+            local_retention_bytes=config.local_retention_bytes,
+            seal_ms=self._config.seal_ms,
+            topic=topic.name,
+            configs=topic.configs,
+        )
+
+    def reconfigure(self, topic: Topic) -> None:
+        """Let the open partitions of `topic` follow its configs."""
+        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
+        for partition in self._registry.of_topic(topic.name):
+            partition.config = config
+            partition.log.reconfigure(log_config_of(config))
+            partition.tier.reconfigure(self._tier_config(topic, config))
+        if topic.name in self._registry.topics:
+            self._registry.topics[topic.name] = topic
+
+    async def withdraw(self, topic: Topic) -> None:
+        """Stop serving a deleted topic; its waiters learn it now, its files are renamed away."""
+        opening = self._opening.get(topic.topic_id)
+        if opening is not None:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        if topic.name not in self._registry.topics:
+            return
+        for partition in self._registry.withdraw(topic.name):
+            partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
+            await self._tiers.close_partition(partition.tier, give_back=False)
+            partition.log.close(clean=False)
+
+    async def purge(self, topic: Topic) -> None:
+        """Remove a withdrawn topic's local files, then its objects."""
+        topic_id = UUID(topic.topic_id)
+        for index in range(topic.partitions):
+            await self._world.workers.run(self._data_dir.remove_log, topic.name, index, topic_id)
+        await self._tiers.purge_topic(topic_id, topic.partitions)
+
+    async def close(self, *, clean: bool) -> None:
+        """Flush and close every log; with `clean`, reservations are given back and the logs need no recovery."""
+        for partition in tuple(self._registry):
+            await self._tiers.close_partition(partition.tier, give_back=clean)
+            if clean:
+                await partition.flusher.close()
+            await self._world.workers.run(partition.log.close, clean)
+            partition.fail_waiters(StorageFailed(f"{partition.topic}-{partition.index}: the broker is stopping"))

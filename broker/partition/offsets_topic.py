@@ -1,0 +1,133 @@
+"""`__consumer_offsets` as the group coordinator sees it: append durably, replay, and keep a snapshot in the bucket.
+
+Owns the internal topic's life (design 5): it is not tiered; its manifest names one snapshot of the live state, so that a
+lost disk loses at most the last snapshot interval of commits. Always true: a replay is the newest snapshot, then the
+local log above it, in order. Must not know what the records say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+from broker.config.resolve import BrokerConfig
+from broker.controller.controller import Controller
+from broker.errors import ApiError
+from broker.partition.partition import Partition
+from broker.partition.registry import Registry
+from broker.wire.errors import ErrorCode
+from logformat.errors import Retryable
+from logformat.record_batch import check_batch, whole_batches_end
+from seams.clock import Clock
+from seams.disk import FileRange
+from seams.workers import Lane, Workers
+
+log = logging.getLogger(__name__)
+
+TOPIC: Final = "__consumer_offsets"
+_APPEND_TIMEOUT_S: Final = 30.0
+_REPLAY_BYTES: Final = 4 * 1024 * 1024
+
+
+class SnapshotSource(Protocol):
+    """The coordinator's side: which partitions changed, and their live state as batches."""
+
+    def snapshots_due(self, *, force: bool) -> list[int]: ...
+    def snapshot(self, partition: int) -> tuple[int, bytes]:
+        """(exclusive end offset the state reflects, whole batches)."""
+        ...
+
+    def snapshot_written(self, partition: int, end_offset: int) -> None: ...
+
+
+class OffsetsTopic:
+    """`broker.groups.log.OffsetsLog` over the partitions of the internal topic."""
+
+    def __init__(
+        self, controller: Controller, registry: Registry, config: BrokerConfig, clock: Clock, workers: Workers
+    ) -> None:
+        self._controller = controller
+        self._registry = registry
+        self._config = config
+        self._clock = clock
+        self._workers = workers
+
+    @property
+    def partitions(self) -> int:
+        topic = self._registry.topics.get(TOPIC)
+        return self._config.offsets_topic_partitions if topic is None else topic.partitions
+
+    async def ensure_created(self) -> None:
+        """Create the topic when the first group asks for it, as Kafka does."""
+        if TOPIC in self._registry.topics:
+            return
+        configs = {
+            "segment.bytes": str(self._config.offsets_topic_segment_bytes),
+            "retention.ms": "-1",
+            "max.message.bytes": str(32 * 1024 * 1024),
+        }
+        try:
+            await self._controller.create_topic(TOPIC, self._config.offsets_topic_partitions, configs, internal=True)
+        except ApiError as refused:
+            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            if TOPIC not in self._registry.topics:
+                raise Retryable(f"{TOPIC} is still being opened") from refused
+
+    async def append(self, partition: int, batch: bytes) -> int:
+        """Append, wait until it is committed; the offset of its last record."""
+        target = self._partition(partition)
+        buffer = memoryview(bytearray(batch))
+        header = check_batch(buffer, 0, len(buffer))
+        appended = target.append(buffer, header, self._clock.wall_ms())
+        committed = target.visible(appended.last_offset + 1)
+        if committed is not None:
+            async with asyncio.timeout(_APPEND_TIMEOUT_S):
+                await committed
+        return appended.last_offset
+
+    async def replay(self, partition: int) -> AsyncIterator[bytes]:
+        """The snapshot, then the local log above it."""
+        if TOPIC not in self._registry.topics:
+            return
+        source = self._partition(partition)
+        offset = source.log.local_log_start_offset
+        snapshot = await source.tier.read_snapshot()
+        if snapshot is not None and snapshot[0] >= offset:
+            offset = snapshot[0]
+            yield snapshot[1]
+        offset = max(offset, source.log.local_log_start_offset)
+        end = source.log.log_end_offset
+        for found in source.log.batch_ranges(offset, end) if offset < end else ():
+            async for piece in self._pieces(FileRange(found.file, found.position, found.length)):
+                yield piece
+
+    async def _pieces(self, found: FileRange) -> AsyncIterator[bytes]:
+        """Whole batches of a range, a few MiB at a time (one batch at least)."""
+        position, end = found.position, found.position + found.length
+        size = _REPLAY_BYTES
+        while position < end:
+            want = min(size, end - position)
+            data = await self._workers.run(found.file.read_at, position, want, lane=Lane.FILES)
+            whole = whole_batches_end(data)
+            if whole == 0:
+                size *= 2
+                continue
+            size = _REPLAY_BYTES
+            yield data[:whole]
+            position += whole
+
+    def _partition(self, index: int) -> Partition:
+        found = self._registry.partitions.get((TOPIC, index))
+        if found is None:
+            raise Retryable(f"{TOPIC}-{index} is not open")
+        return found
+
+    async def write_snapshots(self, source: SnapshotSource, *, force: bool = False) -> None:
+        """Put the live state of every changed partition into the bucket; a failure leaves it due."""
+        for index in source.snapshots_due(force=force):
+            end_offset, data = source.snapshot(index)
+            await self._partition(index).tier.commit_snapshot(end_offset, data)
+            source.snapshot_written(index, end_offset)

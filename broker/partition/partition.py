@@ -1,0 +1,127 @@
+"""One partition as its leader sees it: the log, its tier, the high watermark, and who waits for it to move.
+
+Owns the rule when a record is visible and when a produce is acknowledged (design 7): with `thermocline.flush=sync` both
+wait for the flushed end, with `os` the page cache counts. Always true: the high watermark never falls while the process
+lives; waiters are woken on the loop, after it moved. Must not know Kafka's wire format or error codes.
+
+Hot path: `append` and `advance` run once a batch; a waiter costs one future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from uuid import UUID
+
+from hotstore.flusher import Flusher
+from tiering.partition_tier import PartitionTier
+
+from broker.config.topics import TopicConfig
+from hotstore.partition_log import Appended, PartitionLog
+from logformat.record_batch import BatchHeader
+
+Watcher = Callable[[], None]
+
+
+class Partition:
+    """A partition led by this broker in `leader_epoch`. Every method runs on the loop."""
+
+    __slots__ = (
+        "_acks",
+        "_watchers",
+        "config",
+        "flusher",
+        "high_watermark",
+        "index",
+        "leader_epoch",
+        "log",
+        "tier",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: UUID,
+        index: int,
+        *,
+        log: PartitionLog,
+        flusher: Flusher,
+        tier: PartitionTier,
+        leader_epoch: int,
+        config: TopicConfig,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = log
+        self.flusher = flusher
+        self.tier = tier
+        self.leader_epoch = leader_epoch
+        self.config = config
+        self.high_watermark = flusher.stable_end_offset
+        self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._watchers: set[Watcher] = set()
+        flusher.on_flushed = self.advance
+
+    @property
+    def log_start_offset(self) -> int:
+        """First readable offset in any tier: the greater of what the log and the manifest's root say (C26)."""
+        return max(self.log.log_start_offset, self.tier.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Equal to the high watermark until transactions are served."""
+        return self.high_watermark
+
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        """Append one checked batch; it is stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
+        appended = self.log.append(batch, (header,), self.leader_epoch, now_ms)
+        if not appended.duplicate:
+            self.flusher.request()
+        return appended
+
+    def visible(self, end_offset: int) -> asyncio.Future[None] | None:
+        """None when everything below `end_offset` is committed, else a future that is done once it is.
+
+        It fails with StorageFailed when the log goes offline first: those records were never acknowledged.
+        """
+        if self.high_watermark >= end_offset:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._acks.append((end_offset, future))
+        return future
+
+    def advance(self, stable_end: int) -> None:
+        """Everything below `stable_end` now counts as flushed on every in-sync replica."""
+        if stable_end <= self.high_watermark:
+            return
+        self.high_watermark = stable_end
+        acks = self._acks
+        while acks and acks[0][0] <= stable_end:
+            future = acks.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        self.wake()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call `watcher` whenever something new may be readable, until `unwatch`."""
+        self._watchers.add(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    def wake(self) -> None:
+        """Tell the watchers to look again."""
+        for watcher in tuple(self._watchers):
+            watcher()
+
+    def fail_waiters(self, failure: Exception) -> None:
+        """The log is offline or the partition is gone: whoever waits for an ack learns it now."""
+        while self._acks:
+            future = self._acks.popleft()[1]
+            if not future.done():
+                future.set_exception(failure)
+        self.wake()

@@ -1,0 +1,48 @@
+"""Which partitions this broker leads, by name and by id.
+
+Owns the look-up tables of the request path. Always true: a partition is in them from the moment it may be served until
+the moment its topic is deleted; the two indexes agree. Must not know how partitions come to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from broker.metadata.image import Topic
+from broker.partition.partition import Partition
+
+
+class Registry:
+    """Partitions by (topic name, index); topics by name."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.topics: dict[str, Topic] = {}
+        self.names: dict[UUID, str] = {}
+
+    def publish(self, topic: Topic, partitions: list[Partition]) -> None:
+        """Make a topic and (more of) its partitions visible to clients."""
+        self.topics[topic.name] = topic
+        self.names[UUID(topic.topic_id)] = topic.name
+        for partition in partitions:
+            self.partitions[topic.name, partition.index] = partition
+
+    def withdraw(self, name: str) -> list[Partition]:
+        """Take a topic away from clients; returns its partitions."""
+        topic = self.topics.pop(name)
+        self.names.pop(UUID(topic.topic_id), None)
+        return [
+            self.partitions.pop((name, index)) for index in range(topic.partitions) if (name, index) in self.partitions
+        ]
+
+    def of_topic(self, name: str) -> list[Partition]:
+        """The led partitions of a topic, by index."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return []
+        found = (self.partitions.get((name, index)) for index in range(topic.partitions))
+        return [partition for partition in found if partition is not None]
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions.values())
