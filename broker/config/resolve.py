@@ -10,7 +10,6 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from broker.config.addresses import Address, parse_address
 from broker.config.broker_config import BrokerConfig as BrokerConfig
@@ -20,6 +19,7 @@ from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.values import InvalidConfig, Value
 from broker.groups.config import GroupConfig
+from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest
 
 _SERVED_PROTOCOL = "PLAINTEXT"
@@ -149,8 +149,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
     _judge_topic_defaults(values)
     number, flag = values.number, values.flag
     data_dir = _data_dir(values, launch)
-    bucket_url = values.text("thermocline.bucket") or f"file://{data_dir}-bucket"
-    _judge_apart(data_dir, bucket_url)
+    bucket = _bucket(values, data_dir)
     listener = _listener(values)
     advertised = _advertised(values, listener, launch)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
@@ -168,7 +167,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         node_id=number("broker.id") if "broker.id" in values.configured else number("node.id"),
         rack=values.text("broker.rack") or None,
         data_dir=data_dir,
-        bucket_url=bucket_url,
+        bucket_url=bucket.printed(),
         bucket_is_default=not values.text("thermocline.bucket"),
         take_over=launch.take_over,
         listener_name=listener.name,
@@ -268,19 +267,16 @@ def _data_dir(values: _Values, launch: Launch) -> str:
     return posixpath.normpath(posixpath.join(launch.working_dir, directories[0]))
 
 
-def _judge_apart(data_dir: str, bucket_url: str) -> None:
-    path = bucket_directory(bucket_url)
-    if path is not None and nested(path, data_dir):
+def _bucket(values: _Values, data_dir: str) -> BucketUrl:
+    """Where the cold tier lies: as named, else beside the data directory; never one inside the other."""
+    text = values.text("thermocline.bucket")
+    bucket = parse_bucket_url(text) if text else DirectoryUrl(f"{data_dir}-bucket")
+    if isinstance(bucket, DirectoryUrl) and nested(bucket.path, data_dir):
         raise ConfigError(
-            f"bucket {path} and data directory {data_dir} lie inside one another; "
+            f"bucket {bucket.path} and data directory {data_dir} lie inside one another; "
             "give the bucket a directory of its own, better on another disk"
         )
-
-
-def bucket_directory(bucket_url: str) -> str | None:
-    """The directory of a `file://` bucket, else None."""
-    parts = urlsplit(bucket_url)
-    return posixpath.normpath(unquote(parts.path)) if parts.scheme == "file" else None
+    return bucket
 
 
 def nested(one: str, other: str) -> bool:

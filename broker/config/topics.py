@@ -22,7 +22,6 @@ from logformat.record_batch import INT32_MAX
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 TOPIC_NAME_CHARS_MAX = 249  # a directory name is <topic>-<partition>, and a file name has 255 bytes
-INTERNAL_TOPIC = "__consumer_offsets"
 
 _SEGMENT_BYTES_MIN = 61  # one batch header; Kafka's internal.segment.bytes has no limit
 _INDEX_BYTES_MIN = 24  # Kafka allows 4: one entry in neither index

@@ -165,6 +165,8 @@ def test_what_is_advertised() -> None:
         ["num.partitions"],
         ["=1"],
         ["num.partitions=1.5"],
+        ["thermocline.bucket=gs://b"],
+        ["thermocline.bucket=/data-bucket"],
     ],
 )
 def test_what_cannot_be_served_is_refused_at_the_start(sets: list[str]) -> None:
@@ -186,7 +188,7 @@ def test_the_bucket_defaults_to_a_directory_beside_the_data_directory() -> None:
     assert not config("thermocline.bucket=s3://b/p").bucket_is_default
 
 
-@pytest.mark.parametrize("bucket", ["/data", "/data/bucket", "/", "/data/x/../b", "/data%2Fb"])
+@pytest.mark.parametrize("bucket", ["/data", "/data/bucket", "/data/x/../b", "/data%2Fb", "/./data/"])
 def test_a_bucket_and_a_data_directory_inside_one_another_are_refused(bucket: str) -> None:
     """Neither may be part of the other, however it is spelled."""
     with pytest.raises(ConfigError, match="inside one another"):
