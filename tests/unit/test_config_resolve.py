@@ -185,7 +185,7 @@ def test_the_bucket_defaults_to_a_directory_beside_the_data_directory() -> None:
     """And the broker knows that both tiers share a disk."""
     found = resolve({"log.dirs": "d/x/.."}, [], {}, None, Launch(working_dir="/w"))
     assert (found.data_dir, found.bucket_url, found.bucket_is_default) == ("/w/d", "file:///w/d-bucket", True)
-    assert not config("thermocline.bucket=s3://b/p").bucket_is_default
+    assert not config("thermocline.bucket=s3://bucket/p").bucket_is_default
 
 
 @pytest.mark.parametrize("bucket", ["/data", "/data/bucket", "/data/x/../b", "/data%2Fb", "/./data/"])
