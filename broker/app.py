@@ -2,7 +2,8 @@
 
 Owns the order of starting and stopping. Always true: nothing is served before this process's epoch is committed to
 `cluster.json`; the clean-shutdown marker is written after every log is flushed and closed, and the lease is released
-last; the simulation starts this very wiring with other seams. Must not know command lines or signals: `stop` is an event.
+last; the simulation starts this very wiring with other seams. Must not know command lines or signals: `stop` is an
+event.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ async def run(
     *,
     open_bucket: StoreOpener | None = None,
 ) -> int:
-    """Serve until `stop` is set or the broker must end by itself; returns the exit code. `announce` gets the ready line."""
+    """Serve until `stop` is set or the broker must end by itself.
+
+    Returns the exit code. `announce` gets the ready line.
+    """
     broker = Broker(config, world, open_bucket or open_configured_bucket)
     try:
         await broker.start(stop)

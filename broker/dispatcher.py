@@ -1,8 +1,8 @@
 """From a frame to its handler, and from a message to its answer.
 
-Owns the table of handlers and the one road every answer takes: past the gate. Always true: a frame is decoded completely
-before anything is done; a handler's failure answers that request or closes that connection, never another's; a closed
-gate lets no answer out (C31). Must not know what a request means.
+Owns the table of handlers and the one road every answer takes: past the gate. Always true: a frame is decoded
+completely before anything is done; a handler's failure answers that request or closes that connection, never
+another's; a closed gate lets no answer out (C31). Must not know what a request means.
 
 Hot path: Produce and Fetch are answered while they are dispatched whenever they need not wait; only the rest run as
 tasks, one at a time a connection, as in Kafka.

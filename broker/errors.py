@@ -1,6 +1,7 @@
 """House errors to Kafka error codes: the one place where the two meet.
 
-Owns the mapping. Always true: an error nobody mapped is UNKNOWN_SERVER_ERROR and is reported, because it is a bug of ours.
+Owns the mapping. Always true: an error nobody mapped is UNKNOWN_SERVER_ERROR and is reported, because it is a bug of
+ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who may serve a bucket: a pure decision (design 1, scenario C31).
 
 Owns the rule table. Always true: a data directory that another one replaced is refused for ever; an empty one takes a
-bucket over only when the lease stood still, was released, or the operator gave his word. Must not know how identities and
-leases are stored.
+bucket over only when the lease stood still, was released, or the operator gave his word. Must not know how identities
+and leases are stored.
 """
 
 from __future__ import annotations

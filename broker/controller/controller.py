@@ -151,7 +151,10 @@ class Controller:
             self._require_host().reconfigure(self.topic(name))
 
     async def delete_topic(self, name: str) -> Topic:
-        """Free the name and stop serving; files and objects follow in the background, remembered until they are gone."""
+        """Free the name and stop serving.
+
+        Files and objects follow in the background, remembered until they are gone.
+        """
         async with self._changes:
             topic = self.topic(name)
             if topic.internal:

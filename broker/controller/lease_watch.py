@@ -1,8 +1,8 @@
 """What a watcher may conclude from polling `lease.json`: a pure machine.
 
-Owns the rule "the counter stood still over a whole lease of *successful* polls, by my own monotonic clock" (C19: after an
-outage everyone would think so). Always true: failed polls prove nothing; a released lease is free at once. Must not know
-the store.
+Owns the rule "the counter stood still over a whole lease of *successful* polls, by my own monotonic clock" (C19:
+after an outage everyone would think so). Always true: failed polls prove nothing; a released lease is free at once.
+Must not know the store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from broker.controller.admission import LeaseSight
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Content of `lease.json`. `counter` is bumped by the active controller; `released` is its last act of a clean stop."""
+    """Content of `lease.json`.
+
+    `counter` is bumped by the active controller; `released` is its last act of a clean stop.
+    """
 
     controller_epoch: int
     incarnation: str

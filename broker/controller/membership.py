@@ -1,8 +1,8 @@
 """Joining a bucket, keeping the lease, and noticing that somebody else serves it now.
 
-Owns this process's place in the cluster: the shell around `admission`, `lease_watch` and `gate`. Always true: nothing is
-served before the epoch is committed to `cluster.json`; the lease is written only by compare-and-set and released as the
-last act; a store that is away stops nothing but decisions (design 1). Must not know topics or partitions.
+Owns this process's place in the cluster: the shell around `admission`, `lease_watch` and `gate`. Always true: nothing
+is served before the epoch is committed to `cluster.json`; the lease is written only by compare-and-set and released
+as the last act; a store that is away stops nothing but decisions (design 1). Must not know topics or partitions.
 """
 
 from __future__ import annotations

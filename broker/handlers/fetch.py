@@ -1,9 +1,9 @@
 """Fetch: what can be read now, from either tier, or a long poll until there is something.
 
-Always true: nothing at or above the high watermark leaves; hot partitions are answered at once, whatever cold ones still
-load (kafka#20045); a cold read that outlives its fetch goes on into the cache, where the next poll finds it. Record
-bytes are never read here: the answer names file ranges, which the socket takes by sendfile. Must not know chunks or
-objects: `tiering.fetch_router` says which tier, the tier says what.
+Always true: nothing at or above the high watermark leaves; hot partitions are answered at once, whatever cold ones
+still load (kafka#20045); a cold read that outlives its fetch goes on into the cache, where the next poll finds it.
+Record bytes are never read here: the answer names file ranges, which the socket takes by sendfile. Must not know
+chunks or objects: `tiering.fetch_router` says which tier, the tier says what.
 
 Sessions are not served yet: every answer is a full fetch (KIP-227, session id 0).
 """
@@ -127,7 +127,8 @@ def _read(
                 # The first partition with data gives at least one batch, whatever the limits (KIP-74).
                 found = partition.log.read(offset, bytes_max, high_watermark, min_one=result.size == 0)
             if found is not None:
-                # The end of the log was written a moment ago; an old segment may have to come from the disk first (C25).
+                # The end of the log was written a moment ago; an old segment may have to come from the disk first
+                # (C25).
                 loading = context.residency.ready(found.file, found.position, found.length) if found.sealed else None
                 if loading is None:
                     _take(answer, result, found.length, (FileRange(found.file, found.position, found.length),))

@@ -71,7 +71,10 @@ class ClusterStore:
         return changed.epoch if changed is not None and changed.epoch > self.epoch else None
 
     async def claim(self, cluster_id: str, node: NodeStarted) -> ClusterImage:
-        """Become the controller: commit the next controller epoch together with our start. Fenced: another was first."""
+        """Become the controller.
+
+        Commit the next controller epoch together with our start. Fenced: another was first.
+        """
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
 
@@ -85,7 +88,10 @@ class ClusterStore:
         return await self._image(root.content)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ClusterImage:
-        """Make `records` facts; returns the image with them. Fenced when this process is not the controller any more."""
+        """Make `records` facts.
+
+        Returns the image with them. Fenced when this process is not the controller any more.
+        """
         await self._fold_if_full()
         root = await self._root.commit(lambda content: _with_records(content, records), epoch=self.epoch)
         return await self._image(root.content)

@@ -1,8 +1,8 @@
 """The cluster as a value: `image = apply(records)`.
 
 Owns what the records mean. Always true: applying the same records in the same order gives the same image; a record that
-was applied before changes nothing (a commit whose answer was lost is applied again); epochs only grow. Must not know the
-bucket, the broker's partitions or Kafka's protocol.
+was applied before changes nothing (a commit whose answer was lost is applied again); epochs only grow. Must not know
+the bucket, the broker's partitions or Kafka's protocol.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The typed facts a cluster is made of.
 
-Owns the record kinds stored in `cluster.json` and its snapshot pages. Always true: the image is what applying the records
-in order gives (image.py); a kind, once released, keeps its meaning; fields are only added, with defaults. Must not know
-where the records are kept.
+Owns the record kinds stored in `cluster.json` and its snapshot pages. Always true: the image is what applying the
+records in order gives (image.py); a kind, once released, keeps its meaning; fields are only added, with defaults.
+Must not know where the records are kept.
 """
 
 from __future__ import annotations

@@ -24,7 +24,10 @@ _BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class SealRequest(msgspec.Struct):
-    """Body of `POST /tier/seal`: one topic or all, and whether to answer only when everything is copied and verified."""
+    """Body of `POST /tier/seal`.
+
+    One topic or all, and whether to answer only when everything is copied and verified.
+    """
 
     topic: str | None = None
     wait: bool = False

@@ -1,8 +1,9 @@
 """From a topic in the image to partitions that serve, and back.
 
-Owns opening, reconfiguring, closing and purging led partitions: the shell between the controller's decisions and tiering's
-`open_partition`. Always true: a partition is published only when it may serve; opening that fails is tried again for as
-long as the topic exists, because the topic is a committed fact. Must not know how a log or a tier is opened.
+Owns opening, reconfiguring, closing and purging led partitions: the shell between the controller's decisions and
+tiering's `open_partition`. Always true: a partition is published only when it may serve; opening that fails is tried
+again for as long as the topic exists, because the topic is a committed fact. Must not know how a log or a tier is
+opened.
 """
 
 from __future__ import annotations

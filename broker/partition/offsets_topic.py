@@ -1,8 +1,8 @@
 """`__consumer_offsets` as the group coordinator sees it: append durably, replay, and keep a snapshot in the bucket.
 
-Owns the internal topic's life (design 5): it is not tiered; its manifest names one snapshot of the live state, so that a
-lost disk loses at most the last snapshot interval of commits. Always true: a replay is the newest snapshot, then the
-local log above it, in order. Must not know what the records say.
+Owns the internal topic's life (design 5): it is not tiered; its manifest names one snapshot of the live state, so
+that a lost disk loses at most the last snapshot interval of commits. Always true: a replay is the newest snapshot,
+then the local log above it, in order. Must not know what the records say.
 """
 
 from __future__ import annotations

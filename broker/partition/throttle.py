@@ -15,8 +15,8 @@ from broker.partition.partition import Partition
 from broker.wire.messages import ProduceRequest
 from seams.tasks import Tasks
 
-# The kernel starts to throttle writers at dirty_ratio (20 % of memory by default) over all files; half a gibibyte of one
-# log is below that from 4 GiB of memory on, and about a second of a fast disk.
+# The kernel starts to throttle writers at dirty_ratio (20 % of memory by default) over all files; half a gibibyte of
+# one log is below that from 4 GiB of memory on, and about a second of a fast disk.
 DIRTY_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
