@@ -50,5 +50,7 @@ class GroupConfig:
     """How much waiting state goes into one batch: many commits share one flush."""
     append_queue_max: int = 20_000
     """Writes that wait for one partition of `__consumer_offsets`; above it commits are refused as retriable."""
+    append_queue_bytes_max: int = 32 * 1024 * 1024
+    """The same in bytes."""
     snapshot_interval_ms: int = 10_000
     """The longest a changed partition goes without a snapshot in the bucket (design 5)."""

@@ -1,0 +1,580 @@
+"""The group coordinator: the shell around the machines.
+
+Owns the shards, the timers and the requests that wait. Always true: between an event and its effects nothing else runs;
+a commit is answered, and seen, only once its records are durable; everything a client can grow has a bound in
+`GroupConfig`; two background tasks serve all groups (timers, expiry), and one a partition while it has writes. Must not
+know the wire (`broker.handlers.groups`), nor how the log is kept (`log.OffsetsLog`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeVar, cast
+from uuid import UUID
+
+from broker.groups.config import CLIENT_ID_CHARS_MAX, NAME_BYTES_MAX, GroupConfig
+from broker.groups.events import (
+    NO_MEMBER,
+    AdmitCommit,
+    AdmitReply,
+    Effect,
+    Event,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Leave,
+    Leaver,
+    LeaveReply,
+    LeftMember,
+    Reply,
+    Result,
+    StartTimer,
+    StopTimer,
+    Store,
+    Stored,
+    Sync,
+    SyncReply,
+    TimedOut,
+    Timer,
+    Unload,
+)
+from broker.groups.expiry import expiry_rule
+from broker.groups.log import OffsetsLog
+from broker.groups.offsets import OFFSET_OVERHEAD_BYTES, Fetched, GroupOffsets, TopicPosition, Wanted, refuses_metadata
+from broker.groups.records import (
+    NO_EXPIRY,
+    CommittedOffset,
+    KeyValue,
+    OffsetKey,
+    group_record,
+    offset_record,
+    partition_of,
+    stored_group_record,
+)
+from broker.groups.shard import Group, Shard, ShardState, Snapshot
+from broker.groups.timers import Timers
+from broker.groups.writer import PartitionWriter
+from broker.wire.errors import ErrorCode
+from broker.wire.primitives import ZERO_UUID
+from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
+from seams.clock import Clock
+from seams.rng import Rng
+from seams.tasks import Tasks, supervise
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Result)
+
+TopicId = Callable[[str], UUID | None]
+"""Id of a topic by name, None when there is none."""
+
+_TIMERS_AT_ONCE: Final = 200  # before others get a turn: about 5 ms of expiries
+_GROUPS_AT_ONCE: Final = 200
+_LOAD_BACKOFF_S: Final = 0.5
+_LOAD_BACKOFF_MAX_S: Final = 30.0
+
+
+class CommitRow(NamedTuple):
+    """One partition of an OffsetCommit. `metadata` is "" when the client sent null, as Kafka stores it."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class _TimerKey(NamedTuple):
+    partition: int
+    group_id: str
+    timer: Timer
+
+
+class GroupCoordinator:
+    """One a broker. Methods that answer requests never raise for what a client did: the reply carries the error."""
+
+    def __init__(
+        self,
+        offsets_log: OffsetsLog,
+        clock: Clock,
+        rng: Rng,
+        config: GroupConfig,
+        tasks: Tasks,
+        *,
+        topic_id: TopicId | None = None,
+    ) -> None:
+        """`topic_id` names the topics that may be committed to; without it every topic may."""
+        self._log = offsets_log
+        self._clock = clock
+        self._rng = rng
+        self._config = config
+        self._tasks = tasks
+        self._topic_id = topic_id
+        self._timers: Timers[_TimerKey] = Timers()
+        self._timer_set = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._background: list[asyncio.Task[None]] = []
+        self._held_bytes = 0
+        self._group_count = 0
+        self._shards = [Shard(partition, config, clock) for partition in range(offsets_log.partitions)]
+        for shard in self._shards:
+            shard.writer = PartitionWriter(shard.partition, offsets_log, clock, config, tasks, shard.appended)
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to load; until a group's partition is loaded, its requests get COORDINATOR_LOAD_IN_PROGRESS."""
+        services = (("groups-load", self._load), ("groups-timers", self._run_timers), ("groups-expiry", self._expire))
+        for name, service in services:
+            self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
+
+    async def wait_loaded(self) -> None:
+        """Until every partition was loaded or given up."""
+        await self._loaded.wait()
+
+    async def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Answer everyone who waits, refuse what comes, let running appends end (5 s at most).
+
+        Snapshots can still be taken afterwards: state and log do not change any more.
+        """
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        for shard in self._shards:
+            if shard.state is ShardState.READY:
+                for group in list(shard.groups.values()):
+                    self._perform(shard, group, group.machine.step(Unload(error), self._clock.wall_ms()))
+            shard.state = ShardState.CLOSED
+        deadline_s = self._clock.monotonic_s() + self._config.offsets_commit_timeout_ms / 1000
+        while any(not shard.writer.is_idle for shard in self._shards) and self._clock.monotonic_s() < deadline_s:
+            await asyncio.sleep(0.01)
+
+    async def _load(self) -> None:
+        backoff_s = _LOAD_BACKOFF_S
+        for shard in self._shards:
+            while shard.state is ShardState.LOADING:
+                try:
+                    await self._load_shard(shard)
+                    backoff_s = _LOAD_BACKOFF_S
+                except (Retryable, OSError) as failure:
+                    log.warning("loading __consumer_offsets-%d: %s; trying again", shard.partition, failure)
+                    await asyncio.sleep(backoff_s * self._rng.uniform(0.8, 1.2))
+                    backoff_s = min(backoff_s * 2, _LOAD_BACKOFF_MAX_S)
+                except (Corrupt, StorageFailed, Fenced) as failure:
+                    log.error("__consumer_offsets-%d cannot be read, its groups are off: %s", shard.partition, failure)
+                    shard.reset()
+                    shard.state = ShardState.FAILED
+        self._loaded.set()
+
+    async def _load_shard(self, shard: Shard) -> None:
+        shard.reset()
+        async for batches in self._log.replay(shard.partition):
+            shard.replay(batches)
+            await asyncio.sleep(0)
+        for group, effects in shard.restore():
+            self._group_count += 1
+            self._perform(shard, group, effects)
+            self._account(group)
+        shard.state = ShardState.READY
+
+    # ---- snapshots (the broker writes them) ------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> int:
+        return len(self._shards)
+
+    @property
+    def held_bytes(self) -> int:
+        """Estimate of the memory that groups take."""
+        return self._held_bytes
+
+    @property
+    def group_count(self) -> int:
+        return self._group_count
+
+    def state_of(self, partition: int) -> ShardState:
+        return self._shards[partition].state
+
+    def dirty_since(self, partition: int) -> float | None:
+        """Clock.monotonic_s of the first change that no written snapshot of `partition` holds; None: nothing to do.
+
+        Due when it lies GroupConfig.snapshot_interval_ms back. Meaningless until the partition is loaded.
+        """
+        shard = self._shards[partition]
+        return None if shard.state is ShardState.LOADING else shard.dirty_since_s
+
+    async def snapshot(self, partition: int) -> Snapshot:
+        """The durable state of `partition` now. One at a time a partition."""
+        return await self._shards[partition].snapshot()
+
+    def snapshot_written(self, partition: int, end_offset: int) -> None:
+        """That snapshot is in the bucket, committed. Also to be told once after loading, of the one found there."""
+        self._shards[partition].snapshot_written(end_offset)
+
+    # ---- membership requests ---------------------------------------------------------------------------------------
+
+    async def find(self, group_id: str) -> ErrorCode:
+        """Make sure that there is somewhere to coordinate `group_id` (FindCoordinator)."""
+        if _is_too_long(group_id):
+            return ErrorCode.INVALID_GROUP_ID
+        try:
+            await self._log.ensure_created()
+        except (Retryable, Fenced, StorageFailed, OSError) as failure:
+            log.warning("__consumer_offsets is not there: %s", failure)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    async def join(self, group_id: str, event: Join) -> JoinReply:
+        """Answered when the join phase ends: after the rebalance timeout of the slowest member at the latest, and for
+        new members after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
+        shard, error = self._shard(group_id, empty_is_valid=False)
+        if shard is None:
+            return JoinReply(error, event.member_id)
+        group = shard.groups.get(group_id)
+        if group is None and event.member_id != NO_MEMBER:
+            return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id)
+        if self._is_full(sum(len(protocol.metadata) for protocol in event.protocols), group):
+            return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        future = self._future(JoinReply)
+        prefix = event.client_id[:CLIENT_ID_CHARS_MAX] if event.instance_id is None else event.instance_id
+        named = replace(
+            event,
+            token=future,
+            new_member_id=f"{prefix}-{self._rng.uuid()}",
+            client_id=event.client_id[:CLIENT_ID_CHARS_MAX],
+        )
+        self._give(shard, group or self._create(shard, group_id), named)
+        return await future
+
+    async def sync(self, group_id: str, event: Sync) -> SyncReply:
+        """Answered when the leader's assignments are durable, or the rebalance starts over. `event`'s token is filled
+        in here."""
+        shard, error = self._shard(group_id, empty_is_valid=False)
+        if shard is None:
+            return SyncReply(error)
+        group = shard.groups.get(group_id)
+        if group is None:
+            return SyncReply(ErrorCode.UNKNOWN_MEMBER_ID)
+        if self._is_full(sum(len(assignment) for _, assignment in event.assignments), group):
+            return SyncReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        future = self._future(SyncReply)
+        self._give(shard, group, replace(event, token=future))
+        return await future
+
+    async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        """While the group is being loaded everybody is alive, as in Kafka: an error would only make them rejoin."""
+        shard, error = self._shard(group_id, empty_is_valid=False)
+        if shard is None:
+            return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
+        group = shard.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        future = self._future(HeartbeatReply)
+        self._give(shard, group, Heartbeat(future, member_id, generation, instance_id))
+        return future.result().error
+
+    async def leave(self, group_id: str, members: Sequence[Leaver]) -> LeaveReply:
+        shard, error = self._shard(group_id, empty_is_valid=False)
+        if shard is None:
+            return LeaveReply(error)
+        group = shard.groups.get(group_id)
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            return LeaveReply(members=tuple(LeftMember(m.member_id, m.instance_id, unknown) for m in members))
+        future = self._future(LeaveReply)
+        self._give(shard, group, Leave(future, tuple(members)))
+        return future.result()
+
+    # ---- offsets ---------------------------------------------------------------------------------------------------
+
+    async def commit_offsets(
+        self,
+        group_id: str,
+        member: AdmitCommit,
+        rows: Sequence[CommitRow],
+        *,
+        retention_ms: int = -1,
+        unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
+    ) -> list[ErrorCode]:
+        """One error a row, in order; those that are NONE are durable. `member`'s token is filled in here.
+
+        `unknown_group` is what a member of no group is told (it depends on the API's version).
+        """
+        shard, error = self._shard(group_id)
+        if shard is None:
+            return [error] * len(rows)
+        group = shard.groups.get(group_id)
+        if group is None:
+            if member.generation >= 0:
+                return [unknown_group] * len(rows)
+            if self._is_full(0, None):
+                return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
+            group = self._create(shard, group_id)
+        future = self._future(AdmitReply)
+        self._step(shard, group, replace(member, token=future))
+        error = future.result().error
+        if error is ErrorCode.NONE:
+            codes, write = self._write_offsets(shard, group, rows, retention_ms)
+        else:
+            codes, write = [error] * len(rows), None
+        self._settle(shard, group)
+        if write is not None:
+            failure = await self._await_write(write)
+            codes = [failure if code is ErrorCode.NONE else code for code in codes]
+        return codes
+
+    def _write_offsets(
+        self, shard: Shard, group: Group, rows: Sequence[CommitRow], retention_ms: int
+    ) -> tuple[list[ErrorCode], asyncio.Future[Exception | None] | None]:
+        now_ms = self._clock.wall_ms()
+        expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
+        codes: list[ErrorCode] = []
+        values: list[tuple[TopicPosition, CommittedOffset]] = []
+        growth = 0
+        for row in rows:
+            topic_id = ZERO_UUID if self._topic_id is None else self._topic_id(row.topic)
+            code = refuses_metadata(row.metadata, self._config.offset_metadata_bytes_max)
+            if topic_id is None or _is_too_long(row.topic):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            codes.append(code)
+            if code is ErrorCode.NONE:
+                assert topic_id is not None
+                value = CommittedOffset(row.offset, row.leader_epoch, row.metadata, now_ms, expire_at_ms, topic_id)
+                values.append(((row.topic, row.partition), value))
+                if group.offsets.get(row.topic, row.partition) is None:
+                    growth += OFFSET_OVERHEAD_BYTES + len(row.metadata)
+        if not values:
+            return codes, None
+        if growth and self._is_full(growth, group):
+            full = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            return [full if code is ErrorCode.NONE else code for code in codes], None
+        return codes, self._write_positions(shard, group, values)
+
+    def _write_positions(
+        self, shard: Shard, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset | None]]
+    ) -> asyncio.Future[Exception | None]:
+        """Queue commits and tombstones; the future gets the failure, or None when they are durable and applied."""
+        positions = [position for position, _ in values]
+        records = [offset_record(OffsetKey(group.group_id, *position), value) for position, value in values]
+        write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        group.last_write = write
+        group.offsets.begin(positions)
+
+        def done(failure: Exception | None) -> None:
+            group.offsets.end(positions)
+            if failure is None:
+                for (topic, partition), value in values:
+                    group.offsets.apply(topic, partition, value)
+            if group.last_write is write:
+                group.last_write = None
+            if not write.done():
+                write.set_result(failure)
+            self._settle(shard, group)
+
+        shard.writer.submit(records, done)
+        return write
+
+    async def _await_write(self, write: asyncio.Future[Exception | None]) -> ErrorCode:
+        """The append goes on when the client's time is over: what it then brings is applied all the same."""
+        try:
+            async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
+                failure = await asyncio.shield(write)
+        except TimeoutError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE if failure is None else _code_of(failure, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+
+    async def fetch_offsets(
+        self, group_id: str, wanted: Sequence[Wanted] | None
+    ) -> tuple[ErrorCode, tuple[Fetched, ...]]:
+        """Durable positions; None asks for all. An unknown group has none, which is no error.
+
+        Waits for commits that were accepted before it, so that the next owner of a partition never starts behind what
+        its previous owner was allowed to commit. (Kafka waits only when the client asks for stable offsets.)
+        """
+        shard, error = self._shard(group_id)
+        if shard is None:
+            return error, ()
+        group = shard.groups.get(group_id)
+        if group is not None and group.last_write is not None:
+            try:
+                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
+                    await asyncio.shield(group.last_write)
+            except TimeoutError:
+                return ErrorCode.NOT_COORDINATOR, ()  # every client asks again after this one
+            group = shard.groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE, GroupOffsets().fetch(wanted)
+        return ErrorCode.NONE, group.offsets.fetch(wanted)
+
+    def forget_topics(self, topics: frozenset[str]) -> None:
+        """Topics were deleted: their positions get tombstones."""
+        for shard in self._shards:
+            if shard.state is ShardState.READY:
+                for group in list(shard.groups.values()):
+                    if positions := group.offsets.of_topics(topics):
+                        self._write_positions(shard, group, [(position, None) for position in positions])
+
+    # ---- expiry ----------------------------------------------------------------------------------------------------
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
+            for shard in self._shards:
+                if shard.state is ShardState.READY:
+                    await self._expire_shard(shard)
+
+    async def _expire_shard(self, shard: Shard) -> None:
+        now_ms = self._clock.wall_ms()
+        for i, group in enumerate(list(shard.groups.values())):
+            if i % _GROUPS_AT_ONCE == _GROUPS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if shard.groups.get(group.group_id) is not group:
+                continue
+            write = self._expire_group(shard, group, now_ms)
+            if write is not None:
+                await self._await_write(write)  # a queue of tombstones must not push commits out
+
+    def _expire_group(self, shard: Shard, group: Group, now_ms: int) -> asyncio.Future[Exception | None] | None:
+        rule = expiry_rule(group.machine)
+        if rule is None:
+            return None
+        gone = group.offsets.expired(rule, now_ms, self._config.offsets_retention_ms)
+        write = self._write_positions(shard, group, [(position, None) for position in gone]) if gone else None
+        stays = len(gone) < group.offsets.count or (group.offsets.is_pending and not gone)
+        if not stays and group.machine.is_idle and group.record is not None and not group.record_writes:
+            self._write_group(shard, group, stored_group_record(group.group_id, None), lambda _: None)
+        return write
+
+    # ---- machines, effects, timers ---------------------------------------------------------------------------------
+
+    def _shard(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[Shard | None, ErrorCode]:
+        if _is_too_long(group_id) or (not group_id and not empty_is_valid):
+            return None, ErrorCode.INVALID_GROUP_ID
+        shard = self._shards[partition_of(group_id, len(self._shards))]
+        match shard.state:
+            case ShardState.READY:
+                return shard, ErrorCode.NONE
+            case ShardState.LOADING:
+                return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            case ShardState.FAILED:
+                return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
+            case ShardState.CLOSED:
+                return None, ErrorCode.NOT_COORDINATOR
+
+    def _is_full(self, more_bytes: int, group: Group | None) -> bool:
+        over = self._held_bytes + more_bytes > self._config.state_bytes_max
+        return over or (group is None and self._group_count >= self._config.groups_max)
+
+    def _create(self, shard: Shard, group_id: str) -> Group:
+        self._group_count += 1
+        return shard.create(group_id)
+
+    def _future(self, _: type[R]) -> asyncio.Future[R]:
+        return cast("asyncio.Future[R]", asyncio.get_running_loop().create_future())
+
+    def _give(self, shard: Shard, group: Group, event: Event) -> None:
+        self._step(shard, group, event)
+        self._settle(shard, group)
+
+    def _step(self, shard: Shard, group: Group, event: Event) -> None:
+        self._perform(shard, group, group.machine.step(event, self._clock.wall_ms()))
+
+    def _settle(self, shard: Shard, group: Group) -> None:
+        """After a change: count what the group takes, forget it when nothing is left of it."""
+        if group.is_gone and shard.groups.get(group.group_id) is group:
+            del shard.groups[group.group_id]
+            self._group_count -= 1
+            self._held_bytes -= group.accounted
+            group.accounted = 0
+        elif shard.groups.get(group.group_id) is group:
+            self._account(group)
+
+    def _account(self, group: Group) -> None:
+        size = group.size_bytes
+        self._held_bytes += size - group.accounted
+        group.accounted = size
+
+    def _perform(self, shard: Shard, group: Group, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, result):
+                    future = cast("asyncio.Future[Result]", token)
+                    if not future.done():  # its connection may be gone
+                        future.set_result(result)
+                case StartTimer(timer, delay_ms):
+                    self._start_timer(_TimerKey(shard.partition, group.group_id, timer), delay_ms)
+                case StopTimer(timer):
+                    self._timers.stop(_TimerKey(shard.partition, group.group_id, timer))
+                case Store(ticket, metadata):
+                    self._store(shard, group, ticket, group_record(group.group_id, metadata))
+
+    def _store(self, shard: Shard, group: Group, ticket: int, record: KeyValue) -> None:
+        def stored(failure: Exception | None) -> None:
+            error = ErrorCode.NONE if failure is None else _code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._step(shard, group, Stored(ticket, error))
+
+        self._write_group(shard, group, record, stored)
+
+    def _write_group(
+        self, shard: Shard, group: Group, record: KeyValue, then: Callable[[Exception | None], None]
+    ) -> None:
+        group.record_writes += 1
+
+        def done(failure: Exception | None) -> None:
+            group.record_writes -= 1
+            if failure is None:
+                group.record = record.value
+            then(failure)
+            self._settle(shard, group)
+
+        shard.writer.submit([record], done)
+
+    def _start_timer(self, key: _TimerKey, delay_ms: int) -> None:
+        before = self._timers.next_s()
+        self._timers.start(key, self._clock.monotonic_s() + delay_ms / 1000)
+        after = self._timers.next_s()
+        if after is not None and (before is None or after < before):
+            self._timer_set.set()
+
+    async def _run_timers(self) -> None:
+        while True:
+            self._timer_set.clear()
+            next_s = self._timers.next_s()
+            wait_s = None if next_s is None else max(next_s - self._clock.monotonic_s(), 0)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._timer_set.wait()
+            except TimeoutError:
+                self._fire_timers()
+                await asyncio.sleep(0)
+
+    def _fire_timers(self) -> None:
+        for key in self._timers.due(self._clock.monotonic_s(), _TIMERS_AT_ONCE):
+            shard = self._shards[key.partition]
+            group = shard.groups.get(key.group_id)
+            if group is not None and shard.state is ShardState.READY:
+                self._give(shard, group, TimedOut(key.timer))
+
+
+def _is_too_long(name: str) -> bool:
+    return len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX
+
+
+def _code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
+    """What a client is told when its state could not be stored (as Kafka translates append errors for groups).
+
+    Not `broker.errors.code_of`: a client must look for the coordinator again, not for a partition's leader.
+    """
+    if isinstance(failure, Fenced | StorageFailed):
+        return ErrorCode.NOT_COORDINATOR
+    if isinstance(failure, InvalidRequest):
+        return too_large
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _report(name: str, failure: BaseException) -> None:
+    log.error("%s failed and is started again: %s", name, failure, exc_info=failure)

@@ -1,0 +1,236 @@
+"""The records of `__consumer_offsets`, byte for byte as Apache Kafka 4.3 writes them.
+
+Owns keys and values of committed offsets and of groups, batches of them, and the group's partition. Always true: what
+`parse` returns encodes to the same meaning; records of other kinds (KIP-848 groups, transactions) are left out, never
+guessed. Must not know what a group does with them.
+Source: observed in Apache Kafka 4.3.1: keys 0–1 are offsets (1 is written), 2 groups; offset values are version 4 with
+the topic id, 3 without one, 1 when the client set a retention; group values are version 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias, cast
+from uuid import UUID
+
+from broker.groups.events import GroupMetadata, MemberMetadata
+from broker.wire.codec import decode_record, encode_record, record_version
+from broker.wire.generated.messages import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    GroupMetadataValueMember,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from broker.wire.primitives import ZERO_UUID
+from logformat.errors import Corrupt, InvalidRequest
+from logformat.record_batch import walk
+from logformat.records import Record, encode_batch, iter_records
+
+NO_EXPIRY: Final = -1
+_OFFSET_KEY_VERSION: Final = 1
+_GROUP_KEY_VERSION: Final = 2
+_OFFSET_VALUE_WITH_EXPIRY: Final = 1
+_OFFSET_VALUE: Final = 3
+_OFFSET_VALUE_WITH_TOPIC_ID: Final = 4
+_GROUP_VALUE: Final = 3
+
+
+class OffsetKey(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+
+
+class CommittedOffset(NamedTuple):
+    """One committed position. Times in wall ms; `expire_at_ms` −1: by the broker's retention. Leader epoch −1: none."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    expire_at_ms: int = NO_EXPIRY
+    topic_id: UUID = ZERO_UUID
+
+
+class KeyValue(NamedTuple):
+    """A record before it has an offset; no value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+    @property
+    def size(self) -> int:
+        return len(self.key) + len(self.value or b"")
+
+
+class OffsetRecord(NamedTuple):
+    key: OffsetKey
+    value: CommittedOffset | None
+
+
+class GroupRecord(NamedTuple):
+    """`raw` is the value as it stands in the log."""
+
+    group_id: str
+    metadata: GroupMetadata | None
+    raw: bytes | None
+
+
+Parsed: TypeAlias = OffsetRecord | GroupRecord
+
+
+def partition_of(group_id: str, partitions: int) -> int:
+    """Where Kafka keeps a group: the magnitude of Java's String.hashCode (Utils.abs), modulo `partitions`."""
+    value = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    # Utils.abs: the magnitude as an int32, and 0 for the one that has none.
+    magnitude = value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
+    return magnitude % partitions
+
+
+def offset_record(key: OffsetKey, value: CommittedOffset | None) -> KeyValue:
+    """A commit, or with None its tombstone."""
+    raw_key = encode_record("OffsetCommitKey", _OFFSET_KEY_VERSION, OffsetCommitKey(*key))
+    if value is None:
+        return KeyValue(raw_key, None)
+    if value.expire_at_ms != NO_EXPIRY:
+        version = _OFFSET_VALUE_WITH_EXPIRY  # leader epoch and topic id have no room there
+    else:
+        version = _OFFSET_VALUE if value.topic_id == ZERO_UUID else _OFFSET_VALUE_WITH_TOPIC_ID
+    message = OffsetCommitValue(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp=value.committed_at_ms,
+        expire_timestamp=value.expire_at_ms,
+        topic_id=value.topic_id,
+    )
+    return KeyValue(raw_key, encode_record("OffsetCommitValue", version, message))
+
+
+def group_record(group_id: str, metadata: GroupMetadata) -> KeyValue:
+    """A generation of a group."""
+    message = GroupMetadataValue(
+        protocol_type=metadata.protocol_type,
+        generation=metadata.generation,
+        protocol=metadata.protocol_name,
+        leader=metadata.leader,
+        current_state_timestamp=metadata.state_since_ms,
+        members=[
+            GroupMetadataValueMember(
+                member_id=row.member_id,
+                group_instance_id=row.instance_id,
+                client_id=row.client_id,
+                client_host=row.client_host,
+                rebalance_timeout=row.rebalance_timeout_ms,
+                session_timeout=row.session_timeout_ms,
+                subscription=row.subscription,
+                assignment=row.assignment,
+            )
+            for row in metadata.members
+        ],
+    )
+    return KeyValue(_group_key(group_id), encode_record("GroupMetadataValue", _GROUP_VALUE, message))
+
+
+def stored_group_record(group_id: str, raw: bytes | None) -> KeyValue:
+    """The same from the bytes of a value that was stored before; None is the group's tombstone."""
+    return KeyValue(_group_key(group_id), raw)
+
+
+def _group_key(group_id: str) -> bytes:
+    return encode_record("GroupMetadataKey", _GROUP_KEY_VERSION, GroupMetadataKey(group_id))
+
+
+def parse(key: bytes, value: bytes | None) -> Parsed | None:
+    """What a record says; None when it is of a kind that classic groups do not have. Raises Corrupt."""
+    try:
+        version = record_version(key)
+        if version <= _OFFSET_KEY_VERSION:
+            offset_key = cast(OffsetCommitKey, decode_record("OffsetCommitKey", key))
+            where = OffsetKey(offset_key.group, offset_key.topic, offset_key.partition)
+            return OffsetRecord(where, None if value is None else _offset(value))
+        if version == _GROUP_KEY_VERSION:
+            group_id = cast(GroupMetadataKey, decode_record("GroupMetadataKey", key)).group
+            return GroupRecord(group_id, None if value is None else _group(value), value)
+    except InvalidRequest as refused:
+        raise Corrupt(f"a record of __consumer_offsets with key {key[:64]!r} cannot be read: {refused}") from refused
+    return None
+
+
+def _offset(value: bytes) -> CommittedOffset:
+    message = cast(OffsetCommitValue, decode_record("OffsetCommitValue", value))
+    return CommittedOffset(
+        message.offset,
+        message.leader_epoch,
+        message.metadata,
+        message.commit_timestamp,
+        message.expire_timestamp,
+        message.topic_id,
+    )
+
+
+def _group(value: bytes) -> GroupMetadata:
+    message = cast(GroupMetadataValue, decode_record("GroupMetadataValue", value))
+    rows = tuple(
+        MemberMetadata(
+            row.member_id,
+            row.group_instance_id,
+            row.client_id,
+            row.client_host,
+            # Version 0 had no rebalance timeout.
+            row.rebalance_timeout if record_version(value) >= 1 else row.session_timeout,
+            row.session_timeout,
+            bytes(row.subscription),
+            bytes(row.assignment),
+        )
+        for row in message.members
+    )
+    ids = {row.member_id for row in rows}
+    instances = [row.instance_id for row in rows if row.instance_id is not None]
+    if len(ids) < len(rows) or len(set(instances)) < len(instances) or (rows and message.protocol is None):
+        raise Corrupt(f"generation {message.generation} of a group names a member twice, or members but no protocol")
+    return GroupMetadata(
+        message.protocol_type,
+        message.generation,
+        message.protocol,
+        message.leader,
+        message.current_state_timestamp,
+        rows,
+    )
+
+
+def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0) -> bytes:
+    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too)."""
+    return encode_batch([Record(base_offset + i, now_ms, key, value) for i, (key, value) in enumerate(records)])
+
+
+def parse_batches(batches: bytes) -> Iterator[tuple[int, tuple[Parsed, ...]]]:
+    """For each batch: the offset after it, and what its records say. Raises Corrupt.
+
+    Control batches (gaps, markers) say nothing. Transactional ones cannot be believed without their markers, which are
+    not served here: they are left out.
+    """
+    for position, header in walk(batches):
+        if header.is_control or header.is_transactional:
+            yield header.next_offset, ()
+            continue
+        parsed = (parse(r.key, r.value) for r in iter_records(batches, position) if r.key is not None)
+        yield header.next_offset, tuple(record for record in parsed if record is not None)
+
+
+def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:
+    """`records` in groups that make batches of bounded size (one record larger than that goes alone)."""
+    chunk: list[KeyValue] = []
+    size = 0
+    for record in records:
+        if chunk and (len(chunk) >= count_max or size + record.size > bytes_max):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += record.size
+    if chunk:
+        yield chunk

@@ -1,0 +1,317 @@
+"""The classic group APIs on the wire: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit,
+OffsetFetch.
+
+Owns the translation between messages and the coordinator, version by version; no state, no decision about groups.
+Each `handle_x(coordinator, request, version, client)` answers always, with Kafka's codes; it may wait as long as the
+coordinator does (a join: until the join phase ends), so a connection's requests behind it wait too, as in Kafka.
+Must not know the log, sockets, frames. Source: Kafka protocol guide; KIP-394, 345, 447, 559, 699, 709, 814.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.groups.coordinator import CommitRow, GroupCoordinator
+from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync
+from broker.groups.offsets import NO_OFFSET, Fetched, Wanted
+from broker.wire.errors import ErrorCode
+from broker.wire.generated.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FindCoordinatorResponseCoordinator,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeaveGroupResponseMember,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponseGroupPartition,
+    OffsetFetchResponseGroupTopic,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
+
+_NO_TRANSACTIONS: Final = "transactions are not served by this broker: remove transactional.id"
+_OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
+_OFFSET_FETCH_GROUPS_SINCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """Who asks: the client id of the request ("" when null), the peer's address as text ("127.0.0.1")."""
+
+    client_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorNode:
+    """This broker as clients of the connection's listener reach it."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+_NOBODY: Final = CoordinatorNode(-1, "", -1)
+
+
+# ---- FindCoordinator 0–4 ---------------------------------------------------------------------------------------------
+
+
+async def handle_find_coordinator(
+    coordinator: GroupCoordinator,
+    request: FindCoordinatorRequest,
+    version: int,
+    client: ClientInfo,
+    node: CoordinatorNode,
+) -> FindCoordinatorResponse:
+    """One broker coordinates every group. Transactions: INVALID_REQUEST, which clients do not retry, with a reason."""
+    keys = request.coordinator_keys if version >= 4 else [request.key]
+    rows = []
+    for key in keys:
+        error, message = await _find(coordinator, request.key_type, key)
+        where = node if error is ErrorCode.NONE else _NOBODY
+        rows.append(
+            FindCoordinatorResponseCoordinator(
+                key=key,
+                node_id=where.node_id,
+                host=where.host,
+                port=where.port,
+                error_code=error,
+                error_message=message,
+            )
+        )
+    if version >= 4:
+        return FindCoordinatorResponse(coordinators=rows)
+    (row,) = rows
+    return FindCoordinatorResponse(
+        error_code=row.error_code,
+        error_message=row.error_message,
+        node_id=row.node_id,
+        host=row.host,
+        port=row.port,
+    )
+
+
+async def _find(coordinator: GroupCoordinator, key_type: int, key: str) -> tuple[ErrorCode, str | None]:
+    if key_type == TRANSACTION_KEY:
+        return ErrorCode.INVALID_REQUEST, _NO_TRANSACTIONS
+    if key_type != GROUP_KEY:
+        return ErrorCode.INVALID_REQUEST, f"there is no coordinator of key type {key_type}"
+    error = await coordinator.find(key)
+    return error, None if error is ErrorCode.NONE else error.name
+
+
+# ---- JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5 -----------------------------------------------------
+
+
+async def handle_join_group(
+    coordinator: GroupCoordinator, request: JoinGroupRequest, version: int, client: ClientInfo
+) -> JoinGroupResponse:
+    """v0 has no rebalance timeout (the session's counts); v4+ must rejoin with the id it is given; v9 may skip the
+    assignment when a static leader returns."""
+    reply = await coordinator.join(
+        request.group_id,
+        Join(
+            token=None,
+            new_member_id="",
+            client_id=client.client_id,
+            client_host=f"/{client.host}",  # as Java prints an address; Kafka's tools show it
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=tuple(Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            member_id_required=version >= 4,
+            may_skip_assignment=version >= 9,
+        ),
+    )
+    return _join_response(reply, version)
+
+
+def _join_response(reply: JoinReply, version: int) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=reply.error,
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name if version >= 7 else reply.protocol_name or "",
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+            )
+            for member in reply.members
+        ],
+    )
+
+
+async def handle_sync_group(
+    coordinator: GroupCoordinator, request: SyncGroupRequest, version: int, client: ClientInfo
+) -> SyncGroupResponse:
+    """v5+ names the protocol, which must be the group's; both names are mandatory there (KIP-559)."""
+    if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    reply = await coordinator.sync(
+        request.group_id,
+        Sync(
+            token=None,
+            member_id=request.member_id,
+            generation=request.generation_id,
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments=tuple((row.member_id, bytes(row.assignment)) for row in request.assignments),
+        ),
+    )
+    return SyncGroupResponse(
+        error_code=reply.error,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
+
+
+async def handle_heartbeat(
+    coordinator: GroupCoordinator, request: HeartbeatRequest, version: int, client: ClientInfo
+) -> HeartbeatResponse:
+    error = await coordinator.heartbeat(
+        request.group_id, request.member_id, request.generation_id, request.group_instance_id
+    )
+    return HeartbeatResponse(error_code=error)
+
+
+async def handle_leave_group(
+    coordinator: GroupCoordinator, request: LeaveGroupRequest, version: int, client: ClientInfo
+) -> LeaveGroupResponse:
+    """v0–2 name one member, whose error is the answer's; v3+ (KIP-345) name several, each with its own."""
+    if version < 3:
+        reply = await coordinator.leave(request.group_id, [Leaver(request.member_id)])
+        error = next((row.error for row in reply.members), ErrorCode.NONE)
+        return LeaveGroupResponse(error_code=reply.error or error)
+    leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+    reply = await coordinator.leave(request.group_id, leavers)
+    return LeaveGroupResponse(
+        error_code=reply.error,
+        members=[
+            LeaveGroupResponseMember(member_id=row.member_id, group_instance_id=row.instance_id, error_code=row.error)
+            for row in reply.members
+        ],
+    )
+
+
+# ---- OffsetCommit 2–9 ------------------------------------------------------------------------------------------------
+
+
+async def handle_offset_commit(
+    coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int, client: ClientInfo
+) -> OffsetCommitResponse:
+    """v9+ tells a member of a group that does not exist so; before, its generation is called illegal."""
+    rows = [
+        CommitRow(
+            topic.name,
+            partition.partition_index,
+            partition.committed_offset,
+            partition.committed_leader_epoch,
+            partition.committed_metadata or "",
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
+    unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    codes = iter(
+        await coordinator.commit_offsets(
+            request.group_id, member, rows, retention_ms=request.retention_time_ms, unknown_group=unknown_group
+        )
+    )
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=next(codes))
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+# ---- OffsetFetch 1–9 -------------------------------------------------------------------------------------------------
+
+
+async def handle_offset_fetch(
+    coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int, client: ClientInfo
+) -> OffsetFetchResponse:
+    """v8+ asks for several groups (KIP-709); null topics ask for all there are. Every answer is stable: commits are
+    seen only when durable, and there are no transactions that could be open."""
+    if version >= _OFFSET_FETCH_GROUPS_SINCE:
+        groups = []
+        for group in request.groups:
+            wanted = None if group.topics is None else [Wanted(t.name, t.partition_indexes) for t in group.topics]
+            error, fetched = await coordinator.fetch_offsets(group.group_id, wanted)
+            groups.append(_group_answer(group.group_id, error, fetched))
+        return OffsetFetchResponse(groups=groups)
+    wanted = None if request.topics is None else [Wanted(t.name, t.partition_indexes) for t in request.topics]
+    error, fetched = await coordinator.fetch_offsets(request.group_id, wanted)
+    if error is not ErrorCode.NONE and version < _OFFSET_FETCH_TOP_ERROR_SINCE:
+        fetched = tuple(Fetched(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in wanted or ())
+    return OffsetFetchResponse(error_code=error, topics=[_topic_answer(topic, error) for topic in fetched])
+
+
+def _topic_answer(topic: Fetched, error: ErrorCode) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.topic,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=index,
+                committed_offset=value.offset,
+                committed_leader_epoch=value.leader_epoch,
+                metadata=value.metadata,
+                error_code=error,
+            )
+            for index, value in topic.partitions
+        ],
+    )
+
+
+def _group_answer(group_id: str, error: ErrorCode, fetched: tuple[Fetched, ...]) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        error_code=error,
+        topics=[
+            OffsetFetchResponseGroupTopic(
+                name=topic.topic,
+                partitions=[
+                    OffsetFetchResponseGroupPartition(
+                        partition_index=index,
+                        committed_offset=value.offset,
+                        committed_leader_epoch=value.leader_epoch,
+                        metadata=value.metadata,
+                    )
+                    for index, value in topic.partitions
+                ],
+            )
+            for topic in fetched
+        ],
+    )
