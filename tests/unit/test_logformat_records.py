@@ -154,13 +154,15 @@ ONE = encode_record(Record(0, 0, b"k", b"v", (("h", b"x"),)), 0, 0)
         (b"\xfe\xff\xff\xff\x0f" + ONE[1:], "claims 2147483647"),
         (b"\xff\xff\xff\xff\xff\xff" + ONE[1:], "varint"),
         (b"\xff\xff\xff\xff\x1f" + ONE[1:], "varint"),
-        (ONE[:1] + b"\0\0\0" + b"\x7f" + ONE[5:], "field claims -64"),
-        (ONE[:1] + b"\0\0\0" + b"\x7e" + ONE[5:], "field claims 63"),
-        (ONE[:1] + b"\0\0\0" + b"\x03" + ONE[5:], "field claims -2"),
-        (b"\x0e\0\0\0\x01\x01\x01\0", "headers"),
+        (ONE[:1] + b"\0\0\0" + b"\x7f" + ONE[5:], "claims -64"),
+        (ONE[:1] + b"\0\0\0" + b"\x7e" + ONE[5:], "cut short"),
+        (ONE[:1] + b"\0\0\0" + b"\x03" + ONE[5:], "claims -2"),
+        (b"\x0e\0\0\0\x01\x01\x01\0", "claims -1 headers"),
+        (b"\x12\0\0\0\x01\x01\x02\x02h\x06x", "cut short|claims"),  # the length and the last value agree on a lie
+        (b"\x16\0\0\0\x01\x01\x02\x02h\x06x", "claims 11 bytes"),
         (b"\x0e\0\0\0\x01\x01\x02\0", "claims 1 headers"),
         (b"\x10\0\0\0\x01\x01\x02\x01\x01", "header without key"),
-        (b"\x0e\0\0\0\x01\x01\0\0", "after its headers"),
+        (b"\x0e\0\0\0\x01\x01\0\0", "claims 7 bytes and has 6"),
     ],
 )
 def test_malformed_records(body: bytes, words: str):
