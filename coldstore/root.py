@@ -28,6 +28,7 @@ from coldstore.root_commit import (
     Terms,
     Wait,
     Waited,
+    continues,
 )
 from coldstore.root_format import (
     ENVELOPE_BYTES_MAX,
@@ -80,10 +81,12 @@ class RootStore(Generic[T]):
         clock: Clock,
         *,
         deadline_s: float = DEADLINE_S,
+        validate: Callable[[Root[T]], None] | None = None,
     ) -> None:
+        """`deadline_s` is a commit's, its queueing included; `validate`: see `RootCodec`."""
         self._store = store
         self._key = key
-        self._codec = RootCodec(content_type)
+        self._codec = RootCodec(content_type, validate)
         self._rng = rng
         self._clock = clock
         self._deadline_s = deadline_s
@@ -202,8 +205,8 @@ class RootStore(Generic[T]):
                         found = await self._read()
                 except (StoreError, TimeoutError) as failed:
                     return GetFailed(f"{type(failed).__name__}: {failed}")
-                if found is not None:
-                    self._settle(found)
+                if found is not None and (self._known is None or continues(self._known, found)):
+                    self._note(found)
                 return Found(found)
             case _:
                 raise AssertionError(f"{effect} is an end, nothing to perform")
@@ -222,15 +225,18 @@ class RootStore(Generic[T]):
             if known is not None:
                 raise RootVanished(f"root {self._key} was at version {known.version} and is gone; stop using it")
             return None
-        if known is not None and known.version == found.version and known.ring[-1] != found.ring[-1]:
-            raise Corrupt(f"root {self._key} at version {found.version} has two histories; was the bucket restored?")
-        self._settle(found)
-        if known is None or found.version > known.version:
-            self._known = found
+        if known is not None and found.version >= known.version and not continues(known, found):
+            raise Corrupt(
+                f"root {self._key} at version {found.version} does not continue version {known.version} as it was seen "
+                "before; was the bucket restored to an earlier state?"
+            )
+        self._note(found)
         return self._known
 
-    def _settle(self, found: Root[T]) -> None:
+    def _note(self, found: Root[T]) -> None:
         # An attempt for version v was conditional on the state at v − 1: once v exists, it is that attempt or it never
         # will be.
         if found.version >= self._unsettled_version:
             self._unsettled_version = 0
+        if self._known is None or found.version > self._known.version:
+            self._known = found

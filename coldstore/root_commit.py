@@ -189,7 +189,7 @@ class Commit(Generic[T]):
         if root is None and seen is not None:
             self._attempt = None
             return Refused(RootVanished(f"root {self._key} was at version {seen.version} and is gone; stop using it"))
-        if root is not None and seen is not None and not _continues(seen, root):
+        if root is not None and seen is not None and not continues(seen, root):
             return Refused(
                 Corrupt(
                     f"root {self._key} went from version {seen.version} to {root.version} with another history; "
@@ -267,7 +267,7 @@ class Commit(Generic[T]):
         return Refused(Unsettled(why) if self._attempt is not None else Retryable(why))
 
 
-def _continues(earlier: Root[T], later: Root[T]) -> bool:
+def continues(earlier: Root[T], later: Root[T]) -> bool:
     """Whether `later` can have grown out of `earlier`: as far as the ring reaches, the same commits."""
     if later.version < earlier.version or later.epoch < earlier.epoch:
         return False

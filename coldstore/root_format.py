@@ -9,6 +9,7 @@ content means, nor how a root is replaced.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -79,9 +80,13 @@ class Root(Generic[T]):
 
 
 class RootCodec(Generic[T]):
-    """Bytes of a root and back, for one type of content."""
+    """Bytes of a root and back, for one type of content.
 
-    def __init__(self, content_type: type[T]) -> None:
+    `validate` sees every root that was read, before anybody else does, and raises Corrupt when its content cannot be.
+    """
+
+    def __init__(self, content_type: type[T], validate: Callable[[Root[T]], None] | None = None) -> None:
+        self._validate = validate
         self._content_decoder = msgspec.json.Decoder(content_type)
         self._envelope_decoder = msgspec.json.Decoder(_Envelope)
         self._format_decoder = msgspec.json.Decoder(_FormatOnly)
@@ -112,7 +117,10 @@ class RootCodec(Generic[T]):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
             raise Corrupt(f"root {key} is not readable: {broken}; restore an earlier version of the object") from broken
         _check_envelope(key, envelope)
-        return Root(envelope.version, envelope.epoch, envelope.ring, content, got.etag)
+        root = Root(envelope.version, envelope.epoch, envelope.ring, content, got.etag)
+        if self._validate is not None:
+            self._validate(root)
+        return root
 
 
 def _check_envelope(key: str, envelope: _Envelope) -> None:

@@ -1,0 +1,202 @@
+"""The entries of a manifest: segments, pages, snapshots, and the sums over them.
+
+Owns what one entry says and the bounds a hostile or damaged one is measured against (`check_*`, all raise Corrupt).
+Always true: the numbers of an entry that was checked are in range and in order, and no list in it is longer than
+`RANGES_MAX`. Must not know the manifest as a whole, nor where entries are stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from coldstore.keys import INT32_MAX, INT64_MAX, PageKey, SegmentKey, SnapshotKey
+from logformat.errors import Corrupt
+
+NO_TIMESTAMP: Final = -1
+HASH_MODULUS: Final = 2**128
+ZERO_HASH: Final = "0" * 32
+RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root whatever its history
+GAPS_IN_ROOT_MAX: Final = 256  # the newest; older ones stay in their segments' entries
+
+
+class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One segment object: offsets `[base_offset, end_offset)`. `log_bytes` of batches, `object_bytes` with the footer.
+
+    `leader_epoch` is the writer's, as in the object's key; `epochs` are (epoch, start offset) of the batches, the first
+    start moved up to the base; `gaps` are `[first, end)` ranges that hold no record by declaration (design 6).
+    """
+
+    uuid: UUID
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    log_bytes: int
+    object_bytes: int
+    records: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    crc32c: int
+    epochs: tuple[tuple[int, int], ...] = ()
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    def key(self, topic_id: UUID, partition: int) -> SegmentKey:
+        return SegmentKey(topic_id, partition, self.base_offset, self.leader_epoch, self.uuid)
+
+    def identity_hash(self) -> int:
+        """A 128-bit number that another object, even one of the same size and range, does not have."""
+        text = f"{self.uuid} {self.base_offset} {self.end_offset} {self.leader_epoch} {self.object_bytes} {self.crc32c}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
+
+
+class PagePointer(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable page. Level 0 holds segments, level 1 pointers to pages of level 0; `entries` of either.
+
+    Sums and ranges are over all segments below it, expired ones included. `length` and `crc32c` are the object's.
+    """
+
+    uuid: UUID
+    level: int
+    epoch: int
+    first_offset: int
+    end_offset: int
+    entries: int
+    segments: int
+    log_bytes: int
+    object_bytes: int
+    records: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    min_leader_epoch: int
+    max_leader_epoch: int
+    length: int
+    crc32c: int
+
+    def key(self, topic_id: UUID, partition: int) -> PageKey:
+        return PageKey(topic_id, partition, self.first_offset, self.end_offset, self.epoch, self.uuid)
+
+
+class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
+    """The live state of an internal topic after every offset below `end_offset`."""
+
+    uuid: UUID
+    epoch: int
+    end_offset: int
+    length: int
+    crc32c: int
+
+    def key(self, topic_id: UUID, partition: int) -> SnapshotKey:
+        return SnapshotKey(topic_id, partition, self.end_offset, self.epoch, self.uuid)
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over segments: one side of the double entry."""
+
+    log_bytes: int = 0
+    object_bytes: int = 0
+    records: int = 0
+    segments: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            log_bytes=self.log_bytes + other.log_bytes,
+            object_bytes=self.object_bytes + other.object_bytes,
+            records=self.records + other.records,
+            segments=self.segments + other.segments,
+        )
+
+    def __sub__(self, other: Totals) -> Totals:
+        return Totals(
+            log_bytes=self.log_bytes - other.log_bytes,
+            object_bytes=self.object_bytes - other.object_bytes,
+            records=self.records - other.records,
+            segments=self.segments - other.segments,
+        )
+
+    @property
+    def any_negative(self) -> bool:
+        return min(self.log_bytes, self.object_bytes, self.records, self.segments) < 0
+
+
+def totals_of(segments: Sequence[RemoteSegment]) -> Totals:
+    return Totals(
+        log_bytes=sum(s.log_bytes for s in segments),
+        object_bytes=sum(s.object_bytes for s in segments),
+        records=sum(s.records for s in segments),
+        segments=len(segments),
+    )
+
+
+def hash_of(segments: Sequence[RemoteSegment]) -> str:
+    """Order-free: the sum of the entries' hashes modulo 2^128, 32 hex digits."""
+    return f"{sum(s.identity_hash() for s in segments) % HASH_MODULUS:032x}"
+
+
+def totals_of_pages(pages: Sequence[PagePointer]) -> Totals:
+    return Totals(
+        log_bytes=sum(p.log_bytes for p in pages),
+        object_bytes=sum(p.object_bytes for p in pages),
+        records=sum(p.records for p in pages),
+        segments=sum(p.segments for p in pages),
+    )
+
+
+def merge_gaps(known: tuple[tuple[int, int], ...], more: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """`known` and the later `more`, touching ones joined; only the newest that fit a root."""
+    merged = list(known)
+    for first, end in more:
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((first, end))
+    return tuple(merged[-GAPS_IN_ROOT_MAX:])
+
+
+def check_segment(segment: RemoteSegment) -> None:
+    """Raises Corrupt unless the entry describes a possible segment object."""
+    name = f"segment {segment.uuid}"
+    if not 0 <= segment.base_offset < segment.end_offset <= INT64_MAX or not 0 <= segment.leader_epoch <= INT32_MAX:
+        raise Corrupt(f"{name}: offsets [{segment.base_offset}, {segment.end_offset}) or epoch out of range")
+    if not 0 < segment.log_bytes < segment.object_bytes <= INT64_MAX or not 0 <= segment.crc32c < 2**32:
+        raise Corrupt(f"{name}: {segment.log_bytes} log bytes in an object of {segment.object_bytes}")
+    if not 0 <= segment.records <= segment.end_offset - segment.base_offset:
+        raise Corrupt(f"{name}: {segment.records} records in [{segment.base_offset}, {segment.end_offset})")
+    if not NO_TIMESTAMP <= segment.min_timestamp_ms <= segment.max_timestamp_ms <= INT64_MAX:
+        raise Corrupt(f"{name}: timestamps {segment.min_timestamp_ms}..{segment.max_timestamp_ms}")
+    check_ranges(segment.gaps, segment.base_offset, segment.end_offset, f"gaps of {name}")
+    _check_epochs(segment)
+
+
+def _check_epochs(segment: RemoteSegment) -> None:
+    epochs = segment.epochs
+    if len(epochs) > RANGES_MAX:
+        raise Corrupt(f"segment {segment.uuid}: {len(epochs)} epochs, {RANGES_MAX} are allowed; seal more often")
+    before = (-1, segment.base_offset - 1)
+    for entry in epochs:
+        if entry[0] <= before[0] or entry[1] <= before[1] or entry[1] >= segment.end_offset or entry[0] > INT32_MAX:
+            raise Corrupt(f"segment {segment.uuid}: epochs {epochs[:8]} are out of order")
+        before = entry
+
+
+def check_ranges(ranges: Sequence[tuple[int, int]], first: int, end: int, name: str) -> None:
+    """Raises Corrupt unless `ranges` are non-empty, in order, without overlap, within `[first, end)`."""
+    if len(ranges) > RANGES_MAX:
+        raise Corrupt(f"{name}: {len(ranges)} ranges, {RANGES_MAX} are allowed")
+    at = first
+    for start, stop in ranges:
+        if not at <= start < stop <= end:
+            raise Corrupt(f"{name}: [{start}, {stop}) is out of order or outside [{first}, {end})")
+        at = stop
+
+
+def check_page(page: PagePointer) -> None:
+    """Raises Corrupt unless the pointer describes a possible page."""
+    counts = (page.entries, page.segments, page.log_bytes, page.object_bytes, page.records, page.length)
+    if page.level not in (0, 1) or not 0 <= page.first_offset < page.end_offset <= INT64_MAX or min(counts) < 0:
+        raise Corrupt(f"page {page.uuid}: level {page.level}, [{page.first_offset}, {page.end_offset}), {counts}")
+    if not 0 < page.entries <= page.segments or not 0 <= page.epoch <= INT32_MAX or not 0 <= page.crc32c < 2**32:
+        raise Corrupt(f"page {page.uuid}: {page.entries} entries, {page.segments} segments, epoch {page.epoch}")
