@@ -3,7 +3,7 @@
 Only where records are wanted: ListOffsets by time, `thermocline.validate.records=true`, compacted topics, batches of
 clients that leave the maximum timestamp unset, the command line, tests. Never on the way of an ordinary produce or
 fetch. Always true: every length is checked against the bytes that are there before it is used, and readers raise
-CorruptBatch only. Must not know: the log around the batch, topics' configurations. Speed: about 0.4 M records/s.
+CorruptBatch only. Must not know: the log around the batch, topics' configurations. Speed: about 0.2 M records/s.
 Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md).
 """
 

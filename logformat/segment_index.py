@@ -19,7 +19,7 @@ INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's default of index.interval.bytes
 
 
 class SegmentIndexer:
-    """Both indexes of one segment, growing. Hot path: `add` costs about 0.4 µs a batch."""
+    """Both indexes of one segment, growing. Hot path: `add` costs at most 1 µs a batch (an entry every fifth)."""
 
     __slots__ = (
         "_interval_bytes",
