@@ -6,7 +6,8 @@ here, and a batch that `check_batch` or `check_stored` returned lies whole insid
 Must not know: records, codecs' libraries, files, clocks.
 
 Hot path: `check_batch`, `read_header`, `stamp` and `walk` run once per batch of every produce, so they use local
-variables and one `unpack_from`, and name the reason of a refusal only after the refusal (1.2 µs for 170 bytes, CRC included).
+variables and one `unpack_from`, and name the reason of a refusal only after the refusal (1.2 µs for 170
+bytes, CRC included).
 Source: Kafka's DefaultRecordBatch, KIP-98 (producer fields), KIP-360; layout in docs/formats/record-batch.md.
 """
 
