@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from coldstore.object_store import ChecksumRefused, Got, ObjectInfo, ObjectMissing, PreconditionFailed, Upload
+from coldstore.stores.limits import check_key, check_range, resolve_range
 from logformat.errors import InvalidRequest
 from seams.disk import File
 
@@ -44,16 +45,11 @@ class MemoryStore:
         return self._url
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        check_range(key, start, length)
         await asyncio.sleep(0)
         found = self._find(key)
-        size = len(found.data)
-        if start < 0:
-            assert length is None, "a tail GET has no length"
-            start = max(0, size + start)
-        elif start and start >= size:
-            raise InvalidRequest(f"GET {key}: range starts at {start}, the object ends at {size}")
-        end = size if length is None else min(size, start + length)
-        return Got(found.data[start:end], found.etag, size)
+        start, given = resolve_range(key, start, length, len(found.data))
+        return Got(found.data[start : start + given], found.etag, len(found.data))
 
     async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
         await asyncio.sleep(0)
@@ -66,6 +62,7 @@ class MemoryStore:
         return ObjectInfo(key, len(found.data), found.etag, found.crc32c)
 
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        check_key(key)
         pieces: list[bytes] = []
         for piece in body.open():
             pieces.append(bytes(piece))
@@ -80,6 +77,7 @@ class MemoryStore:
         return ObjectInfo(key, len(data), stored.etag, stored.crc32c)
 
     async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        check_key(key)
         await asyncio.sleep(0)
         found = self.objects.get(key)
         if (found.etag if found is not None else None) != if_match:
@@ -89,6 +87,8 @@ class MemoryStore:
         return stored.etag
 
     async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
         await asyncio.sleep(0)
         for key in keys:
             self.objects.pop(key, None)
@@ -112,6 +112,7 @@ class MemoryStore:
         return None
 
     def _find(self, key: str) -> StoredObject:
+        check_key(key)
         found = self.objects.get(key)
         if found is None:
             raise ObjectMissing(f"{key}: no such object in {self._url}")
