@@ -1,0 +1,171 @@
+"""Makes one log durable in the background: one fdatasync at a time covers all that was appended before it began.
+
+Owns when a sync starts; `Durability` owns what it covers. Always true: at most one sync and one sealing job run for a
+log, in workers; `on_flushed` is called on the loop after the flushed end moved, never before; after a failed sync the
+log is offline and no sync is tried again (C10). No timer: a sync starts at once when none runs, and whatever is
+appended meanwhile goes into the next. Rolling needs no wait either: index and producer files of a sealed segment are
+written in a worker after the acknowledgements that waited for its bytes.
+`drain` keeps pwrite on the loop away from the kernel's dirty throttling (C27). Must not know: acknowledgements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from hotstore.errors import LogFailed
+from hotstore.partition_log import LogState, PartitionLog, is_full
+from seams.tasks import FailureReport, Tasks
+from seams.workers import Lane, Workers
+
+EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
+TASKS_MAX: Final = 4  # one syncs, one seals; each may overlap its own successor's first step
+
+
+class Flusher:
+    """See the module. `on_flushed(end)`: stable up to `end`, exclusive. `on_failed`: nothing waiting will be stable."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        workers: Workers,
+        on_flushed: Callable[[int], None] | None = None,
+        on_failed: Callable[[LogFailed], None] | None = None,
+        report: FailureReport | None = None,
+    ) -> None:
+        self._log = log
+        self._workers = workers
+        self.on_flushed = on_flushed  # settable: the leader takes over after bootstrap flushed
+        self.on_failed = on_failed
+        self._tasks = Tasks(report, TASKS_MAX)
+        self._syncing = False
+        self._sealing = False
+        self._again = False
+        self._closed = False
+        self._failure_told = False
+        self._round_over = asyncio.Event()
+        self._expired_ms: int | None = None
+
+    def request(self) -> None:
+        """Something was appended: sync as the log's configuration asks. Never blocks."""
+        self._again = True
+        if not self._syncing and self._is_due():
+            self._start()
+
+    def tick(self, now_ms: int) -> None:
+        """Call about once a second: flush.ms, small files that lacked space, silent producers."""
+        log = self._log
+        if self._closed:
+            return
+        oldest = log.durability.oldest_dirty_ms
+        if oldest is not None and now_ms - oldest >= log.config.flush_ms and not self._syncing:
+            self._start()
+        self._start_sealing()
+        if self._expired_ms is None or now_ms - self._expired_ms >= EXPIRE_PRODUCERS_EVERY_MS:
+            self._expired_ms = now_ms
+            log.expire_producers(now_ms)
+
+    async def drain(self, budget_bytes: int) -> None:
+        """Wait until the log's dirty bytes are within the budget, syncing in every mode. Raises LogFailed.
+
+        The caller sets the deadline. Appends that wait here have no offsets yet.
+        """
+        while self._log.dirty_bytes > budget_bytes:
+            if self._log.state is LogState.FAILED or self._closed:
+                raise LogFailed(f"{self._log.topic}-{self._log.partition} is offline or closing")
+            if not self._syncing:
+                self._start()
+            await self._round_over.wait()
+
+    async def flush(self) -> None:
+        """Wait until everything appended before the call is durable, in every mode. Raises LogFailed."""
+        target = self._log.log_end_offset
+        while self._log.flushed_end_offset < target or self._log.durability.rolled_unsynced:
+            if self._log.state is LogState.FAILED or self._closed:
+                raise LogFailed(f"{self._log.topic}-{self._log.partition} is offline or closing")
+            if not self._syncing:
+                self._start()
+            await self._round_over.wait()
+
+    async def close(self) -> None:
+        """Start nothing more and wait for what runs; afterwards the log may be closed or truncated."""
+        self._closed = True
+        while self._syncing or self._sealing:
+            await self._round_over.wait()
+        await self._tasks.close()
+
+    def _is_due(self) -> bool:
+        log = self._log
+        if log.config.waits_for_flush:
+            return log.durability.needs_sync
+        return (
+            log.durability.rolled_unsynced or log.log_end_offset - log.flushed_end_offset >= log.config.flush_messages
+        )
+
+    def _start(self) -> None:
+        if self._closed:
+            return
+        if self._log.state is LogState.FAILED:
+            self._tell_failure()
+            return
+        self._syncing = True
+        self._tasks.spawn(f"flush {self._log.topic}-{self._log.partition}", self._sync())
+
+    async def _sync(self) -> None:
+        """Rounds of one sync each, until nobody asked for another one meanwhile."""
+        log = self._log
+        try:
+            while True:
+                self._again = False
+                job = log.durability.begin_sync(log.active_segment, log.log_end_offset)
+                if job is None:
+                    return
+                try:
+                    await self._workers.run(job.run, lane=Lane.FLUSH)
+                except OSError as error:
+                    log.fail(error)
+                    self._tell_failure()
+                    return
+                log.durability.finish_sync(job)
+                self._end_round()
+                if self.on_flushed is not None:
+                    self.on_flushed(log.stable_end_offset)
+                self._start_sealing()
+                if self._closed or log.state is LogState.FAILED or not (self._again and self._is_due()):
+                    return
+        finally:
+            self._syncing = False
+            self._end_round()
+
+    def _start_sealing(self) -> None:
+        if not self._sealing and not self._closed and self._log.state is not LogState.FAILED and self._log.has_sealing:
+            self._sealing = True
+            self._tasks.spawn(f"seal {self._log.topic}-{self._log.partition}", self._seal())
+
+    async def _seal(self) -> None:
+        log = self._log
+        try:
+            while (job := log.durability.begin_seal(log.epochs)) is not None and not self._closed:
+                try:
+                    await self._workers.run(job.run, lane=Lane.FILES)
+                except OSError as error:
+                    if not is_full(error):
+                        log.fail(error)
+                        self._tell_failure()
+                    return  # without space: all of it can be written later, after the next sync or tick
+                log.durability.finish_seal(job, log.epochs)
+        finally:
+            self._sealing = False
+            self._end_round()
+
+    def _end_round(self) -> None:
+        """Wake whoever waited for this round; later ones wait for the next."""
+        self._round_over.set()
+        self._round_over = asyncio.Event()
+
+    def _tell_failure(self) -> None:
+        if not self._failure_told:
+            self._failure_told = True
+            if self.on_failed is not None:
+                self.on_failed(LogFailed(self._log.failure))
