@@ -69,9 +69,18 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Result)
 
-TopicId = Callable[[str], UUID | None]
-"""Id of a topic by name, None when there is none."""
 
+class TopicFacts(NamedTuple):
+    """What a commit to a topic needs to know of it."""
+
+    topic_id: UUID
+    partitions: int
+
+
+TopicLookup = Callable[[str], TopicFacts | None]
+"""By name; None when there is no such topic."""
+
+_ANY_TOPIC: Final = TopicFacts(ZERO_UUID, 2**31)
 _TIMERS_AT_ONCE: Final = 200  # before others get a turn: about 5 ms of expiries
 _GROUPS_AT_ONCE: Final = 200
 _LOAD_BACKOFF_S: Final = 0.5
@@ -105,15 +114,15 @@ class GroupCoordinator:
         config: GroupConfig,
         tasks: Tasks,
         *,
-        topic_id: TopicId | None = None,
+        topics: TopicLookup | None = None,
     ) -> None:
-        """`topic_id` names the topics that may be committed to; without it every topic may."""
+        """`topics` knows what may be committed to; without it everything may."""
         self._log = offsets_log
         self._clock = clock
         self._rng = rng
         self._config = config
         self._tasks = tasks
-        self._topic_id = topic_id
+        self._topics = topics
         self._timers: Timers[_TimerKey] = Timers()
         self._timer_set = asyncio.Event()
         self._loaded = asyncio.Event()
@@ -336,13 +345,13 @@ class GroupCoordinator:
         values: list[tuple[TopicPosition, CommittedOffset]] = []
         growth = 0
         for row in rows:
-            topic_id = ZERO_UUID if self._topic_id is None else self._topic_id(row.topic)
+            facts = _ANY_TOPIC if self._topics is None else self._topics(row.topic)
             code = refuses_metadata(row.metadata, self._config.offset_metadata_bytes_max)
-            if topic_id is None or _is_too_long(row.topic):
+            if facts is None or not 0 <= row.partition < facts.partitions or _is_too_long(row.topic):
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             codes.append(code)
             if code is ErrorCode.NONE:
-                assert topic_id is not None
+                topic_id = ZERO_UUID if facts is None else facts.topic_id
                 value = CommittedOffset(row.offset, row.leader_epoch, row.metadata, now_ms, expire_at_ms, topic_id)
                 values.append(((row.topic, row.partition), value))
                 if group.offsets.get(row.topic, row.partition) is None:

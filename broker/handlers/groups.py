@@ -85,7 +85,7 @@ async def handle_find_coordinator(
     keys = request.coordinator_keys if version >= 4 else [request.key]
     rows = []
     for key in keys:
-        error, message = await _find(coordinator, request.key_type, key)
+        error, message = await _find(coordinator, request.key_type, key, version)
         where = node if error is ErrorCode.NONE else _NOBODY
         rows.append(
             FindCoordinatorResponseCoordinator(
@@ -109,13 +109,13 @@ async def handle_find_coordinator(
     )
 
 
-async def _find(coordinator: GroupCoordinator, key_type: int, key: str) -> tuple[ErrorCode, str | None]:
+async def _find(coordinator: GroupCoordinator, key_type: int, key: str, version: int) -> tuple[ErrorCode, str]:
     if key_type == TRANSACTION_KEY:
         return ErrorCode.INVALID_REQUEST, _NO_TRANSACTIONS
     if key_type != GROUP_KEY:
         return ErrorCode.INVALID_REQUEST, f"there is no coordinator of key type {key_type}"
     error = await coordinator.find(key)
-    return error, None if error is ErrorCode.NONE else error.name
+    return error, "" if error is ErrorCode.NONE and version >= 4 else error.name
 
 
 # ---- JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5 -----------------------------------------------------

@@ -1,0 +1,89 @@
+"""The same requests, the same answers: our coordinator against what Apache Kafka 4.3.1 answered.
+
+`tests/golden/groups_kafka_4_3_1.json` holds Kafka's answers (recorded with `python -m tests.support.record_groups`
+against the peer, `group.initial.rebalance.delay.ms=0`). Each answer here went through the codec of its version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.groups.config import GroupConfig
+from broker.groups.coordinator import GroupCoordinator, TopicFacts
+from broker.handlers import groups as handlers
+from broker.handlers.groups import ClientInfo, CoordinatorNode
+from broker.wire.apis import ApiKey
+from broker.wire.codec import decode_request, decode_response, encode_request, encode_response
+from broker.wire.message import Message
+from seams.rng import SeededRng
+from seams.tasks import Tasks
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.group_conversation import CONVERSATIONS, TOPIC, Talk
+from tests.support.memory_offsets_log import MemoryOffsetsLog
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "groups_kafka_4_3_1.json").read_text())
+TOPIC_ID = UUID(int=7)
+
+# Where we mean to answer otherwise: (conversation, label) → why.
+DIFFERENT = {
+    ("find", "find an unknown kind"): "our message says what is wrong",
+}
+
+
+class OurBroker:
+    """The handlers, reached through the codec."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def ask(self, api: ApiKey, version: int, request: Message) -> Message:
+        body = memoryview(b"".join(bytes(part) for part in encode_request(api, version, request)))
+        asked: Any = decode_request(api, version, body)
+        client = ClientInfo("client", "127.0.0.1")
+        if api is ApiKey.FIND_COORDINATOR:
+            node = CoordinatorNode(1, "localhost", 9092)
+            response: Message = await handlers.handle_find_coordinator(self._coordinator, asked, version, client, node)
+        else:
+            handle = getattr(handlers, f"handle_{api.name.lower()}")
+            response = await handle(self._coordinator, asked, version, client)
+        answer = memoryview(b"".join(bytes(part) for part in encode_response(api, version, response)))  # type: ignore[arg-type]
+        return decode_response(api, version, answer)
+
+    async def settle(self) -> None:
+        await asyncio.sleep(0.3)
+
+
+async def converse(name: str) -> list[tuple[str, Any]]:
+    tasks = Tasks()
+    coordinator = GroupCoordinator(
+        MemoryOffsetsLog(),
+        FastClock(),
+        SeededRng(1),
+        GroupConfig(initial_rebalance_delay_ms=0),
+        tasks,
+        topics=lambda topic: TopicFacts(TOPIC_ID, 1) if topic == TOPIC else None,
+    )
+    coordinator.start()
+    await coordinator.wait_loaded()
+    talk = Talk(OurBroker(coordinator))
+    await CONVERSATIONS[name](talk)
+    await coordinator.close()
+    await tasks.close()
+    return talk.log
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_answers_are_those_of_kafka(name: str) -> None:
+    """Every field of every answer, but throttle times, addresses and the differences listed above."""
+    ours = run_fast(converse(name))
+    theirs = [(label, answer) for label, answer in GOLDEN[name]]
+    assert [label for label, _ in ours] == [label for label, _ in theirs]
+    for (label, answer), (_, expected) in zip(ours, theirs, strict=True):
+        if (name, label) not in DIFFERENT:
+            assert json.loads(json.dumps(answer)) == expected, label
