@@ -1,0 +1,95 @@
+"""Where the next batches go: their offsets, and whether a new segment must begin before them.
+
+Pure decisions, taken before anything is written. Always true: an append lies whole in one segment, and its last offset
+fits the 2^31−1 offsets that index entries can tell from the segment's base. Must not know: files, producers.
+Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with records' timestamps; here the broker's clock since
+the first append counts, so that an import of old records does not make a segment of every batch.
+
+Hot path: `roll_reason` and `place` run once an append (together about 1 µs for one batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from hotstore.errors import RecordListTooLarge
+from hotstore.log_config import LogConfig
+from logformat.record_batch import INT32_MAX, LOG_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader
+from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+
+
+class RollReason(Enum):
+    """Why a new segment begins."""
+
+    SIZE = "segment.bytes"
+    TIME = "segment.ms"
+    INDEX = "segment.index.bytes"
+    OFFSETS = "offsets too far from the segment's base"
+
+
+class Placement(NamedTuple):
+    """Batches with the fields they will be stored with; `size` bytes of all, `end_offset` exclusive."""
+
+    headers: list[BatchHeader]
+    size: int
+    end_offset: int
+
+
+def place(headers: Sequence[BatchHeader], base_offset: int, leader_epoch: int, append_time_ms: int = -1) -> Placement:
+    """Consecutive offsets from `base_offset` on. `append_time_ms` ≥ 0: the broker's timestamp replaces the batches'."""
+    placed: list[BatchHeader] = []
+    offset = base_offset
+    size = 0
+    for header in headers:
+        _, length, _, magic, crc, attributes, delta, base_ts, max_ts, producer_id, epoch, sequence, count = header
+        if append_time_ms >= 0:
+            max_ts = append_time_ms
+            attributes |= TIMESTAMP_TYPE_BIT
+        fields = (
+            offset, length, leader_epoch, magic, crc, attributes, delta, base_ts, max_ts, producer_id, epoch, sequence,
+            count,
+        )  # fmt: skip
+        placed.append(tuple.__new__(BatchHeader, fields))
+        offset += delta + 1
+        size += length + LOG_OVERHEAD
+    return Placement(placed, size, offset)
+
+
+def index_room_bytes(config: LogConfig) -> int:
+    """Log bytes below which neither index can be full, since entries lie more than an interval apart."""
+    return max(config.segment_index_bytes // TIME_ENTRY_SIZE - 2, 0) * config.index_interval_bytes
+
+
+def roll_reason(
+    config: LogConfig,
+    *,
+    segment_base: int,
+    segment_size: int,
+    first_append_ms: int | None,
+    index_full: bool,
+    incoming_bytes: int,
+    incoming_end: int,
+    now_ms: int,
+) -> RollReason | None:
+    """Why a segment must begin before `incoming_bytes` that end at offset `incoming_end`; None: append to this one.
+
+    An empty segment begins at the log's end and takes whatever fits one. Raises RecordListTooLarge where none is large
+    enough.
+    """
+    if segment_size + incoming_bytes > config.segment_bytes:
+        if incoming_bytes > config.segment_bytes:
+            raise RecordListTooLarge(
+                f"{incoming_bytes} bytes in one append, a segment holds {config.segment_bytes} (segment.bytes)"
+            )
+        return RollReason.SIZE
+    if segment_size == 0:
+        return None
+    if first_append_ms is not None and now_ms - first_append_ms > config.segment_ms:
+        return RollReason.TIME
+    if index_full:
+        return RollReason.INDEX
+    if incoming_end - 1 - segment_base > INT32_MAX:
+        return RollReason.OFFSETS
+    return None

@@ -1,0 +1,73 @@
+"""What a local log refuses, each named precisely under the house's few kinds of failure.
+
+Always true: an append that raised one of these left no trace in the log. Must not know Kafka's error numbers
+(broker.errors maps them; the Kafka name stands in each docstring).
+"""
+
+from __future__ import annotations
+
+from logformat.errors import Corrupt, Fenced, InvalidRequest, StorageFailed
+
+
+class OffsetOutOfRange(InvalidRequest):
+    """The offset lies outside [local log start, log end]. Kafka's OFFSET_OUT_OF_RANGE, unless the bucket has it."""
+
+
+class RecordListTooLarge(InvalidRequest):
+    """One append is larger than a whole segment may be. Kafka's RECORD_LIST_TOO_LARGE."""
+
+
+class OutOfOrderSequence(InvalidRequest):
+    """Batches before this one are missing. Kafka's OUT_OF_ORDER_SEQUENCE_NUMBER."""
+
+
+class DuplicateSequence(InvalidRequest):
+    """The batch was appended long ago, further back than the five remembered, so its offset is not known any more.
+
+    Kafka's DUPLICATE_SEQUENCE_NUMBER, which clients take for success without an offset.
+    """
+
+
+class UnknownProducerId(InvalidRequest):
+    """The log knows nothing of this producer. Kafka's UNKNOWN_PRODUCER_ID.
+
+    Appends do not raise it: as Kafka since KIP-360, a log that forgot a producer takes any first sequence from it.
+    """
+
+
+class InvalidProducerEpoch(Fenced):
+    """A newer incarnation of this producer wrote already. Kafka's INVALID_PRODUCER_EPOCH."""
+
+
+class LeaderEpochFenced(Fenced):
+    """The log holds batches of a later leader epoch than the one that wants to append."""
+
+
+class LogFull(StorageFailed):
+    """No space left: nothing was written; the next append tries again. Kafka's KAFKA_STORAGE_ERROR."""
+
+
+class LogFailed(StorageFailed):
+    """The disk failed a write or a sync: offline until it is opened again, with recovery (C10, fsyncgate)."""
+
+
+class ReservationExhausted(StorageFailed):
+    """The append would cross the reserved end of offsets: nothing was written (design 6, `blocked_by=reservation`)."""
+
+
+class DataDirLocked(StorageFailed):
+    """Another process holds the data directory."""
+
+
+class DamagedLog(Corrupt):
+    """A log that must not be opened as it is: file, byte position and offset of the damage, and what to do.
+
+    Raised for damage where bytes were durable once (below the recovery point, or in a sealed segment): truncating there
+    would lose acknowledged records, so a person decides.
+    """
+
+    def __init__(self, file: str, position: int, offset: int, what: str, hint: str) -> None:
+        super().__init__(f"{file}: position {position}, offset {offset}: {what}; {hint}")
+        self.file = file
+        self.position = position
+        self.offset = offset

@@ -1,0 +1,86 @@
+"""Names of the files of a log directory, and of the directories beside each other in a data directory.
+
+Always true: a name this module does not recognise is nobody's here: never deleted, never opened. Twenty digits, so that
+names sort as offsets do. Must not know: what is in the files. Source: Kafka's LogFileUtils and UnifiedLog.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from logformat.record_batch import INT32_MAX, INT64_MAX
+from logformat.values import TopicPartition, is_topic_name
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TRANSACTION_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+PRODUCERS: Final = ".producers"
+"""Ours, beside each `.snapshot`: the last five batches of every producer. Its presence also proves that everything
+below its offset was durable when it was written (see recovery)."""
+DELETED: Final = ".deleted"
+TEMPORARY: Final = ".tmp"
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+LOCK_FILE: Final = ".lock"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+
+SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+OFFSET_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT, PRODUCERS)
+NAME_CHARS_MAX: Final = 255
+
+_OFFSET_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+)")
+_PARTITION_DIR: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
+_DELETED_DIR: Final = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
+
+
+def offset_file(offset: int, suffix: str) -> str:
+    """`00000000000000000042.log` and its siblings."""
+    return f"{offset:020d}{suffix}"
+
+
+def parse_offset_file(name: str) -> tuple[int, str] | None:
+    """(offset, suffix) of one of our files that are named by an offset; None for any other name."""
+    match = _OFFSET_NAME.fullmatch(name)
+    if match is None or match[2] not in OFFSET_SUFFIXES or int(match[1]) > INT64_MAX:
+        return None
+    return int(match[1]), match[2]
+
+
+def is_leftover(name: str) -> bool:
+    """Whether `name` is an interrupted write or delete of ours or Kafka's, safe to remove at start."""
+    for suffix in (DELETED, TEMPORARY, CLEANED):
+        if name.endswith(suffix):
+            inner = name.removesuffix(suffix)
+            return parse_offset_file(inner) is not None or inner in (EPOCHS_FILE, "partition.metadata")
+    return False
+
+
+def is_swap(name: str) -> bool:
+    """Whether `name` is a half-finished replacement of a compacted segment, which only Kafka can finish."""
+    return name.endswith(SWAP) and parse_offset_file(name.removesuffix(SWAP)) is not None
+
+
+def partition_dir(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_dir(name: str) -> TopicPartition | None:
+    """The topic-partition a directory belongs to; None for any other name, deleted ones too."""
+    match = _PARTITION_DIR.fullmatch(name)
+    if match is None or not is_topic_name(match[1]) or int(match[2]) > INT32_MAX or is_deleted_dir(name):
+        return None
+    return TopicPartition(match[1], int(match[2]))
+
+
+def deleted_dir(topic: str, partition: int, unique: str) -> str:
+    """The name a deleted log's directory gets until it is gone; `unique`: 32 hex digits. Long topic names are cut."""
+    tail = f"-{partition}.{unique}-delete"
+    return topic[: NAME_CHARS_MAX - len(tail)] + tail
+
+
+def is_deleted_dir(name: str) -> bool:
+    return _DELETED_DIR.fullmatch(name) is not None

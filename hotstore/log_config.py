@@ -1,0 +1,70 @@
+"""The configuration one local log obeys, already resolved from topic and broker configs.
+
+Always true: a value that exists is valid (ValueError otherwise). Units stand in the names, −1 means "no limit" as in
+Kafka. Must not know config names' parsing, defaults by cluster, the bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from logformat.record_batch import INT32_MAX
+
+UNLIMITED: Final = -1
+AS_TOTAL: Final = -2  # local.retention.*: use retention.*
+NEVER: Final = 2**63 - 1  # Kafka's Long.MAX_VALUE of flush.ms and flush.messages
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Kafka's names in our units. Defaults are Kafka's, except that `flush_sync` is ours (design 7)."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 86_400_000
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 << 20
+    flush_sync: bool = True
+    """`thermocline.flush=sync`: visible and acknowledged (acks=all) only what fdatasync covered."""
+    flush_messages: int = NEVER
+    flush_ms: int = NEVER
+    producer_id_expiration_ms: int = 86_400_000
+    retention_ms: int = 7 * 86_400_000
+    retention_bytes: int = UNLIMITED
+    local_retention_ms: int = AS_TOTAL
+    local_retention_bytes: int = AS_TOTAL
+    tiered: bool = False
+    log_append_time: bool = False
+
+    def __post_init__(self) -> None:
+        # A segment holds at least one entry of either index beside the one that rolling writes.
+        if not (61 <= self.segment_bytes <= INT32_MAX and self.segment_index_bytes >= 24):
+            raise ValueError(
+                f"segment.bytes {self.segment_bytes} or segment.index.bytes {self.segment_index_bytes} out of range"
+            )
+        if self.segment_ms < 1 or self.index_interval_bytes < 0 or self.producer_id_expiration_ms < 1:
+            raise ValueError(
+                f"segment.ms {self.segment_ms}, index.interval.bytes {self.index_interval_bytes} or "
+                f"producer.id.expiration.ms {self.producer_id_expiration_ms} out of range"
+            )
+        if self.flush_messages < 1 or self.flush_ms < 0:
+            raise ValueError(f"flush.messages {self.flush_messages} or flush.ms {self.flush_ms} out of range")
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether the stable end is the flushed end. flush.messages=1 asks for just that under another name."""
+        return self.flush_sync or self.flush_messages == 1
+
+    @property
+    def local_time_limit_ms(self) -> int:
+        """How long a segment stays on this disk, ms; −1: no limit by time."""
+        if self.tiered and self.local_retention_ms != AS_TOTAL:
+            return self.local_retention_ms
+        return self.retention_ms
+
+    @property
+    def local_size_limit_bytes(self) -> int:
+        """How many bytes of sealed and active segments stay on this disk; −1: no limit by size."""
+        if self.tiered and self.local_retention_bytes != AS_TOTAL:
+            return self.local_retention_bytes
+        return self.retention_bytes
