@@ -13,9 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 from typing import Final, TypeVar
 
-from coldstore.probe import StoreRefused, probe, race
+from coldstore.probe import StoreRefused, Verification, probe, race
 from hotstore.data_dir import DataDir
 from tiering.residency import Residency
 from tiering.service import TierService
@@ -33,7 +34,8 @@ from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import Topic
 from broker.net.limits import NetLimits
 from broker.net.server import Server
-from broker.observe.http import HttpServer
+from broker.observe.exposition import Sources, exposition, status_json
+from broker.observe.http import HttpServer, Views
 from broker.observe.metrics import BrokerMetrics
 from broker.observe.status import Health
 from broker.partition.host import Host, Start
@@ -108,7 +110,7 @@ class _Rooms:
     """What exists so far; closing goes through it backwards."""
 
     data_dir: DataDir | None = None
-    store: ObjectStore | None = None
+    store: MeteredStore | None = None
     membership: Membership | None = None
     tiers: TierService | None = None
     host: Host | None = None
@@ -169,7 +171,7 @@ class Broker:
                     await race(
                         store, self._world.rng
                     )  # once, before the bucket is formatted: a probe alone is not proof
-                return report.verifies_by_head
+                return report.verification is Verification.HEAD
             except Retryable as failure:
                 self.health.starting(f"the bucket does not answer: {failure}")
                 log.warning("not ready: the bucket does not answer (%s); trying again in %.1f s", failure, wait_s)
@@ -212,9 +214,15 @@ class Broker:
         await asyncio.gather(*(host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()))
         for topic in controller.image.deleted.values():
             self._purge_later(topic)
-        rooms.offsets = offsets = OffsetsTopic(controller, registry, config)
-        rooms.groups = groups = GroupCoordinator(offsets, world.clock, world.rng, config.groups, self._tasks)
-        await groups.start()
+        rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)
+        rooms.groups = groups = GroupCoordinator(
+            offsets, world.clock, world.rng, config.groups, self._tasks, topic_id=registry.topic_id
+        )
+        groups.start()
+        self._tasks.spawn(
+            "group snapshots",
+            supervise("group snapshots", partial(offsets.keep_snapshots, groups), world.rng, self._report),
+        )
         self._controller = controller
         context = Context(
             config=config,
@@ -226,7 +234,9 @@ class Broker:
             groups=groups,
             gate=self._gate,
             metrics=self.metrics,
+            tasks=self._tasks,
             advertised=(config.advertised_host, config.advertised_port or config.listen_port),
+            live_configs={},
         )
         await self._listen(context)
 
@@ -240,12 +250,28 @@ class Broker:
         await server.start(config.listen_host, config.listen_port)
         host, port = server.address
         advertised = (config.advertised_host or host, config.advertised_port or port)
-        dispatcher.context = replace(context, advertised=advertised)
         self._address = (host, port)
+        live = {"listeners": f"{config.listener_name}://{host}:{port}"}
         if config.http_host is not None:
-            self._rooms.http = HttpServer(self, dispatcher.context)
+            self._rooms.http = HttpServer(self._views(context))
             await self._rooms.http.start(config.http_host, config.http_port)
+            live["thermocline.http"] = "{}:{}".format(*self._rooms.http.address)
+        dispatcher.context = replace(context, advertised=advertised, live_configs=live)
         self.health.ready()
+
+    def _views(self, context: Context) -> Views:
+        rooms = self._rooms
+        assert rooms.tiers is not None and rooms.server is not None
+        assert rooms.membership is not None and rooms.store is not None
+        sources = Sources(context, rooms.tiers, rooms.store, rooms.server, rooms.membership, self.health)
+        tiers = rooms.tiers
+        return Views(
+            metrics=partial(exposition, sources),
+            status=partial(status_json, sources),
+            not_ready=lambda: self.health.waiting_for,
+            failures=lambda: list(self.health.failures),
+            seal=lambda topic: tiers.seal_all(None if topic is None else [topic]),
+        )
 
     def _read_start(self, data_dir: DataDir) -> Start:
         clean = data_dir.take_clean_marker()

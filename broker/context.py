@@ -5,6 +5,7 @@ Owns nothing; it only names the doors. Must not hold state of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tiering.residency import Residency
@@ -17,12 +18,14 @@ from broker.net.dispatch import Peer
 from broker.observe.metrics import BrokerMetrics
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
+from seams.tasks import Tasks
 from seams.world import World
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The rooms of one broker. `advertised`: the host and port clients are told."""
+    """The rooms of one broker. `advertised`: the host and port clients are told. `live_configs`: broker configs that
+    only the running process knows, such as the ports really bound."""
 
     config: BrokerConfig
     world: World
@@ -33,7 +36,9 @@ class Context:
     groups: GroupCoordinator
     gate: Gate
     metrics: BrokerMetrics
+    tasks: Tasks
     advertised: tuple[str, int]
+    live_configs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from broker.context import Call, Context
+from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import cluster, configs, fetch, groups, offsets, produce, topics
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire.apis import ApiKey, is_served, response_header_version
@@ -28,6 +29,28 @@ from seams.tasks import Tasks
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
 Handler = Callable[[Context, Any, Call], Awaitable[Message]]
+
+
+
+def _client(call: Call) -> groups.ClientInfo:
+    return groups.ClientInfo(call.client_id, call.peer.address.rpartition(":")[0])
+
+
+def _group_handler(
+    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
+) -> Handler:
+    """Group handlers know the coordinator only, not the rest of the broker."""
+
+    def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:
+        return handle(context.groups, request, call.version, _client(call))
+
+    return handler
+
+
+def _find_coordinator(context: Context, request: Any, call: Call) -> Awaitable[Message]:
+    node = groups.CoordinatorNode(context.config.node_id, *context.advertised)
+    return groups.handle_find_coordinator(context.groups, request, call.version, _client(call), node)
+
 
 HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.API_VERSIONS: cluster.handle_api_versions,
@@ -43,13 +66,13 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_LOG_DIRS: cluster.handle_describe_log_dirs,
     ApiKey.DESCRIBE_CLUSTER: cluster.handle_describe_cluster,
     ApiKey.INIT_PRODUCER_ID: cluster.handle_init_producer_id,
-    ApiKey.FIND_COORDINATOR: groups.handle_find_coordinator,
-    ApiKey.JOIN_GROUP: groups.handle_join_group,
-    ApiKey.SYNC_GROUP: groups.handle_sync_group,
-    ApiKey.HEARTBEAT: groups.handle_heartbeat,
-    ApiKey.LEAVE_GROUP: groups.handle_leave_group,
-    ApiKey.OFFSET_COMMIT: groups.handle_offset_commit,
-    ApiKey.OFFSET_FETCH: groups.handle_offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.JOIN_GROUP: _group_handler(groups.handle_join_group),
+    ApiKey.SYNC_GROUP: _group_handler(groups.handle_sync_group),
+    ApiKey.HEARTBEAT: _group_handler(groups.handle_heartbeat),
+    ApiKey.LEAVE_GROUP: _group_handler(groups.handle_leave_group),
+    ApiKey.OFFSET_COMMIT: _group_handler(groups.handle_offset_commit),
+    ApiKey.OFFSET_FETCH: _group_handler(groups.handle_offset_fetch),
 }
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)

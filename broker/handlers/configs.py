@@ -61,7 +61,7 @@ def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"ask node {context.config.node_id}, not {resource.resource_name!r}"
             )
-        entries = describe_broker(context.config)
+        entries = describe_broker(context.config, context.live_configs)
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
     if resource.configuration_keys is None:

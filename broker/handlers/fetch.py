@@ -122,18 +122,9 @@ def _read(
         end_offset=partition.log.log_end_offset,
     ):
         case Route.HOT:
-            found = None
+            # The first partition with data gives at least one batch, whatever the limits (KIP-74).
             if offset < high_watermark and (bytes_max > 0 or result.size == 0):
-                # The first partition with data gives at least one batch, whatever the limits (KIP-74).
-                found = partition.log.read(offset, bytes_max, high_watermark, min_one=result.size == 0)
-            if found is not None:
-                # The end of the log was written a moment ago; an old segment may have to come from the disk first
-                # (C25).
-                loading = context.residency.ready(found.file, found.position, found.length) if found.sealed else None
-                if loading is None:
-                    _take(answer, result, found.length, (FileRange(found.file, found.position, found.length),))
-                else:
-                    result.loading.append(loading)
+                _read_hot(context, partition, offset, bytes_max, answer, result)
         case Route.COLD:
             if bytes_max <= 0 and result.size > 0:
                 return
@@ -146,6 +137,30 @@ def _read(
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
         case Route.OUT_OF_RANGE:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
+def _read_hot(
+    context: Context,
+    partition: Partition,
+    offset: int,
+    bytes_max: int,
+    answer: FetchResponsePartition,
+    result: FetchAttempt,
+) -> None:
+    """Local bytes. What may have to come from the disk first is brought into the page cache by a worker (C25)."""
+    if partition.needs_index(offset):
+        loading = context.tasks.spawn("load index", partition.load_index(context.world.workers, offset))
+        result.loading.append(loading)
+        return
+    found = partition.log.read(offset, bytes_max, partition.high_watermark, min_one=result.size == 0)
+    if found is None or found.length == 0:
+        return
+    # The end of the log was written a moment ago; an old segment was not.
+    resident = context.residency.ready(found.file, found.position, found.length) if found.sealed else None
+    if resident is None:
+        _take(answer, result, found.length, (FileRange(found.file, found.position, found.length),))
+    else:
+        result.loading.append(resident)
 
 
 def _take(answer: FetchResponsePartition, result: FetchAttempt, length: int, ranges: tuple[FileRange, ...]) -> None:

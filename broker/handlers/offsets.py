@@ -26,6 +26,7 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponseTopic,
 )
 from logformat.errors import ThermoclineError
+from seams.workers import Lane
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -71,45 +72,51 @@ async def _list(
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if timestamp >= 0:
-        await _by_time(partition, timestamp, answer)
+        await _by_time(context, partition, timestamp, answer)
     elif timestamp == MAX_TIMESTAMP:
-        newest = partition.log.max_timestamp()
-        if newest is not None and newest[1] < partition.high_watermark:
-            answer.timestamp, answer.offset = newest
-            answer.leader_epoch = partition.log.epochs.epoch_for(answer.offset)
+        newest = await context.world.workers.run(partition.log.max_timestamp, lane=Lane.HOT_READ)
+        if newest is not None and newest.offset < partition.high_watermark:
+            answer.timestamp, answer.offset, answer.leader_epoch = newest
     else:
         answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
 
 
 def _sentinel(partition: Partition, timestamp: int) -> tuple[int, int]:
     """(offset, leader epoch) of a sentinel that needs no search."""
-    epochs = partition.log.epochs
     match timestamp:
         case -1:
-            return partition.high_watermark, epochs.latest_epoch
+            latest = partition.log.epochs.latest
+            return partition.high_watermark, -1 if latest is None else latest.epoch
         case -2:
             start = partition.log_start_offset
-            return start, epochs.epoch_for(start)
+            return start, _epoch_at(partition, start)
         case -4:
             start = max(partition.log.local_log_start_offset, partition.log_start_offset)
-            return start, epochs.epoch_for(start)
+            return start, _epoch_at(partition, start)
         case _:
             last = partition.tier.remote_end_offset - 1
             if not partition.tier.enabled or last < partition.log_start_offset:
                 return -1, -1
-            return last, epochs.epoch_for(last)
+            return last, _epoch_at(partition, last)
 
 
-async def _by_time(partition: Partition, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
+def _epoch_at(partition: Partition, offset: int) -> int:
+    """The leader epoch of the record at `offset`, −1 when nothing was written there yet."""
+    epoch = partition.log.epochs.epoch_for(offset)
+    return -1 if epoch is None else epoch
+
+
+async def _by_time(context: Context, partition: Partition, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
     found = None
     if partition.log.local_log_start_offset > partition.log_start_offset:
         found = await partition.tier.offset_for_timestamp(timestamp, partition.log.local_log_start_offset)
     if found is None:
-        found = partition.log.offset_for_timestamp(timestamp)
+        local = await context.world.workers.run(partition.log.offset_for_timestamp, timestamp, lane=Lane.HOT_READ)
+        found = None if local is None else (local.timestamp, local.offset)
     if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
-        answer.timestamp, answer.offset = found[0], found[1]
-        answer.leader_epoch = partition.log.epochs.epoch_for(answer.offset)
+        answer.timestamp, answer.offset = found
+        answer.leader_epoch = _epoch_at(partition, answer.offset)
 
 
 async def handle_offset_for_leader_epoch(

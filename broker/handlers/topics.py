@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
-from broker.config.topics import describe_topic
+from broker.config.describe import describe_topic
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.metadata.image import Topic
@@ -169,14 +169,9 @@ async def _create(
 ) -> None:
     partitions = _partition_count(context, wanted)
     configs = {config.name: config.value for config in wanted.configs}
-    if None in configs.values():
-        raise ApiError(ErrorCode.INVALID_CONFIG, "a topic config needs a value")
-    overrides = {name: value for name, value in configs.items() if value is not None}
     topic = await within(
         request.timeout_ms,
-        lambda: context.controller.create_topic(
-            wanted.name, partitions, overrides, validate_only=request.validate_only
-        ),
+        lambda: context.controller.create_topic(wanted.name, partitions, configs, validate_only=request.validate_only),
     )
     answer.topic_id = UUID(topic.topic_id)
     answer.num_partitions = partitions
@@ -189,7 +184,7 @@ async def _create(
             config_source=entry.source,
             is_sensitive=entry.sensitive,
         )
-        for entry in describe_topic(context.config, overrides, internal=False)
+        for entry in describe_topic(context.config, topic.configs)
     ]
 
 
@@ -290,7 +285,7 @@ async def _delete_records(context: Context, topic: str, wanted: DeleteRecordsReq
     partition: Partition | None = context.registry.partitions.get((topic, wanted.partition_index))
     if partition is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if not partition.config.deletes:
+    if "delete" not in partition.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} has no delete in its cleanup.policy")
     offset = partition.high_watermark if wanted.offset == -1 else wanted.offset
     if not 0 <= offset <= partition.high_watermark:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Final, Protocol
+from typing import Final
 
 from broker.config.resolve import BrokerConfig
 from broker.controller.controller import Controller
 from broker.errors import ApiError
+from broker.groups.coordinator import GroupCoordinator
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from broker.wire.errors import ErrorCode
@@ -28,18 +29,8 @@ log = logging.getLogger(__name__)
 
 TOPIC: Final = "__consumer_offsets"
 _APPEND_TIMEOUT_S: Final = 30.0
+_LOOKS_PER_INTERVAL: Final = 4
 _REPLAY_BYTES: Final = 4 * 1024 * 1024
-
-
-class SnapshotSource(Protocol):
-    """The coordinator's side: which partitions changed, and their live state as batches."""
-
-    def snapshots_due(self, *, force: bool) -> list[int]: ...
-    def snapshot(self, partition: int) -> tuple[int, bytes]:
-        """(exclusive end offset the state reflects, whole batches)."""
-        ...
-
-    def snapshot_written(self, partition: int, end_offset: int) -> None: ...
 
 
 class OffsetsTopic:
@@ -125,9 +116,23 @@ class OffsetsTopic:
             raise Retryable(f"{TOPIC}-{index} is not open")
         return found
 
-    async def write_snapshots(self, source: SnapshotSource, *, force: bool = False) -> None:
-        """Put the live state of every changed partition into the bucket; a failure leaves it due."""
-        for index in source.snapshots_due(force=force):
-            end_offset, data = source.snapshot(index)
-            await self._partition(index).tier.commit_snapshot(end_offset, data)
-            source.snapshot_written(index, end_offset)
+    async def write_snapshots(self, groups: GroupCoordinator, *, force: bool = False) -> None:
+        """Put the live state of every changed partition into the bucket; a failure leaves it due.
+
+        With `force` (a clean stop) also what changed a moment ago.
+        """
+        interval_s = self._config.groups.snapshot_interval_ms / 1000
+        for index in range(groups.partitions):
+            dirty_since_s = groups.dirty_since(index)
+            if dirty_since_s is None:
+                continue
+            if force or self._clock.monotonic_s() - dirty_since_s >= interval_s:
+                end_offset, batches = await groups.snapshot(index)
+                await self._partition(index).tier.commit_snapshot(end_offset, batches)
+                groups.snapshot_written(index, end_offset)
+
+    async def keep_snapshots(self, groups: GroupCoordinator) -> None:
+        """Until cancelled: look a few times an interval for partitions whose snapshot is due."""
+        while True:
+            await asyncio.sleep(self._config.groups.snapshot_interval_ms / 1000 / _LOOKS_PER_INTERVAL)
+            await self.write_snapshots(groups)

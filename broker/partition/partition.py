@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 from uuid import UUID
 
 from hotstore.flusher import Flusher
+from seams.workers import Lane, Workers
 from tiering.partition_tier import PartitionTier
 
 from broker.config.topics import TopicConfig
@@ -22,6 +24,7 @@ from hotstore.partition_log import Appended, PartitionLog
 from logformat.record_batch import BatchHeader
 
 Watcher = Callable[[], None]
+_PREPARED_MAX: Final = 64
 
 
 class Partition:
@@ -29,6 +32,7 @@ class Partition:
 
     __slots__ = (
         "_acks",
+        "_prepared",
         "_watchers",
         "config",
         "flusher",
@@ -61,10 +65,12 @@ class Partition:
         self.tier = tier
         self.leader_epoch = leader_epoch
         self.config = config
-        self.high_watermark = flusher.stable_end_offset
+        self.high_watermark = log.stable_end_offset
         self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._watchers: set[Watcher] = set()
+        self._prepared: set[int] = set()
         flusher.on_flushed = self.advance
+        flusher.on_failed = self.fail_waiters
 
     @property
     def log_start_offset(self) -> int:
@@ -76,11 +82,25 @@ class Partition:
         """Equal to the high watermark until transactions are served."""
         return self.high_watermark
 
+    def needs_index(self, offset: int) -> bool:
+        """Whether a hot read at `offset` would have to read an index from disk on the loop (C25)."""
+        return not self.log.is_cheap(offset) and offset not in self._prepared
+
+    async def load_index(self, workers: Workers, offset: int) -> None:
+        """Bring that index into the page cache; the next read at `offset` may then be done on the loop."""
+        await workers.run(self.log.prepare_read, offset, lane=Lane.HOT_READ)
+        if len(self._prepared) >= _PREPARED_MAX:
+            self._prepared.clear()
+        self._prepared.add(offset)
+
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one checked batch; it is stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
         appended = self.log.append(batch, (header,), self.leader_epoch, now_ms)
         if not appended.duplicate:
             self.flusher.request()
+            self.advance(self.log.stable_end_offset)  # moves at once where the page cache counts (`os`)
+            if appended.base_offset == self.log.active_segment.base_offset:
+                self.tier.rolled()  # this batch opened a new segment: the one before it is sealed
         return appended
 
     def visible(self, end_offset: int) -> asyncio.Future[None] | None:

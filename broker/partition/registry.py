@@ -36,6 +36,11 @@ class Registry:
             self.partitions.pop((name, index)) for index in range(topic.partitions) if (name, index) in self.partitions
         ]
 
+    def topic_id(self, name: str) -> UUID | None:
+        """The id of a topic that serves."""
+        topic = self.topics.get(name)
+        return None if topic is None else UUID(topic.topic_id)
+
     def of_topic(self, name: str) -> list[Partition]:
         """The led partitions of a topic, by index."""
         topic = self.topics.get(name)

@@ -1,0 +1,51 @@
+# Every target makes what it needs: a fresh machine has Python 3.11+ and make, nothing else.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-all check bench run sim planted lock format clean
+
+$(READY): requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)  ## the main job in under a minute: write, sink, replay, kill, lose the disk, replay again
+	$(BIN)/python -m thermocline.demo
+
+test: $(READY)  ## everything that needs only Python
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peer and not slow" tests
+
+test-all: $(READY)  ## also what needs Java, versitygw or time (skips say what is missing)
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+check: $(READY)  ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## beside Apache Kafka on this machine; writes bench/RESULTS.md
+	$(BIN)/python bench/run.py
+
+run: $(READY)  ## a broker on ./demo-data, bucket beside it
+	$(BIN)/thermocline serve --data-dir $(CURDIR)/demo-data/broker
+
+sim: $(READY)  ## make sim SEED=7 replays one simulated run
+	$(BIN)/python -m tests.sim --seed $(or $(SEED),1)
+
+planted: $(READY)  ## every planted bug must be caught, each with its seed
+	$(BIN)/python -m tests.sim.planted
+
+lock: $(READY)  ## write requirements.lock anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes -o requirements.lock pyproject.toml
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) demo-data build dist *.egg-info
