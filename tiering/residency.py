@@ -1,0 +1,171 @@
+"""Which bytes of local files may be sent now without the loop waiting for a disk (C25).
+
+Owns a bounded memory of the pieces ("steps" of 4 MiB) of files that a worker thread read a short while ago, and the
+reads under way. Always true: `ready` never blocks and never touches a file; it says yes only for bytes that a read
+brought into the page cache while at most `budget_bytes` were brought in after them; one step is read once however many
+ask for it; a failed read is told to the next asker, then tried again. Must not know segments, tiers or sockets.
+
+A yes is a memory, not a promise of the kernel: under memory pressure a page may be gone again, and the loop then waits
+for that one page. The budget is what keeps that rare: give it a fraction of the RAM that is free for the page cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Final
+
+from logformat.errors import Retryable
+from seams.disk import File
+from seams.tasks import FailureReport, Tasks
+from seams.workers import Lane, Workers
+
+STEP_BYTES: Final = 4 << 20
+BUDGET_BYTES: Final = 256 << 20
+WAITING_MAX: Final = 1024  # reads queued or under way; 4 GiB of them is more than two threads should owe anybody
+_STEPS_MIN: Final = 16  # one answer of fetch.max.bytes (55 MiB) must fit
+_PIECE_BYTES: Final = 256 << 10
+
+Step = tuple[str, int]  # path, number of the step
+
+
+class Residency:
+    """`budget_bytes`: how much is believed to stay in the page cache. `waiting_max`: reads queued or under way."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        budget_bytes: int = BUDGET_BYTES,
+        *,
+        step_bytes: int = STEP_BYTES,
+        waiting_max: int = WAITING_MAX,
+        report: FailureReport | None = None,
+    ) -> None:
+        self._workers = workers
+        self._step_bytes = step_bytes
+        self._steps_max = max(_STEPS_MIN, budget_bytes // step_bytes)
+        self._waiting_max = waiting_max
+        self._tasks = Tasks(report, bound=2 * waiting_max)
+        self._known: OrderedDict[Step, None] = OrderedDict()
+        self._reading: dict[Step, asyncio.Future[None]] = {}
+        self._failed: OrderedDict[Step, OSError] = OrderedDict()
+        self.hits = 0
+        self.reads = 0
+        self.read_bytes = 0
+        self.read_errors = 0
+        self.refused = 0
+
+    @property
+    def waiting(self) -> int:
+        """Reads queued or under way."""
+        return len(self._reading)
+
+    def ready(self, file: File, position: int, length: int) -> asyncio.Future[None] | None:
+        """None: `length` bytes from `position` may be sent by sendfile now. Else a future: ask again when it is done.
+
+        The future never carries an error: what a read met (OSError) is raised by the next call for those bytes.
+        Raises Retryable when too many reads wait already.
+        """
+        path = file.path
+        first = position // self._step_bytes
+        last = max(first, (position + length - 1) // self._step_bytes)
+        # More than that would push out its own beginning; only that much is vouched for.
+        last = min(last, first + self._steps_max - 1)
+        known = self._known
+        missing = None
+        for number in range(first, last + 1):
+            step = (path, number)
+            if step in known:
+                known.move_to_end(step)
+            elif missing is None:
+                missing = number
+        if missing is None:
+            self.hits += 1
+            self._read_ahead(file, last + 1)
+            return None
+        return self._read(file, missing, last)
+
+    def forget(self, path: str) -> None:
+        """The file at `path` is gone or was cut: nothing is remembered of it."""
+        for memory in (self._known, self._failed):
+            for step in [step for step in memory if step[0] == path]:
+                del memory[step]
+
+    async def close(self) -> None:
+        """Cancel what waits; every future handed out is done afterwards."""
+        await self._tasks.close()
+        for waiting in self._reading.values():
+            _finish(waiting)
+        self._reading.clear()
+
+    def _read(self, file: File, first: int, last: int) -> asyncio.Future[None]:
+        """The future of the first missing step; the rest of the range is started as well, as far as there is room."""
+        path = file.path
+        for number in range(first, last + 1):
+            failure = self._failed.pop((path, number), None)
+            if failure is not None:
+                raise failure
+        if (path, first) not in self._reading and len(self._reading) >= self._waiting_max:
+            self.refused += 1
+            raise Retryable(f"{path}: {self._waiting_max} reads of old segments wait already; fetch again")
+        for number in range(first, last + 1):
+            self._start(file, number)
+        return self._future((path, first))
+
+    def _read_ahead(self, file: File, number: int) -> None:
+        # Half of the places stay free for what somebody waits for.
+        if len(self._reading) < self._waiting_max // 2:
+            self._start(file, number)
+
+    def _start(self, file: File, number: int) -> None:
+        step = (file.path, number)
+        if step in self._known or step in self._reading or len(self._reading) >= self._waiting_max:
+            return
+        self._reading[step] = asyncio.get_running_loop().create_future()
+        self._tasks.spawn(f"read in {file.path}", self._bring_in(file, step))
+
+    async def _bring_in(self, file: File, step: Step) -> None:
+        position = step[1] * self._step_bytes
+        try:
+            self.read_bytes += await self._workers.run(
+                read_through, file, position, self._step_bytes, lane=Lane.HOT_READ
+            )
+        except OSError as failure:
+            self.read_errors += 1
+            self._failed[step] = failure
+            if len(self._failed) > self._waiting_max:
+                self._failed.popitem(last=False)
+        else:
+            self.reads += 1
+            self._known[step] = None
+            if len(self._known) > self._steps_max:
+                self._known.popitem(last=False)
+        finally:
+            waiting = self._reading.pop(step, None)
+            if waiting is not None:
+                _finish(waiting)
+
+    def _future(self, step: Step) -> asyncio.Future[None]:
+        waiting = self._reading[step]
+        if waiting.cancelled():  # by somebody who shared it and gave up
+            waiting = self._reading[step] = asyncio.get_running_loop().create_future()
+        return waiting
+
+
+def _finish(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def read_through(file: File, position: int, length: int) -> int:
+    """Blocking: read the bytes in pieces and drop them, so that they are in the page cache; how many were there."""
+    scratch = memoryview(bytearray(min(_PIECE_BYTES, length)))
+    end = position + length
+    at = position
+    while at < end:
+        piece = scratch[: min(len(scratch), end - at)]
+        got = file.read_into(at, piece)
+        at += got
+        if got < len(piece):
+            break
+    return at - position
