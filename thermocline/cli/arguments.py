@@ -1,0 +1,95 @@
+"""What the commands' flags have in common: parsers with examples, and typed values.
+
+Owns the look of `--help` and of usage errors. Always true: every parser ends in an example; wrong usage is exit 2 and
+one line on stderr that says what to write. Must not know what a command does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from thermocline.cli.outcome import Exit
+
+T = TypeVar("T")
+BOOTSTRAP_VARIABLE = "THERMOCLINE_BOOTSTRAP_SERVER"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with `example` at the end of the help and prefixes of flags not accepted (scripts rely on names)."""
+
+    def __init__(self, *args: object, example: str = "", **kwargs: object) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        if example:
+            shown = "\n".join(f"  {line}" for line in example.strip().splitlines())
+            kwargs["epilog"] = f"example{'s' if shown.count(chr(10)) else ''}:\n{shown}"
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.USAGE, f"{self.prog}: {message}\n(see {self.prog} --help)\n")
+
+
+Subparsers = argparse._SubParsersAction  # the only name argparse has for it
+Run = Callable[[argparse.Namespace], int]
+
+
+def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """An argparse type from a parser that raises the house's InvalidRequest."""
+    from logformat.errors import InvalidRequest
+
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except (InvalidRequest, ValueError) as refused:
+            raise argparse.ArgumentTypeError(str(refused)) from None
+
+    return convert
+
+
+def positive(text: str) -> int:
+    """A whole number above zero."""
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    return number
+
+
+def natural(text: str) -> int:
+    """A whole number, zero included."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """`key=value`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r}: write key=value")
+    return name, value
+
+
+def duration_s(text: str) -> float:
+    """Seconds of `30s`, `5m`."""
+    from broker.config.units import parse_duration_ms
+
+    return checked(parse_duration_ms)(text) / 1000
+
+
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    """`-b HOST:PORT`, also from the environment."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=os.environ.get(BOOTSTRAP_VARIABLE, "127.0.0.1:9092"),
+        help=f"a broker to ask first (also from {BOOTSTRAP_VARIABLE}; default 127.0.0.1:9092)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")

@@ -1,0 +1,36 @@
+"""`thermocline debug`: what tests need to know about this build."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.outcome import Exit
+
+if TYPE_CHECKING:
+    from thermocline.cli.arguments import Parser, Subparsers
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    debug = nouns.add_parser(
+        "debug", help="for tests of Thermocline itself", example="thermocline debug crash-points"
+    ).add_subparsers(metavar="WHAT", required=True)
+    points = debug.add_parser(
+        "crash-points",
+        help="list the points where THERMOCLINE_CRASH_AT may kill a broker",
+        description="The names for THERMOCLINE_CRASH_AT=<point>[:n], one a line. A broker obeys it only with "
+        "--set thermocline.testing=true.",
+        example="THERMOCLINE_CRASH_AT=copy.uploaded thermocline serve --data-dir /tmp/d --set thermocline.testing=true",
+    )
+    points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
+    points.set_defaults(run=crash_points)
+
+
+def crash_points(arguments: argparse.Namespace) -> int:
+    """One point a line."""
+    from seams.crash_points import POINTS
+
+    for name, meaning in POINTS.items():
+        print(f"{name:26} {meaning}" if arguments.verbose else name)
+    return Exit.DONE

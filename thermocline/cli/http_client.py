@@ -1,0 +1,40 @@
+"""Two requests to a broker's HTTP port. Errors say what the broker said."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Final
+
+_TIMEOUT_S: Final = 5.0
+_SEAL_TIMEOUT_S: Final = 3700.0  # the broker gives up after an hour
+
+
+class HttpRefused(Exception):
+    """No answer, or one that is not a success; the message says which."""
+
+
+def get(host: str, port: int, path: str) -> bytes:
+    """The body of a 200. HttpRefused otherwise."""
+    return _request(host, port, "GET", path, None, _TIMEOUT_S)
+
+
+def post_json(host: str, port: int, path: str, body: str) -> bytes:
+    """The body of a success. HttpRefused otherwise."""
+    return _request(host, port, "POST", path, body, _SEAL_TIMEOUT_S)
+
+
+def _request(host: str, port: int, method: str, path: str, body: str | None, timeout_s: float) -> bytes:
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+    except (OSError, http.client.HTTPException) as failed:
+        raise HttpRefused(f"no answer from http://{host}:{port}{path} ({failed})") from failed
+    finally:
+        connection.close()
+    if not 200 <= answer.status < 300:
+        said = data.decode(errors="replace").strip()
+        raise HttpRefused(f"http://{host}:{port}{path} answered {answer.status} {said}")
+    return data

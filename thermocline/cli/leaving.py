@@ -1,0 +1,40 @@
+"""One sentence about a topic: when data leaves the disk, and when it leaves the bucket.
+
+Pure. Works from the configs any Kafka broker describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.config.units import show_duration, show_size
+
+
+def sentence(configs: Mapping[str, str | None]) -> str:
+    """The configs are `retention.*`, `local.retention.*`, `remote.storage.enable`, as DescribeConfigs answers them."""
+    total = _limits(configs, "retention.ms", "retention.bytes")
+    if configs.get("remote.storage.enable") != "true":
+        return f"not tiered: data stays on the disk {total}, and is then gone"
+    local = _limits(configs, "local.retention.ms", "local.retention.bytes")
+    if local == total:
+        return f"tiered: data stays on the disk and in the bucket {total}"
+    return f"tiered: sealed segments are copied to the bucket, stay on the disk {local}, and in the bucket {total}"
+
+
+def _limits(configs: Mapping[str, str | None], time_name: str, size_name: str) -> str:
+    time_ms, size_bytes = _number(configs, time_name), _number(configs, size_name)
+    parts = []
+    if time_ms is not None and time_ms >= 0:
+        parts.append(f"for {show_duration(time_ms)}")
+    if size_bytes is not None and size_bytes >= 0:
+        parts.append(f"up to {show_size(size_bytes)} a partition")
+    return ", ".join(parts) or "for ever"
+
+
+def _number(configs: Mapping[str, str | None], name: str) -> int | None:
+    """The limit; -2 in `local.retention.*` follows the total one."""
+    text = configs.get(name)
+    value = None if text is None else int(text)
+    if value == -2 and name.startswith("local."):
+        return _number(configs, name.removeprefix("local."))
+    return value

@@ -1,0 +1,48 @@
+"""`thermocline log`: looking into a local log file."""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+from thermocline.cli.arguments import add_json
+from thermocline.cli.outcome import CommandFailed, Exit
+
+if TYPE_CHECKING:
+    from thermocline.cli.arguments import Parser, Subparsers
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    verbs = nouns.add_parser(
+        "log", help="look into a local log file", example="thermocline log dump 00000000000000000000.log"
+    ).add_subparsers(metavar="VERB", required=True)
+    dump = verbs.add_parser(
+        "dump",
+        help="print the batches and records of a .log file",
+        description="Print every batch and record of a .log file (Kafka's too), a line each, checking every CRC.",
+        example="thermocline log dump /var/lib/thermocline/orders-0/00000000000000000000.log --batches",
+    )
+    dump.add_argument("file", metavar="FILE")
+    dump.add_argument("--batches", action="store_true", help="batches only")
+    add_json(dump)
+    dump.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Dump one file; 1 when a batch in it is damaged."""
+    from logformat.record_batch import CorruptBatch
+    from thermocline.cli.batch_lines import batch_lines
+
+    with open(arguments.file, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:  # cannot be mapped
+            return Exit.DONE
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+            try:
+                for line in batch_lines(view, records=not arguments.batches, as_json=arguments.json):
+                    print(line)
+            except CorruptBatch as damaged:
+                raise CommandFailed(f"{arguments.file}: {damaged}") from damaged
+    return Exit.DONE

@@ -1,0 +1,45 @@
+"""How a command ends: exit codes, and the error that carries one.
+
+Owns the contract's numbers and the mapping of errors to them. Must not know what a command does.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from logformat.errors import Corrupt, InvalidRequest, StorageFailed, ThermoclineError
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1  # the operation failed
+    USAGE = 2  # usage or config
+    REFUSED = 3  # lock, identity, another broker serves the bucket, store probe, newer format
+    STORAGE_FAILED = 4
+    FINDINGS = 5  # bucket verify
+
+
+class CommandFailed(Exception):
+    """A command ends here. The message says what happened, to what, and what to do."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def exit_of(error: ThermoclineError) -> Exit:
+    """The exit code of an error of the house."""
+    from coldstore.probe import StoreRefused
+    from coldstore.root import NewerFormat
+
+    match error:
+        case NewerFormat() | StoreRefused():
+            return Exit.REFUSED
+        case InvalidRequest():
+            return Exit.USAGE
+        case StorageFailed() | Corrupt():
+            return Exit.STORAGE_FAILED
+        case _:
+            return Exit.FAILED

@@ -1,0 +1,64 @@
+"""What a command prints: tables for people, JSON lines for programs, progress for a terminal.
+
+Owns layout. Always true: results go to stdout, everything else to stderr, and progress only when stderr is a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+Cell = str | int | float | bool | None | Sequence[object]
+
+
+def json_line(row: Mapping[str, Cell]) -> str:
+    """One JSON object, keys in the order given; text that is not ASCII as it is."""
+    return json.dumps(row, ensure_ascii=False, separators=(", ", ": "))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
+    """Columns as wide as their widest cell; those named in `right` are numbers and end flush."""
+    widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
+    lines = []
+    for row in (header, *rows):
+        cells = (
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(header, row, widths, strict=True)
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def plain(cell: Cell) -> str:
+    """A cell of a table: `-` where nothing is known."""
+    return "-" if cell is None else str(cell)
+
+
+class Progress:
+    """One line on stderr that is written over; silent unless stderr is a terminal."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._shown = self._stream.isatty()
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if self._shown:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._stream.flush()
+            self._width = len(text)
+
+    def done(self) -> None:
+        """Clear the line."""
+        if self._shown and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+
+def note(text: str) -> None:
+    """A line for people on stderr, terminal or not: what a script's log should hold."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,156 @@
+"""Asking for what `tier status` shows: brokers over the Kafka protocol and HTTP, manifests in a bucket.
+
+Owns the connections of one look. Always true: a broker that is not ours, or whose HTTP port cannot be reached, costs
+fields, never the command; only a bootstrap address without a Kafka broker does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import MetadataResponse
+from thermocline.cli.http_client import HttpRefused, get
+from thermocline.cli.leaving import sentence
+from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.tier_status import ColdPartition, Offsets, Partition, PartitionStatus, Row, rows
+from thermocline.cli.wire_client import (
+    BROKER_RESOURCE,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    TOPIC_RESOURCE,
+    BrokerUnreachable,
+    WireClient,
+)
+
+_HTTP = "thermocline.http"
+_RETENTION = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes", "remote.storage.enable")
+
+
+def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """`host:port[,host:port]…`. CommandFailed when it is written otherwise."""
+    found = []
+    for text in bootstrap.split(","):
+        host, _, port = text.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise CommandFailed(f"-b {bootstrap}: write HOST:PORT", Exit.USAGE)
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def connect(bootstrap: str) -> WireClient:
+    """A connection to the first bootstrap address that answers."""
+    failure: BrokerUnreachable | None = None
+    for host, port in bootstrap_addresses(bootstrap):
+        try:
+            return WireClient(host, port)
+        except BrokerUnreachable as refused:
+            failure = failure or refused
+    assert failure is not None
+    raise failure
+
+
+def http_address(bootstrap: str) -> tuple[str, int]:
+    """Where the broker's HTTP port is, as it says itself. CommandFailed when it is not a Thermocline broker."""
+    with connect(bootstrap) as client:
+        for broker in client.metadata([]).brokers:
+            address = _http_of(client, broker.node_id)
+            if address is not None:
+                return address
+    raise CommandFailed(f"the broker at {bootstrap} names no HTTP port (not Thermocline, or --no-http)")
+
+
+def _http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
+    value = client.configs(BROKER_RESOURCE, str(node_id), [_HTTP]).get(_HTTP)
+    host, _, port = (value or "").rpartition(":")
+    if not port.isdigit():
+        return None
+    host = host.strip("[]")
+    return (client.host if host in ("", "0.0.0.0", "::") else host), int(port)
+
+
+class TierSource:
+    """Repeated looks at the same brokers (and bucket)."""
+
+    def __init__(self, bootstrap: str, topic: str | None, bucket_url: str | None) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._bucket_url = bucket_url
+        self._topic_configs: dict[str, dict[str, str | None]] = {}
+
+    def read(self) -> list[Row]:
+        """One row a partition, now."""
+        cold = self._cold()
+        with connect(self._bootstrap) as client:
+            metadata = client.metadata(None if self._topic is None else [self._topic])
+            leaders = self._leaders(metadata)
+            for topic in {topic for topic, _ in leaders} - self._topic_configs.keys():
+                self._topic_configs[topic] = client.configs(TOPIC_RESOURCE, topic, _RETENTION)
+        offsets = Offsets({}, {}, {}, {})
+        local_bytes: dict[Partition, int] = {}
+        statuses: list[PartitionStatus] = []
+        for broker in metadata.brokers:
+            led = [partition for partition, leader in leaders.items() if leader == broker.node_id]
+            try:
+                with WireClient(broker.host, broker.port) as client:
+                    offsets = _joined(offsets, _offsets(client, led))
+                    local_bytes |= {p: size for p, size in client.local_bytes().items() if p in set(led)}
+                    statuses += _statuses(client, broker.node_id)
+            except BrokerUnreachable:
+                continue  # its partitions keep their unknown fields
+        return rows(leaders, offsets, local_bytes, statuses, cold)
+
+    def leaving(self) -> list[str]:
+        """A line a topic: when its data leaves the disk and the bucket."""
+        return [f"{topic}: {sentence(configs)}" for topic, configs in sorted(self._topic_configs.items()) if configs]
+
+    def _leaders(self, metadata: MetadataResponse) -> dict[Partition, int]:
+        for found in metadata.topics:
+            if self._topic is not None and found.error_code != ErrorCode.NONE:
+                raise CommandFailed(
+                    f"topic {self._topic}: {ErrorCode(found.error_code).name}; see `thermocline topic list`"
+                )
+        return {
+            (found.name or "", partition.partition_index): partition.leader_id
+            for found in metadata.topics
+            if not found.is_internal or self._topic is not None
+            for partition in found.partitions
+        }
+
+    def _cold(self) -> Mapping[Partition, ColdPartition]:
+        if self._bucket_url is None:
+            return {}
+        from thermocline.cli.bucket_reading import cold_partitions
+
+        return cold_partitions(self._bucket_url, self._topic)
+
+
+def _offsets(client: WireClient, led: list[Partition]) -> Offsets:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in led:
+        by_topic.setdefault(topic, []).append(index)
+    return Offsets(*(client.offsets(by_topic, s) for s in (EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED)))
+
+
+def _joined(one: Offsets, other: Offsets) -> Offsets:
+    return Offsets(
+        {**one.earliest, **other.earliest},
+        {**one.latest, **other.latest},
+        {**one.earliest_local, **other.earliest_local},
+        {**one.latest_tiered, **other.latest_tiered},
+    )
+
+
+def _statuses(client: WireClient, node_id: int) -> list[PartitionStatus]:
+    """What the broker's HTTP port says; nothing where there is none."""
+    address = _http_of(client, node_id)
+    if address is None:
+        return []
+    try:
+        return msgspec.json.decode(get(*address, "/status"), type=list[PartitionStatus])
+    except (HttpRefused, msgspec.MsgspecError):
+        return []

@@ -1,0 +1,184 @@
+"""A small blocking Kafka client for what stock Python clients cannot ask.
+
+Owns one connection at a time, request after request. Always true: the version used is one both sides know; an answer
+to another request, or larger than the limit, ends the connection. Must not know what a command makes of the answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from broker.wire import codec, framing
+from broker.wire.apis import APIS, ApiKey
+from broker.wire.errors import ErrorCode, MalformedFrame
+from broker.wire.message import Message
+from broker.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsRequestResource,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from logformat.errors import Retryable
+
+EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -4, -5  # KIP-79, KIP-405, KIP-1005
+BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
+
+_SINCE = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # ListOffsets version that knows the sentinel
+_RESPONSE_BYTES_MAX = 100 << 20
+_CLIENT_ID = "thermocline-cli"
+_TIMEOUT_S = 10.0
+
+R = TypeVar("R", bound=Message)
+
+
+class BrokerUnreachable(Retryable):
+    """No answer at an address. The message says which, and what to check."""
+
+
+class WireClient:
+    """One connection to one broker; use as a context manager."""
+
+    def __init__(self, host: str, port: int, timeout_s: float = _TIMEOUT_S) -> None:
+        self.host = host
+        self.port = port
+        self._correlation_ids = itertools.count(1)
+        self._versions: dict[int, int] = {}
+        try:
+            self._socket = socket.create_connection((host, port), timeout_s)
+        except OSError as refused:
+            raise self._unreachable(refused) from refused
+
+    def __enter__(self) -> WireClient:
+        try:
+            self._negotiate()
+        except BaseException:
+            self._socket.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def _negotiate(self) -> None:
+        # Version 0 is answered by every broker; what it lists is all that is needed.
+        answer = self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest(), ApiVersionsResponse)
+        theirs = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        for key, api in APIS.items():
+            low, high = theirs.get(key, (0, -1))
+            version = min(api.version_max, high)
+            if version >= max(api.version_min, low):
+                self._versions[key] = version
+
+    def version(self, key: ApiKey) -> int:
+        """The version used for an API, or -1 when the broker does not serve one that we know."""
+        return self._versions.get(key, -1)
+
+    def call(self, key: ApiKey, request: Message, response: type[R]) -> R:
+        """Send one request and wait for its answer. BrokerUnreachable when the connection fails."""
+        version = self.version(key)
+        if version < 0:
+            raise BrokerUnreachable(f"{self.host}:{self.port} does not serve {key.name} in a version this client knows")
+        return self._exchange(key, version, request, response)
+
+    def _exchange(self, key: ApiKey, version: int, request: Message, response: type[R]) -> R:
+        correlation_id = next(self._correlation_ids)
+        body = codec.encode_request(key, version, request)
+        parts = framing.request_frame(key, version, correlation_id, _CLIENT_ID, body)
+        try:
+            for part in parts:
+                assert isinstance(part, bytes | bytearray | memoryview)  # no request of ours carries records
+                self._socket.sendall(part)
+            frame = memoryview(self._read(int.from_bytes(self._read(framing.FRAME_PREFIX_SIZE), "big", signed=True)))
+            answered_id, start = framing.parse_response_header(frame, key, version)
+            if answered_id != correlation_id:
+                raise self._unreachable(f"answered request {answered_id}, not {correlation_id}")
+            answer = codec.decode_response(key, version, frame[start:])
+        except (OSError, MalformedFrame) as failed:
+            raise self._unreachable(failed) from failed
+        assert isinstance(answer, response)
+        return answer
+
+    def _read(self, size: int) -> bytearray:
+        if not 0 <= size <= _RESPONSE_BYTES_MAX:
+            raise self._unreachable(f"its answer claims {size} bytes; is this a Kafka port?")
+        found = bytearray()
+        while len(found) < size:
+            data = self._socket.recv(min(size - len(found), 1 << 20))
+            if not data:
+                raise self._unreachable("it closed the connection")
+            found += data
+        return found
+
+    def _unreachable(self, why: object) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"no answer from {self.host}:{self.port}: {why}; is the broker running, and is -b its address?"
+        )
+
+    def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
+        """Brokers and topics; all topics when none are named. Never creates one."""
+        named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+        return self.call(ApiKey.METADATA, request, MetadataResponse)
+
+    def configs(self, resource_type: int, name: str, keys: Sequence[str] | None = None) -> dict[str, str | None]:
+        """Configs of a topic or broker; empty when it has none or may not be read."""
+        resource = DescribeConfigsRequestResource(
+            resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys)
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        answer = self.call(ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse)
+        return {
+            entry.name: entry.value
+            for result in answer.results
+            if result.error_code == ErrorCode.NONE
+            for entry in result.configs
+        }
+
+    def offsets(self, partitions: Mapping[str, Sequence[int]], sentinel: int) -> dict[tuple[str, int], int]:
+        """What a ListOffsets sentinel stands for, for each (topic, partition) this broker leads and knows it for."""
+        if self.version(ApiKey.LIST_OFFSETS) < _SINCE.get(sentinel, 1):
+            return {}
+        topics = [
+            ListOffsetsRequestTopic(
+                name=topic,
+                partitions=[ListOffsetsRequestPartition(partition_index=i, timestamp=sentinel) for i in indexes],
+            )
+            for topic, indexes in partitions.items()
+        ]
+        request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=5000)
+        answer = self.call(ApiKey.LIST_OFFSETS, request, ListOffsetsResponse)
+        return {
+            (topic.name, found.partition_index): found.offset
+            for topic in answer.topics
+            for found in topic.partitions
+            if found.error_code == ErrorCode.NONE
+        }
+
+    def local_bytes(self) -> dict[tuple[str, int], int]:
+        """Bytes of every local log of this broker (DescribeLogDirs); empty where that is not served."""
+        if self.version(ApiKey.DESCRIBE_LOG_DIRS) < 0:
+            return {}
+        answer = self.call(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+        return {
+            (topic.name, found.partition_index): found.partition_size
+            for directory in answer.results
+            for topic in directory.topics
+            for found in topic.partitions
+            if not found.is_future_key
+        }
