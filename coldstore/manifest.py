@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from coldstore.keys import INT32_MAX, INT64_MAX
 from coldstore.manifest_entries import (
+    GAPS_IN_ROOT_MAX,
     HASH_MODULUS,
     NO_TIMESTAMP,
     ZERO_HASH,
@@ -29,7 +30,7 @@ from coldstore.manifest_entries import (
     check_ranges,
     check_segment,
     hash_of,
-    merge_gaps,
+    join_gaps,
     totals_of,
     totals_of_pages,
 )
@@ -127,7 +128,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             added=self.added + totals,
             live=self.live + totals,
             live_hash=f"{(int(self.live_hash, 16) + segment.identity_hash()) % HASH_MODULUS:032x}",
-            gaps=merge_gaps(self.gaps, segment.gaps),
+            gaps=join_gaps(self.gaps, segment.gaps)[-GAPS_IN_ROOT_MAX:],
         )
 
     def _check_start(self, segment: RemoteSegment) -> None:

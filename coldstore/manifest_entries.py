@@ -145,15 +145,15 @@ def totals_of_pages(pages: Sequence[PagePointer]) -> Totals:
     )
 
 
-def merge_gaps(known: tuple[tuple[int, int], ...], more: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """`known` and the later `more`, touching ones joined; only the newest that fit a root."""
-    merged = list(known)
+def join_gaps(known: tuple[tuple[int, int], ...], more: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """`known` and the later `more`, touching ones joined."""
+    joined = list(known)
     for first, end in more:
-        if merged and merged[-1][1] == first:
-            merged[-1] = (merged[-1][0], end)
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], end)
         else:
-            merged.append((first, end))
-    return tuple(merged[-GAPS_IN_ROOT_MAX:])
+            joined.append((first, end))
+    return tuple(joined)
 
 
 def check_segment(segment: RemoteSegment) -> None:

@@ -1,0 +1,112 @@
+"""The frame of a segment object's footer: typed sections, then a trailer of fixed size at the object's end.
+
+Owns positions, lengths and checksums of sections and trailer (docs/formats/segment-object.md), shared by writer and
+reader. Always true of what was read: the trailer's, the footer's and every section's CRC32C matched, every length lies
+within the bytes that are there; a section of unknown type was skipped if its writer called it optional, else refused.
+Must not know what sections hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from crc32c import crc32c
+
+from logformat.errors import Corrupt
+from logformat.values import NewerFormat
+
+MAGIC: Final = b"THERMSEG"
+VERSION: Final = 1
+OPTIONAL: Final = 0x0001
+FOOTER_BYTES_MAX: Final = 64 * 1024 * 1024
+SECTIONS_MAX: Final = 256
+
+_SECTION: Final = struct.Struct(">HHII")  # type, flags, length, CRC32C of the payload
+_TRAILER: Final = struct.Struct(">QQIIHHI8s")  # see Trailer; then version, reserved, CRC32C of all before it, magic
+_COVERED: Final = struct.Struct(">QQIIHH")  # what the trailer's own CRC covers
+SECTION_HEADER_SIZE: Final = _SECTION.size
+TRAILER_SIZE: Final = _TRAILER.size
+
+
+class Section(IntEnum):
+    """Types of sections; numbers are never reused."""
+
+    OFFSET_INDEX = 1
+    TIME_INDEX = 2
+    CHUNK_CRCS = 3
+    STATISTICS = 4
+    LEADER_EPOCHS = 5
+    PRODUCER_STATE = 6
+    DECIDED_TRANSACTIONS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """Where things are. `log_bytes`: of the log as it was read; `footer_position`: where stored log bytes end."""
+
+    log_bytes: int
+    footer_position: int
+    footer_length: int
+    footer_crc32c: int
+
+
+def encode_footer(log_bytes: int, sections: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """Sections as (type, flags, payload), then the trailer: everything that follows `log_bytes` of log."""
+    parts: list[bytes] = []
+    for kind, flags, payload in sections:
+        parts += (_SECTION.pack(kind, flags, len(payload), crc32c(payload)), payload)
+    footer = b"".join(parts)
+    assert len(footer) <= FOOTER_BYTES_MAX, f"footer of {len(footer)} bytes"
+    covered = _COVERED.pack(log_bytes, log_bytes, len(footer), crc32c(footer), VERSION, 0)
+    return footer + covered + struct.pack(">I", crc32c(covered)) + MAGIC
+
+
+def read_trailer(tail: bytes | memoryview, object_bytes: int) -> Trailer:
+    """The trailer of an object of `object_bytes`, whose last bytes are `tail`. Raises Corrupt, NewerFormat."""
+    if len(tail) < TRAILER_SIZE or object_bytes < len(tail):
+        raise Corrupt(f"{len(tail)} of {object_bytes} bytes are too few for a segment object's trailer")
+    raw = bytes(tail[-TRAILER_SIZE:])
+    log_bytes, position, length, footer_crc, version, reserved, crc, magic = _TRAILER.unpack(raw)
+    if magic != MAGIC:
+        raise Corrupt(f"object of {object_bytes} bytes ends with {magic!r}: not a segment object, or cut short")
+    if crc32c(raw[: _COVERED.size]) != crc:
+        raise Corrupt(f"segment object of {object_bytes} bytes: its trailer fails its CRC {crc:#010x}")
+    if version > VERSION:
+        raise NewerFormat(f"segment object has version {version}, this program knows {VERSION}; upgrade")
+    if version < 1 or reserved or log_bytes == 0 or position + length + TRAILER_SIZE != object_bytes:
+        raise Corrupt(f"segment object of {object_bytes} bytes: its trailer says {log_bytes} + {length} bytes")
+    if length > FOOTER_BYTES_MAX or position != log_bytes:
+        raise Corrupt(f"segment object: footer of {length} bytes at {position} of {log_bytes} log bytes")
+    return Trailer(log_bytes, position, length, footer_crc)
+
+
+def read_sections(trailer: Trailer, footer: bytes | memoryview, known: Iterable[int]) -> Mapping[int, memoryview]:
+    """Payloads by type, of `footer` = the sections' bytes without the trailer. Raises Corrupt, NewerFormat."""
+    view = memoryview(footer)
+    if len(view) != trailer.footer_length or crc32c(view) != trailer.footer_crc32c:
+        raise Corrupt(f"segment footer: {len(view)} bytes are not the {trailer.footer_length} written, or their CRC")
+    types = frozenset(known)
+    found: dict[int, memoryview] = {}
+    at = count = 0
+    while at < len(view):
+        count += 1
+        if len(view) - at < SECTION_HEADER_SIZE or count > SECTIONS_MAX:
+            raise Corrupt(f"segment footer: no room for section {count} at {at} of {len(view)}")
+        kind, flags, length, crc = _SECTION.unpack_from(view, at)
+        at += SECTION_HEADER_SIZE
+        if length > len(view) - at:
+            raise Corrupt(f"segment footer: section {kind} claims {length} bytes, {len(view) - at} are left")
+        payload = view[at : at + length]
+        at += length
+        if kind not in types:
+            if flags & OPTIONAL:
+                continue
+            raise NewerFormat(f"segment footer: section {kind} is required and unknown to this program; upgrade")
+        if kind in found or crc32c(payload) != crc:
+            raise Corrupt(f"segment footer: section {kind} comes twice or fails its CRC")
+        found[kind] = payload
+    return found
