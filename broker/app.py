@@ -38,7 +38,7 @@ from broker.observe.exposition import Sources, exposition, status_json
 from broker.observe.http import HttpServer, Views
 from broker.observe.metrics import BrokerMetrics
 from broker.observe.status import Health
-from broker.partition.host import Host, Start
+from broker.partition.host import Host, machine_restarted
 from broker.partition.offsets_topic import OffsetsTopic
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
@@ -47,6 +47,7 @@ from coldstore.root import NewerFormat
 from coldstore.stores.metered import MeteredStore
 from coldstore.url import open_store, parse_bucket_url
 from hotstore.errors import DataDirLocked
+from logformat.checkpoints import MetaProperties
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
@@ -184,15 +185,14 @@ class Broker:
         assert identity.cluster_id is not None and identity.directory_id is not None
         self._cluster_id = identity.cluster_id
         if joined.verdict is not Verdict.RESUME:
-            await self._world.workers.run(
-                data_dir.format, identity.cluster_id, self._config.node_id, identity.directory_id
-            )
+            meta = MetaProperties(identity.cluster_id, self._config.node_id, identity.directory_id)
+            await self._world.workers.run(data_dir.format, meta)
 
     async def _open(
         self, data_dir: DataDir, store: ObjectStore, cluster: ClusterStore, joined: Joined, *, verify_by_head: bool
     ) -> None:
         rooms, world, config = self._rooms, self._world, self._config
-        start = await world.workers.run(self._read_start, data_dir)
+        restarted = await world.workers.run(machine_restarted, world.disk, config.data_dir, world.clock.boot_id())
         registry, residency = Registry(), Residency(world.workers)
         rooms.tiers = tiers = TierService(
             store,
@@ -206,7 +206,15 @@ class Broker:
         )
         controller = Controller(cluster, joined.image, self._cluster_id, config, world.rng, self._purge_later)
         rooms.host = host = Host(
-            config, world, data_dir, registry, tiers, self._tasks, start, joined.node_epoch, self._report
+            config,
+            world,
+            data_dir,
+            registry,
+            tiers,
+            self._tasks,
+            joined.node_epoch,
+            self._report,
+            restarted=restarted,
         )
         controller.host = host
         await tiers.start()
@@ -219,10 +227,12 @@ class Broker:
             offsets, world.clock, world.rng, config.groups, self._tasks, topic_id=registry.topic_id
         )
         groups.start()
-        self._tasks.spawn(
-            "group snapshots",
-            supervise("group snapshots", partial(offsets.keep_snapshots, groups), world.rng, self._report),
-        )
+        for name, service in (
+            ("group snapshots", partial(offsets.keep_snapshots, groups)),
+            ("checkpoints", host.keep_checkpoints),
+            ("ticks", host.keep_ticking),
+        ):
+            self._tasks.spawn(name, supervise(name, service, world.rng, self._report))
         self._controller = controller
         context = Context(
             config=config,
@@ -273,20 +283,11 @@ class Broker:
             seal=lambda topic: tiers.seal_all(None if topic is None else [topic]),
         )
 
-    def _read_start(self, data_dir: DataDir) -> Start:
-        clean = data_dir.take_clean_marker()
-        return Start(
-            clean=clean,
-            machine_restarted=data_dir.note_boot(self._world.clock.boot_id()),
-            recovery_points=data_dir.read_recovery_points(),
-            log_starts=data_dir.read_log_starts(),
-        )
-
     def _identity(self, data_dir: DataDir) -> DirectoryIdentity:
-        meta = data_dir.meta
+        meta, has_logs = data_dir.meta, bool(data_dir.partitions())
         if meta is None:
-            return DirectoryIdentity(None, None, None, data_dir.has_logs())
-        return DirectoryIdentity(meta.cluster_id, meta.node_id, meta.directory_id, data_dir.has_logs())
+            return DirectoryIdentity(None, None, None, has_logs)
+        return DirectoryIdentity(meta.cluster_id, meta.node_id, meta.directory_id, has_logs)
 
     def _station(self) -> Station:
         config = self._config
@@ -389,9 +390,8 @@ class Broker:
         if self._config.seal_on_shutdown:
             await rooms.tiers.seal_all(None)
             reach("shutdown.sealed")
-        await rooms.host.close(clean=True)
-        await workers.run(rooms.host.write_checkpoints)
-        await workers.run(rooms.data_dir.mark_clean)
+        if await rooms.host.close(clean=True):
+            await workers.run(rooms.data_dir.mark_clean)
         reach("shutdown.marked")
 
 

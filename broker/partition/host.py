@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -24,25 +23,30 @@ from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
+from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
+from seams.disk import Disk, read_file, replace_file
 from seams.tasks import Tasks, supervise
 from seams.world import World
 
 log = logging.getLogger(__name__)
 
+_TICK_S: Final = 1.0
 _OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How this process found its data directory."""
+BOOT_ID_FILE: Final = "thermocline-boot-id"  # in the data directory: which run of the machine wrote last
 
-    clean: bool
-    machine_restarted: bool
-    recovery_points: dict[TopicPartition, int]
-    log_starts: dict[TopicPartition, int]
+
+def machine_restarted(disk: Disk, data_dir: str, boot_id: str) -> bool:
+    """Blocking: whether the page cache of the last process is gone; notes this run of the machine for the next."""
+    path = f"{data_dir}/{BOOT_ID_FILE}"
+    before = None if disk.stat(path) is None else read_file(disk, path).decode(errors="replace")
+    if before != boot_id:
+        replace_file(disk, path, boot_id.encode())
+    return before is not None and before != boot_id
 
 
 class Host:
@@ -56,9 +60,10 @@ class Host:
         registry: Registry,
         tiers: TierService,
         tasks: Tasks,
-        start: Start,
         leader_epoch: int,
         report: Callable[[str, BaseException], None],
+        *,
+        restarted: bool,
     ) -> None:
         self._config = config
         self._world = world
@@ -66,7 +71,7 @@ class Host:
         self._registry = registry
         self._tiers = tiers
         self._tasks = tasks
-        self._start = start
+        self._restarted = restarted
         self._leader_epoch = leader_epoch
         self._report = report
         self._slots = asyncio.Semaphore(_OPENING_MAX)
@@ -102,10 +107,10 @@ class Host:
             log_config=log_config_of(config),
             tier=self._tier_config(topic, config),
             new=new,
-            clean=self._start.clean,
-            machine_restarted=self._start.machine_restarted,
-            recovery_point=self._start.recovery_points.get(place),
-            log_start=self._start.log_starts.get(place),
+            clean=self._data_dir.was_clean,
+            machine_restarted=self._restarted,
+            recovery_point=None,
+            log_start=None,
         )
         async with self._slots:
             try:
@@ -125,6 +130,7 @@ class Host:
             tier=opened.tier,
             leader_epoch=self._leader_epoch,
             config=config,
+            touched=self._registry.touched,
         )
 
     def _tier_config(self, topic: Topic, config: TopicConfig) -> TierConfig:
@@ -162,20 +168,69 @@ class Host:
         for partition in self._registry.withdraw(topic.name):
             partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
             await self._tiers.close_partition(partition.tier, give_back=False)
-            partition.log.close(clean=False)
+            await partition.flusher.close()
+            await self._world.workers.run(partition.log.close, False)
 
     async def purge(self, topic: Topic) -> None:
         """Remove a withdrawn topic's local files, then its objects."""
         topic_id = UUID(topic.topic_id)
-        for index in range(topic.partitions):
-            await self._world.workers.run(self._data_dir.remove_log, topic.name, index, topic_id)
+        await self._world.workers.run(self._remove_local, topic)
         await self._tiers.purge_topic(topic_id, topic.partitions)
 
-    async def close(self, *, clean: bool) -> None:
-        """Flush and close every log; with `clean`, reservations are given back and the logs need no recovery."""
+    def _remove_local(self, topic: Topic) -> None:
+        for index in range(topic.partitions):
+            path = self._data_dir.log_path(topic.name, index)
+            metadata = f"{path}/{PARTITION_METADATA_FILE}"
+            # A new topic may have taken the name since: its directory carries another id (C9).
+            if (
+                self._world.disk.stat(metadata) is not None
+                and decode_partition_metadata(read_file(self._world.disk, metadata)) == UUID(topic.topic_id).bytes
+            ):
+                self._data_dir.mark_deleted(topic.name, index, self._world.rng.uuid().hex)
+        for path in self._data_dir.deleted_directories():
+            self._data_dir.remove_deleted(path)
+
+    async def checkpoint(self) -> None:
+        """Note recovery points, log starts and high watermarks, so that the next start looks at less."""
+        marks = {TopicPartition(p.topic, p.index): p.high_watermark for p in self._registry}
+        job = self._data_dir.checkpoint([partition.log for partition in self._registry], marks)
+        await self._world.workers.run(job.run)
+
+    async def keep_checkpoints(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.recovery_point_checkpoint_interval_ms / 1000)
+            await self.checkpoint()
+
+    async def keep_ticking(self) -> None:
+        """Until cancelled: once a second, the logs that were written to lately look at flush.ms."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_ms = self._world.clock.wall_ms()
+            for partition in tuple(self._registry.touched):
+                partition.flusher.tick(now_ms)
+                if partition.log.dirty_bytes == 0:
+                    self._registry.touched.discard(partition)
+
+    async def close(self, *, clean: bool) -> bool:
+        """Flush and close every log; with `clean`, reservations are given back and the logs need no recovery.
+
+        Returns whether every log could be left clean.
+        """
+        for opening in tuple(self._opening.values()):
+            opening.cancel()
         for partition in tuple(self._registry):
-            await self._tiers.close_partition(partition.tier, give_back=clean)
+            gone = StorageFailed(f"{partition.topic}-{partition.index}: the broker is stopping")
             if clean:
-                await partition.flusher.close()
+                try:
+                    await partition.flusher.flush()
+                except StorageFailed as failure:
+                    self._report(f"flush {partition.topic}-{partition.index}", failure)
+                    clean = False
+            await self._tiers.close_partition(partition.tier, give_back=clean)
+            await partition.flusher.close()
             await self._world.workers.run(partition.log.close, clean)
-            partition.fail_waiters(StorageFailed(f"{partition.topic}-{partition.index}: the broker is stopping"))
+            partition.fail_waiters(gone)
+        if clean:
+            await self.checkpoint()
+        return clean and not self.damaged

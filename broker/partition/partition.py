@@ -33,6 +33,7 @@ class Partition:
     __slots__ = (
         "_acks",
         "_prepared",
+        "_touched",
         "_watchers",
         "config",
         "flusher",
@@ -56,6 +57,7 @@ class Partition:
         tier: PartitionTier,
         leader_epoch: int,
         config: TopicConfig,
+        touched: set[Partition],
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -69,6 +71,7 @@ class Partition:
         self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._watchers: set[Watcher] = set()
         self._prepared: set[int] = set()
+        self._touched = touched
         flusher.on_flushed = self.advance
         flusher.on_failed = self.fail_waiters
 
@@ -97,6 +100,7 @@ class Partition:
         """Append one checked batch; it is stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
         appended = self.log.append(batch, (header,), self.leader_epoch, now_ms)
         if not appended.duplicate:
+            self._touched.add(self)
             self.flusher.request()
             self.advance(self.log.stable_end_offset)  # moves at once where the page cache counts (`os`)
             if appended.base_offset == self.log.active_segment.base_offset:

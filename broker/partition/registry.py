@@ -20,6 +20,8 @@ class Registry:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.topics: dict[str, Topic] = {}
         self.names: dict[UUID, str] = {}
+        self.touched: set[Partition] = set()
+        """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
