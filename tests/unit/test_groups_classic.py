@@ -574,7 +574,9 @@ def test_a_slow_replacement_does_not_leave_a_member_without_a_session():
     """Its timer ran out while its record was on the way: the answer starts it anew."""
     p = stable_static(auto_store=False)
     p.join(new_id="s2", instance_id="s")
-    p.wait(10_000)
+    p.wait(9_000)
+    p.beat("d")
+    p.wait(1_000)
     assert p.session_ends_ms("s2") is None
     p.store()
     assert p.session_ends_ms("s2") == p.now_ms + 10_000
