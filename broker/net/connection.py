@@ -31,8 +31,8 @@ from seams.tasks import FailureReport
 log = logging.getLogger(__name__)
 
 _COPY_MAX: Final = 4 << 10
-"""Frames up to this are dispatched as a copy (0.2 µs), so that one that blocks for minutes (JoinGroup, a long poll)
-holds its own few bytes and not the shared buffer."""
+"""Frames up to this are dispatched as a copy when much came in one read, so that one that blocks holds its own few
+bytes and not the shared buffer."""
 
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
 _ANSWER_SMALL: Final = 4 << 10  # ready answers above this are not gathered but sent at once
@@ -153,8 +153,9 @@ class Connection(asyncio.BufferedProtocol):
         hub.wheel.arm(self, hub.wheel.tick + hub.stall_ticks)
 
     def resume_writing(self) -> None:
+        # Not at once: a transport that is closed or aborted within this call reports its loss twice (CPython 3.11).
         self._stall = None
-        self._send.resume()
+        asyncio.get_running_loop().call_soon(self._send.resume)
 
     def connection_lost(self, exc: Exception | None) -> None:
         hub = self._hub
@@ -176,20 +177,20 @@ class Connection(asyncio.BufferedProtocol):
         """Dispatch what has arrived until it is used up or something says stop, send what is ready, keep the rest."""
         reader, peer, answers = self._reader, self.peer, self._answers
         take, dispatch = reader.next, self._hub.dispatcher.dispatch
-        copy_max = _COPY_BLOCKING_MAX if self._keeps_frames else _COPY_MAX
+        stable = reader.stable
+        copy_max = -1 if stable else _COPY_BLOCKING_MAX if self._keeps_frames else _COPY_MAX
         ready: list[Part] = []
         frames = 0
         try:
             while not self._stopped and (frame := take()) is not None:
                 frames += 1
-                copied = len(frame) <= copy_max
-                if copied:
+                if len(frame) <= copy_max:
                     frame = memoryview(bytearray(frame))
                 answer = dispatch(peer, frame)
                 if answer is None:
                     pass
                 elif isinstance(answer, Later):
-                    ready += self._wait_for(answer, frame, copied)
+                    ready += self._wait_for(answer, 0 if stable else len(frame), copy_max)
                 elif answers:
                     answers.add(answer)
                     self._stopped = len(answers) >= self._hub.limits.answers_in_flight_max
@@ -251,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- answers out ----------------------------------------------------------------------------------------------
 
-    def _wait_for(self, later: Later, frame: memoryview, copied: bool) -> list[Part]:
+    def _wait_for(self, later: Later, frame_bytes: int, copy_max: int) -> list[Part]:
         """Queue an answer that is not ready; parts that may leave now (it can be done already)."""
         answers, future = self._answers, later.future
         answers.add(future)
@@ -259,12 +260,12 @@ class Connection(asyncio.BufferedProtocol):
             self._blocking = future
             self._stopped = True
             self._keeps_frames = True
-            if not copied:
+            if frame_bytes > max(copy_max, 0):
                 self._reader.hold()
                 self._pause_reading()
-            elif len(frame) > ALLOWANCE:
-                self._held_bytes = len(frame)
-                self._hub.budget.force(len(frame))
+            elif frame_bytes > ALLOWANCE:
+                self._held_bytes = frame_bytes
+                self._hub.budget.force(frame_bytes)
             if len(answers) > 1:
                 future.add_done_callback(self._progress)
         elif len(answers) >= self._hub.limits.answers_in_flight_max:
@@ -403,7 +404,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _send_failed(self, reason: CloseReason, detail: str) -> None:
-        log.warning("closing %s: %s: %s", self.peer.address, reason.value, detail)
+        level = logging.DEBUG if reason is CloseReason.PEER else logging.WARNING
+        log.log(level, "closing %s: %s: %s", self.peer.address, reason.value, detail)
         self._stopped = True
         self._closing = reason
 

@@ -36,7 +36,18 @@ class SendPath:
     """The send side of one connection. `failed` is told once when a frame can no longer be completed; the transport is
     aborted then. `drained` is told whenever everything given has left the process."""
 
-    __slots__ = ("_counters", "_drained", "_failed", "_net", "_parts", "_sent", "_transport", "_writable", "_yielded")
+    __slots__ = (
+        "_closed",
+        "_counters",
+        "_drained",
+        "_failed",
+        "_net",
+        "_parts",
+        "_sent",
+        "_transport",
+        "_writable",
+        "_yielded",
+    )
 
     def __init__(
         self,
@@ -55,6 +66,7 @@ class SendPath:
         self._parts: deque[Part] | None = None  # what waits for room, the first one already shortened by what was sent
         self._writable = True
         self._yielded = False
+        self._closed = False
         self._sent = 0  # bytes handed to the transport or the kernel
 
     @property
@@ -89,14 +101,16 @@ class SendPath:
         self._writable = False
 
     def resume(self) -> None:
-        """Nothing is buffered any more."""
-        self._writable = True
-        self._go_on()
+        """Nothing is buffered any more. Ignored after `close`."""
+        if not self._closed:
+            self._writable = True
+            self._go_on()
 
     def close(self) -> None:
         """The connection is gone: let go of buffers and files."""
         self._parts = None
         self._writable = False
+        self._closed = True
 
     def _go_on(self) -> None:
         self._yielded = False
@@ -162,6 +176,9 @@ class SendPath:
                         f"{part.file.path} has {count} of {wanted} bytes at {part.position} that a response promised",
                     )
                     return
+        except ConnectionError as failure:
+            self._fail(CloseReason.PEER, str(failure))
+            return
         except OSError as failure:
             self._fail(CloseReason.SEND_FAILED, f"{part.file.path} at {part.position}: {failure}")
             return

@@ -19,12 +19,13 @@ from broker.net.limits import NetLimits
 from seams.net import Listener, Net
 from seams.tasks import FailureReport
 
-_TICK_S: Final = 1.0
+_ABORT_S: Final = 1.0  # for aborted transports to report their end
 _RETRY_S_MIN: Final = 0.001
 
 
 class Server:
-    """One listener. `budget` may be shared by several servers; `name` is the listener's, as peers see it."""
+    """One listener. `budget` may be shared by several servers; `name` is the listener's, as peers see it;
+    `tick_s` the grain of deadlines."""
 
     def __init__(
         self,
@@ -35,12 +36,14 @@ class Server:
         *,
         name: str = "PLAINTEXT",
         budget: FrameBudget | None = None,
+        tick_s: float = 1.0,
     ) -> None:
         self.counters = NetCounters()
         self.budget = budget or FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
         self._name = name
+        self._tick_s = tick_s
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
         self._connection_id = 0
@@ -60,9 +63,9 @@ class Server:
             report=report,
             arrived=self._arrived,
             left=self._left,
-            frame_ticks=_ticks(limits.frame_ms_max),
-            idle_ticks=_ticks(limits.idle_ms_max),
-            stall_ticks=_ticks(limits.write_stall_ms_max),
+            frame_ticks=_ticks(limits.frame_ms_max, tick_s),
+            idle_ticks=_ticks(limits.idle_ms_max, tick_s),
+            stall_ticks=_ticks(limits.write_stall_ms_max, tick_s),
         )
 
     @property
@@ -91,7 +94,7 @@ class Server:
         if not await self._wait_empty(self._limits.drain_ms_max / 1000):
             for connection in list(self._connections):
                 connection.stop()
-            await self._wait_empty(_TICK_S)
+            await self._wait_empty(_ABORT_S)
         for timer in (self._admit_timer, self._tick_timer):
             if timer is not None:
                 timer.cancel()
@@ -125,7 +128,7 @@ class Server:
         if verdict is Admission.WAIT:
             self._admit_later(now_s)
         elif self._tick_timer is None:
-            self._tick_timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+            self._tick_timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
         return verdict
 
     def _left(self, connection: Connection) -> None:
@@ -158,12 +161,12 @@ class Server:
         self._tick_timer = None
         self._hub.wheel.advance()
         if self._connections:
-            self._tick_timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+            self._tick_timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 
 
-def _ticks(duration_ms: int) -> int:
+def _ticks(duration_ms: int, tick_s: float) -> int:
     """Whole ticks, one more than fit: a deadline may be late by a tick, never early."""
-    return int(duration_ms / 1000 / _TICK_S) + 1
+    return int(duration_ms / 1000 / tick_s) + 1
 
 
 def _host(connection: Connection) -> str:
