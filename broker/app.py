@@ -16,11 +16,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, TypeVar
 
-from coldstore.probe import StoreRefused, Verification, probe, race
-from hotstore.data_dir import DataDir
-from tiering.residency import Residency
 from tiering.service import TierService
-from tiering.tier_config import TierLimits
 
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
@@ -38,20 +34,24 @@ from broker.observe.exposition import Sources, exposition, status_json
 from broker.observe.http import HttpServer, Views
 from broker.observe.metrics import BrokerMetrics
 from broker.observe.status import Health
-from broker.partition.host import Host, machine_restarted
+from broker.partition.host import Host
 from broker.partition.offsets_topic import OffsetsTopic
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
 from coldstore.object_store import ObjectStore
+from coldstore.probe import StoreRefused, Verification, probe, race
 from coldstore.root import NewerFormat
 from coldstore.stores.metered import MeteredStore
 from coldstore.url import open_store, parse_bucket_url
+from hotstore.data_dir import DataDir
 from hotstore.errors import DataDirLocked
 from logformat.checkpoints import MetaProperties
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
 from seams.world import World
+from tiering.residency import Residency
+from tiering.tier_config import TierLimits
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,6 @@ class Broker:
             self._tasks,
             joined.node_epoch,
             self._report,
-            restarted=restarted,
         )
         controller.host = host
         await tiers.start()
@@ -224,7 +223,7 @@ class Broker:
             self._purge_later(topic)
         rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)
         rooms.groups = groups = GroupCoordinator(
-            offsets, world.clock, world.rng, config.groups, self._tasks, topic_id=registry.topic_id
+            offsets, world.clock, world.rng, config.groups, self._tasks, topics=registry.facts
         )
         groups.start()
         for name, service in (

@@ -14,39 +14,27 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from hotstore.data_dir import DataDir
 from tiering.service import TierService
-from tiering.tier_config import Opening, TierConfig
 
 from broker.config.resolve import BrokerConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
+from hotstore.data_dir import DataDir
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
-from seams.disk import Disk, read_file, replace_file
+from seams.disk import read_file
 from seams.tasks import Tasks, supervise
 from seams.world import World
+from tiering.tier_config import Opening, TierConfig
 
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 1.0
 _OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
-
-
-BOOT_ID_FILE: Final = "thermocline-boot-id"  # in the data directory: which run of the machine wrote last
-
-
-def machine_restarted(disk: Disk, data_dir: str, boot_id: str) -> bool:
-    """Blocking: whether the page cache of the last process is gone; notes this run of the machine for the next."""
-    path = f"{data_dir}/{BOOT_ID_FILE}"
-    before = None if disk.stat(path) is None else read_file(disk, path).decode(errors="replace")
-    if before != boot_id:
-        replace_file(disk, path, boot_id.encode())
-    return before is not None and before != boot_id
 
 
 class Host:
@@ -62,8 +50,6 @@ class Host:
         tasks: Tasks,
         leader_epoch: int,
         report: Callable[[str, BaseException], None],
-        *,
-        restarted: bool,
     ) -> None:
         self._config = config
         self._world = world
@@ -71,7 +57,6 @@ class Host:
         self._registry = registry
         self._tiers = tiers
         self._tasks = tasks
-        self._restarted = restarted
         self._leader_epoch = leader_epoch
         self._report = report
         self._slots = asyncio.Semaphore(_OPENING_MAX)
@@ -108,7 +93,7 @@ class Host:
             tier=self._tier_config(topic, config),
             new=new,
             clean=self._data_dir.was_clean,
-            machine_restarted=self._restarted,
+            machine_restarted=False,
             recovery_point=None,
             log_start=None,
         )

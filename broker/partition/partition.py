@@ -15,13 +15,12 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from hotstore.flusher import Flusher
-from seams.workers import Lane, Workers
-from tiering.partition_tier import PartitionTier
-
 from broker.config.topics import TopicConfig
+from hotstore.flusher import Flusher
 from hotstore.partition_log import Appended, PartitionLog
 from logformat.record_batch import BatchHeader
+from seams.workers import Lane, Workers
+from tiering.partition_tier import PartitionTier
 
 Watcher = Callable[[], None]
 _PREPARED_MAX: Final = 64
@@ -74,6 +73,7 @@ class Partition:
         self._touched = touched
         flusher.on_flushed = self.advance
         flusher.on_failed = self.fail_waiters
+        tier.visible_end = lambda: self.high_watermark
 
     @property
     def log_start_offset(self) -> int:
@@ -103,6 +103,8 @@ class Partition:
             self._touched.add(self)
             self.flusher.request()
             self.advance(self.log.stable_end_offset)  # moves at once where the page cache counts (`os`)
+            if appended.last_offset >= self.tier.reserve_at:
+                self.tier.reserve_soon()
             if appended.base_offset == self.log.active_segment.base_offset:
                 self.tier.rolled()  # this batch opened a new segment: the one before it is sealed
         return appended

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
+from broker.groups.coordinator import TopicFacts
 from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 
@@ -38,10 +39,10 @@ class Registry:
             self.partitions.pop((name, index)) for index in range(topic.partitions) if (name, index) in self.partitions
         ]
 
-    def topic_id(self, name: str) -> UUID | None:
-        """The id of a topic that serves."""
+    def facts(self, name: str) -> TopicFacts | None:
+        """What groups ask of a topic that serves."""
         topic = self.topics.get(name)
-        return None if topic is None else UUID(topic.topic_id)
+        return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
 
     def of_topic(self, name: str) -> list[Partition]:
         """The led partitions of a topic, by index."""
