@@ -1,0 +1,229 @@
+"""Reading a segment object: which chunks hold a range, where a batch begins, and getting both from a store, checked.
+
+Owns the read plan (pure) and the cache of parsed footers. Always true: a chunk that `fetch_chunk` returns had the
+length and CRC32C its footer gives; a footer that `FooterCache` returns belongs to the key asked for and says exactly
+what the manifest's entry says, else the object is not the one that was committed (C13). Must not know caches of
+chunks, clients, or how much anybody may read: used by the broker's cold fetch and by readers without a broker alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest_entries import RemoteSegment
+from coldstore.object_store import ObjectStore
+from coldstore.segment_object import SegmentFooter, entry_from_footer, footer_start, tail_bytes
+from coldstore.segment_sections import FOOTER_BYTES_MAX
+from logformat.errors import Corrupt, InvalidRequest
+from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
+
+FOOTER_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
+BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval
+_FETCH_TRIES: Final = 2  # a bit flipped on the way is not a bit flipped at rest
+
+ReadLog = Callable[[int, int], Awaitable[Buffer]]
+"""Reads `length` log bytes at `position` of a segment, all of them (both lie within the log), checked."""
+
+
+# ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class ChunkRef:
+    """A fixed slice of a segment's log bytes: bytes `[position, position + length)` of the object `key`."""
+
+    key: str
+    index: int
+    position: int
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSlice:
+    """The part `[start, start + length)` of a chunk, relative to the chunk's first byte."""
+
+    chunk: ChunkRef
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedBatch:
+    """Where a batch lies in its segment's log bytes."""
+
+    position: int
+    header: BatchHeader
+
+
+def chunk_ref(footer: SegmentFooter, key: SegmentKey, index: int) -> ChunkRef:
+    """Chunk number `index`, from 0. InvalidRequest beyond the last one."""
+    if not 0 <= index < len(footer.chunk_crcs):
+        raise InvalidRequest(f"{key} has chunks 0 to {len(footer.chunk_crcs) - 1}, not {index}")
+    position = index * footer.chunk_bytes
+    length = min(footer.chunk_bytes, footer.log_bytes - position)
+    return ChunkRef(str(key), index, position, length, footer.chunk_crcs[index])
+
+
+def plan_read(footer: SegmentFooter, key: SegmentKey, position: int, length: int) -> tuple[ChunkSlice, ...]:
+    """The parts of chunks that make up log bytes `[position, position + length)`, cut at the log's end."""
+    end = min(position + length, footer.log_bytes)
+    slices: list[ChunkSlice] = []
+    while position < end:
+        chunk = chunk_ref(footer, key, position // footer.chunk_bytes)
+        start = position - chunk.position
+        taken = min(end - position, chunk.length - start)
+        slices.append(ChunkSlice(chunk, start, taken))
+        position += taken
+    return tuple(slices)
+
+
+def index_position(footer: SegmentFooter, offset: int) -> int:
+    """A position at or before the batch that holds `offset`, at most an index interval and a batch before it."""
+    said = footer.statistics
+    if not said.base_offset <= offset < said.end_offset:
+        raise InvalidRequest(f"offset {offset} is not in the segment [{said.base_offset}, {said.end_offset})")
+    return footer.offset_index.lookup(offset).position
+
+
+def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
+    """An offset in the segment below which no batch has a timestamp ≥ `timestamp_ms`; None when none has."""
+    said = footer.statistics
+    if said.max_timestamp_ms < timestamp_ms:
+        return None
+    found = footer.time_index.lookup(timestamp_ms)
+    # An exact hit may be that batch itself; of a lower timestamp the whole entry is too old, but its batch may be the
+    # one a lookup of its offset finds, so no more than that is skipped.
+    return max(said.base_offset, found.offset)
+
+
+def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | int:
+    """Walk the batch headers in `block`, which begins a batch at `position`: the one that holds `offset` (or is the
+    first behind it), or the position where the walk goes on. Raises CorruptBatch where no batch can begin."""
+    after = 0
+    for at, header in walk(block):
+        if header.next_offset > offset:
+            return LocatedBatch(position + at, header)
+        after = at + header.size
+    if len(block) - after >= HEADER_SIZE:  # a batch cut by the block, whose magic and length `walk` has checked
+        header = read_header(block, after)
+        if header.next_offset > offset:
+            return LocatedBatch(position + after, header)
+        after += header.size
+    return position + after
+
+
+async def locate_batch(footer: SegmentFooter, offset: int, read: ReadLog) -> LocatedBatch:
+    """The batch that holds `offset`, found exactly: index, then headers. Raises Corrupt when it is not there."""
+    position = index_position(footer, offset)
+    while position + HEADER_SIZE <= footer.log_bytes:
+        block = await read(position, min(BLOCK_BYTES, footer.log_bytes - position))
+        found = find_in_block(block, position, offset)
+        if isinstance(found, LocatedBatch):
+            if found.header.size > footer.log_bytes - found.position:
+                break
+            return found
+        position = found
+    raise Corrupt(f"segment at {footer.statistics.base_offset}: no batch holds offset {offset}")
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def chunk_is_whole(chunk: ChunkRef, data: Buffer) -> bool:
+    """Whether `data` is the chunk. Blocks 0.5 ms for 4 MiB."""
+    return len(data) == chunk.length and crc32c(data) == chunk.crc32c
+
+
+async def fetch_chunk(store: ObjectStore, chunk: ChunkRef) -> bytes:
+    """The chunk's bytes by a ranged GET, checked; a wrong answer is asked for once more.
+
+    Raises Corrupt when the object is damaged there, ObjectMissing, StoreError.
+    """
+    for _ in range(_FETCH_TRIES):
+        got = await store.get(chunk.key, chunk.position, chunk.length)
+        if chunk_is_whole(chunk, got.data):
+            return got.data
+    raise Corrupt(
+        f"chunk {chunk.index} of {chunk.key} (bytes {chunk.position} to {chunk.position + chunk.length}) "
+        "fails its CRC; run `thermocline bucket verify --deep`"
+    )
+
+
+async def fetch_footer(store: ObjectStore, key: SegmentKey, object_bytes: int) -> SegmentFooter:
+    """The footer of an object whose size the manifest or a listing gives: one tail GET, rarely a second one.
+
+    Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing, StoreError.
+    """
+    got = await store.get(str(key), -tail_bytes(object_bytes))
+    if got.size != object_bytes:
+        raise Corrupt(f"object {key} has {got.size} bytes, {object_bytes} were committed")
+    tail = got.data
+    start = footer_start(tail, object_bytes)
+    if start < object_bytes - len(tail):
+        if object_bytes - start > FOOTER_BYTES_MAX:
+            raise Corrupt(f"object {key}: footer of {object_bytes - start} bytes")
+        tail = (await store.get(str(key), start, object_bytes - start)).data
+    footer = SegmentFooter.parse(tail, object_bytes)
+    footer.check_key(key)
+    return footer
+
+
+class FooterCache:
+    """Parsed footers by key, least recently used first out; one load at a time for each."""
+
+    def __init__(self, store: ObjectStore, bytes_max: int = FOOTER_CACHE_BYTES_MAX) -> None:
+        self._store = store
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._footers: OrderedDict[SegmentKey, SegmentFooter] = OrderedDict()
+        self._loading: dict[SegmentKey, asyncio.Lock] = {}
+
+    def __len__(self) -> int:
+        return len(self._footers)
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes
+
+    async def get(self, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
+        """The footer of the segment that the manifest names by `entry`. Errors: as `fetch_footer`."""
+        footer = self._footers.get(key)
+        if footer is None:
+            footer = await self._load(key, entry)
+        else:
+            self._footers.move_to_end(key)
+        return footer
+
+    def drop(self, key: SegmentKey) -> None:
+        """Forget a segment that was deleted or found damaged."""
+        footer = self._footers.pop(key, None)
+        if footer is not None:
+            self._bytes -= footer.nbytes
+
+    async def _load(self, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
+        # A waiter that is cancelled while it loads leaves the lock to the next one, which then loads itself.
+        lock = self._loading.setdefault(key, asyncio.Lock())
+        async with lock:
+            footer = self._footers.get(key)
+            if footer is not None:
+                return footer
+            try:
+                footer = await fetch_footer(self._store, key, entry.object_bytes)
+            finally:
+                self._loading.pop(key, None)
+            if entry_from_footer(footer, key) != entry:
+                raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")
+            self._insert(key, footer)
+            return footer
+
+    def _insert(self, key: SegmentKey, footer: SegmentFooter) -> None:
+        self.drop(key)
+        self._footers[key] = footer
+        self._bytes += footer.nbytes
+        while self._bytes > self._bytes_max and len(self._footers) > 1:
+            _, dropped = self._footers.popitem(last=False)
+            self._bytes -= dropped.nbytes
