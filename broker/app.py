@@ -192,7 +192,6 @@ class Broker:
         self, data_dir: DataDir, store: ObjectStore, cluster: ClusterStore, joined: Joined, *, verify_by_head: bool
     ) -> None:
         rooms, world, config = self._rooms, self._world, self._config
-        restarted = await world.workers.run(machine_restarted, world.disk, config.data_dir, world.clock.boot_id())
         registry, residency = Registry(), Residency(world.workers)
         rooms.tiers = tiers = TierService(
             store,
