@@ -97,14 +97,8 @@ def put_object(
     """Store `body` under `target` (Bucket, Key); raises botocore's errors, ours, or those of the source."""
     if body.size <= part_bytes * SINGLE_PARTS:
         answer = _send(client.put_object, body.open, body.size, body.crc32c, expired, **target, **extra)
-    else:
-        answer = _put_parts(client, target, body, extra, expired, part_bytes)
-    etag, stored = answer.get("ETag"), decoded_crc32c(answer.get("ChecksumCRC32C"))
-    if not etag:
-        raise StoreUnavailable(f"PUT {key}: success without an ETag; whether it was stored is unknown")
-    if stored is not None and stored != body.crc32c:
-        raise ChecksumRefused(f"PUT {key}: stored with CRC32C {stored:08x}, sent with {body.crc32c:08x}")
-    return ObjectInfo(key, body.size, etag, stored)
+        return _stored(answer, key, body)
+    return _put_parts(client, target, key, body, extra, expired, part_bytes)
 
 
 def segment_requests(size: int) -> int:
@@ -127,6 +121,15 @@ def decoded_crc32c(header: str | None) -> int | None:
         return None
 
 
+def _stored(answer: dict[str, Any], key: str, body: Upload) -> ObjectInfo:
+    etag, stored = answer.get("ETag"), decoded_crc32c(answer.get("ChecksumCRC32C"))
+    if not etag:
+        raise StoreUnavailable(f"PUT {key}: success without an ETag; whether it was stored is unknown")
+    if stored is not None and stored != body.crc32c:
+        raise ChecksumRefused(f"PUT {key}: stored with CRC32C {stored:08x}, sent with {body.crc32c:08x}")
+    return ObjectInfo(key, body.size, etag, stored)
+
+
 def _send(
     operation: Callable[..., dict[str, Any]],
     open_pieces: Callable[[], Iterator[Buffer]],
@@ -147,11 +150,12 @@ def _send(
 def _put_parts(
     client: Any,
     target: dict[str, str],
+    key: str,
     body: Upload,
     extra: dict[str, str],
     expired: Callable[[], bool],
     part_bytes: int,
-) -> dict[str, Any]:
+) -> ObjectInfo:
     sizes = [min(part_bytes, body.size - at) for at in range(0, body.size, part_bytes)]
     if len(sizes) > PARTS_MAX:
         raise InvalidRequest(f"{target['Key']}: {body.size} bytes need more than {PARTS_MAX} parts")
@@ -165,14 +169,13 @@ def _put_parts(
             pieces = partial(iter, source.take(size))
             answer = _send(client.upload_part, pieces, size, checksum, expired, PartNumber=number, **upload)
             parts.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": encoded_crc32c(checksum)})
-        return dict(
-            client.complete_multipart_upload(
-                MultipartUpload={"Parts": parts},
-                ChecksumCRC32C=encoded_crc32c(body.crc32c),
-                ChecksumType="FULL_OBJECT",
-                **upload,
-            )
+        answer = client.complete_multipart_upload(
+            MultipartUpload={"Parts": parts},
+            ChecksumCRC32C=encoded_crc32c(body.crc32c),
+            ChecksumType="FULL_OBJECT",
+            **upload,
         )
+        return _stored(answer, key, body)
     except BaseException:
         # After a lost answer to Complete the object may exist: then this changes nothing and gc finds the object.
         # What cannot be aborted now is the bucket's lifecycle rule's to remove.

@@ -2,12 +2,12 @@
 
 `python tests/support/s3_proxy.py UPSTREAM_HOST:PORT LOG_FILE` prints the port it bound on 127.0.0.1 and serves until
 its standard input closes. Knows nothing of this project; `tests.support.s3_servers` starts and controls it. One thread
-a client connection, one kept connection to the server behind it, bodies relayed in 256 KiB pieces (> 1 GB/s).
+a client connection, one kept connection to the server behind it; bodies go by splice(2) where no fault touches them.
 
 `POST /__proxy__/delay {"ms": 20}` · `POST /__proxy__/faults [rule, …]` (replaces all) · `GET /__proxy__/faults` (hits).
 A rule: `kind`, and which requests: `method`, `match` (part of path and query), `after` (let so many pass), `times`
-(-1: for ever), with `status` and `seconds` where the kind takes them. The first rule that fits is applied. Kinds:
-  status      answer `status` with an S3 error body, nothing reaches the server
+(-1: for ever), with `status`, `body` and `seconds` where the kind takes them. The first that fits is applied. Kinds:
+  status      answer `status` with `body` or an S3 error, nothing reaches the server
   reset       close with RST, nothing reaches the server
   stall       hold for `seconds` before anything reaches the server, then close
   lost        the server does it; its answer is dropped and the connection closed
@@ -24,7 +24,9 @@ A rule: `kind`, and which requests: `method`, `match` (part of path and query), 
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import select
 import socket
 import struct
@@ -34,8 +36,16 @@ import time
 from dataclasses import dataclass, field
 
 PIECE = 256 << 10
+PIPE = 1 << 20
 HEAD_MAX = 64 << 10
 BODYLESS = (204, 304)
+CODES = {
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    503: "SlowDown",
+}
 
 
 @dataclass
@@ -46,6 +56,7 @@ class Rule:
     after: int = 0
     times: int = -1
     status: int = 503
+    body: str = ""
     seconds: float = 0.0
     hits: int = 0
 
@@ -86,6 +97,7 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(None)  # splice needs a blocking descriptor
         self.sock = sock
         self.extra = b""
 
@@ -128,6 +140,27 @@ class Wire:
             self.extra += piece
         line, self.extra = self.extra[: end + 2], self.extra[end + 2 :]
         return line
+
+    def splice_to(self, sink: socket.socket, length: int) -> None:
+        """Move `length` bytes of body to `sink` without copying them through this process."""
+        for piece in self.pieces(min(len(self.extra), length)):
+            sink.sendall(piece)
+            length -= len(piece)
+        if not length:
+            return
+        out, into = os.pipe()
+        try:
+            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIPE)
+            while length:
+                moved = os.splice(self.sock.fileno(), into, min(length, PIPE))
+                if not moved:
+                    raise Closed
+                length -= moved
+                while moved:
+                    moved -= os.splice(out, sink.fileno(), moved)
+        finally:
+            os.close(out)
+            os.close(into)
 
     def chunked(self):
         """A chunked body with its framing."""
@@ -196,8 +229,10 @@ class Connection:
         entry = {"method": method, "path": path, "range": found.get("range", ""), "fault": rule.kind if rule else ""}
         entry |= {"status": 0, "sent": int(found.get("content-length") or 0), "received": 0}
         entry["condition"] = found.get("if-match") or ("absent" if "if-none-match" in found else "")
+        entry["amz"] = {name: value for name, value in found.items() if name.startswith("x-amz-")}
         try:
-            return self.answer(rule, method, start, headers, body, entry)
+            keep = self.answer(rule, method, start, headers, body, entry)
+            return keep and found.get("connection", "").lower() != "close"
         finally:
             self.state.write_log(**entry, ms=round((time.monotonic() - began) * 1000, 1))
 
@@ -215,11 +250,14 @@ class Connection:
                 threading.Thread(target=self.send_late, args=(rule.seconds, start, headers, held), daemon=True).start()
             time.sleep(self.state.delay_s)
             entry["status"] = 200 if kind == "error200" else rule.status
-            return self.made_up(entry["status"], method, error=True)
+            return self.made_up(entry["status"], method, rule.body or error_body(entry["status"]))
         server = self.upstream()
         server.sock.sendall(head_bytes(start, headers))
-        for piece in body:
-            server.sock.sendall(piece)
+        if entry["sent"]:
+            self.client.splice_to(server.sock, entry["sent"])
+        else:
+            for piece in body:
+                server.sock.sendall(piece)
         status_line, answer_headers = server.head()
         while status_line.split(" ", 2)[1] == "100":
             status_line, answer_headers = server.head()
@@ -228,20 +266,34 @@ class Connection:
 
     def relay(self, rule, method, server, status_line, headers, entry) -> bool:
         kind = rule.kind if rule else ""
-        status = entry["status"] = int(status_line.split(" ", 2)[1])
-        bodyless = method == "HEAD" or status in BODYLESS
-        pieces = iter(()) if bodyless else server.body(headers, until_close=True)
-        if kind in ("lost", "empty200", "garbage200"):
-            for _ in pieces:
-                pass
-            if kind == "lost":
-                return False
-            return self.made_up(200, method, error=False, garbage=kind == "garbage200")
-        if kind == "wrong_range":
-            headers = [(name, "bytes 7-8/9" if name.lower() == "content-range" else value) for name, value in headers]
-        self.client.sock.sendall(head_bytes(status_line, headers))
         found = {name.lower(): value for name, value in headers}
-        half = int(found.get("content-length") or 0) // 2
+        entry["status"] = int(status_line.split(" ", 2)[1])
+        bodyless = method == "HEAD" or entry["status"] in BODYLESS
+        framed = bodyless or "content-length" in found or "chunked" in found.get("transfer-encoding", "")
+        # The server may close (moto always does); the client keeps its connection wherever it can tell the body's end.
+        headers = [(name, value) for name, value in headers if name.lower() != "connection"]
+        pieces = iter(()) if bodyless else server.body(headers, until_close=True)
+        try:
+            if kind in ("lost", "empty200", "garbage200"):
+                for _ in pieces:
+                    pass
+                text = "\0<<< not what was asked for" if kind == "garbage200" else ""
+                return kind != "lost" and self.made_up(200, method, text)
+            if kind == "wrong_range":
+                headers = [(name, "bytes 7-8/9" if name.lower() == "content-range" else v) for name, v in headers]
+            self.client.sock.sendall(head_bytes(status_line, headers))
+            length = 0 if bodyless else int(found.get("content-length") or 0)
+            return self.relay_body(rule, server, pieces, length, entry) and framed
+        finally:
+            if not framed or "close" in found.get("connection", "").lower():
+                self.drop_server()
+
+    def relay_body(self, rule, server, pieces, length, entry) -> bool:
+        kind = rule.kind if rule else ""
+        half = length // 2
+        if length > PIECE and kind not in ("flip", "truncate", "short"):
+            server.splice_to(self.client.sock, length)
+            entry["received"], pieces = length, ()
         for piece in pieces:
             before = entry["received"]
             entry["received"] += len(piece)
@@ -254,33 +306,16 @@ class Connection:
                 self.drop_server()
                 return False
             self.client.sock.sendall(piece)
-        if "close" in found.get("connection", "").lower() or ("content-length" not in found and not bodyless):
-            self.drop_server()
-            return "chunked" in found.get("transfer-encoding", "") and "close" not in found.get("connection", "")
         return True
 
-    def made_up(self, status: int, method: str, *, error: bool, garbage: bool = False) -> bool:
-        body, extra = b"", ""
-        if error and method != "HEAD":
-            code = {
-                200: "InternalError",
-                404: "NoSuchKey",
-                409: "ConditionalRequestConflict",
-                412: "PreconditionFailed",
-                403: "AccessDenied",
-                503: "SlowDown",
-            }.get(status, "InternalError")
-            body = (
-                f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code>'
-                "<Message>made up by the proxy</Message><RequestId>0</RequestId></Error>"
-            ).encode()
-            extra = (
-                'ETag: "00000000000000000000000000000000"\r\nContent-Type: application/xml\r\n' if status == 200 else ""
-            )
-        elif garbage:
-            body = b"\x00\xff<<< not what was asked for"
-        head = f"HTTP/1.1 {status} Made-Up\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
-        self.client.sock.sendall(head.encode() + body)
+    def made_up(self, status: int, method: str, text: str) -> bool:
+        body = b"" if method == "HEAD" else text.encode()
+        # An error inside a 200 comes with all of a success's headers: only its body tells.
+        etag = 'ETag: "00000000000000000000000000000000"\r\n' if status == 200 and "<Error>" in text else ""
+        kind = "Content-Type: application/xml\r\n" if text.startswith("<?xml") else ""
+        self.client.sock.sendall(
+            f"HTTP/1.1 {status} Made-Up\r\nContent-Length: {len(body)}\r\n{etag}{kind}\r\n".encode() + body
+        )
         return True
 
     def send_late(self, seconds: float, start: str, headers: list[tuple[str, str]], body: bytes) -> None:
@@ -304,6 +339,14 @@ class Connection:
             answer = json.dumps([vars(rule) for rule in self.state.rules]).encode()
         self.client.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
         return True
+
+
+def error_body(status: int) -> str:
+    code = CODES.get(status, "InternalError")
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code>'
+        "<Message>made up by the proxy</Message><RequestId>0</RequestId></Error>"
+    )
 
 
 def head_bytes(start: str, headers: list[tuple[str, str]]) -> bytes:

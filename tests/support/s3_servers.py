@@ -120,12 +120,18 @@ class Fault:
     after: int = 0
     times: int = -1
     status: int = 503
+    body: str = ""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """One request as the proxy saw it. `range` is the header, `sent` and `received` are the client's body bytes."""
+    """One request as the proxy saw it. `range` is the header, `sent` and `received` are the client's body bytes.
+
+    `condition` is '', 'absent' (If-None-Match) or the ETag of If-Match; `amz` holds the x-amz-… headers. `status` is
+    what the server or the proxy answered (a `lost` client never saw it), 0 where nothing was. Method LATE is a late
+    write that reached the server.
+    """
 
     method: str
     bucket: str
@@ -138,6 +144,7 @@ class LoggedRequest:
     received: int
     fault: str
     ms: float
+    amz: dict[str, str]
 
 
 class StoreProxy(S3Server):
@@ -167,7 +174,7 @@ class StoreProxy(S3Server):
                 entry = json.loads(line)
                 path, _, query = entry.pop("path").partition("?")
                 bucket, _, key = unquote(path).lstrip("/").partition("/")
-                missing = {"range": "", "condition": "", "sent": 0, "received": 0, "fault": "", "ms": 0.0}
+                missing = {"range": "", "condition": "", "sent": 0, "received": 0, "fault": "", "ms": 0.0, "amz": {}}
                 found.append(LoggedRequest(bucket=bucket, key=key, query=query, **(missing | entry)))
         return found
 
