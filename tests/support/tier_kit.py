@@ -1,0 +1,256 @@
+"""Lives of a broker's tiering on a disk that forgets and a bucket in memory, for tests.
+
+A `House` is what outlives a process: disk, bucket, boot id. A `Life` is one process: it opens partitions through
+`TierService` as the broker does, and ends cleanly, by kill, or by power cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, TypeVarTuple
+from uuid import UUID
+
+from coldstore.keys import manifest_key
+from coldstore.manifest import Manifest
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import ObjectStore
+from hotstore.data_dir import DataDir
+from hotstore.log_config import LogConfig
+from hotstore.partition_log import PartitionLog
+from logformat.record_batch import walk
+from logformat.records import Record, encode_batch
+from seams.rng import SeededRng
+from seams.tasks import Tasks
+from seams.workers import Lane
+from seams.world import World
+from tests.support.crash_disk import CrashDisk
+from tests.support.fast_loop import FastClock
+from tests.support.memory_store import MemoryStore
+from tiering.residency import Residency
+from tiering.service import Opened, TierService
+from tiering.tier_config import Opening, TierConfig, TierLimits
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+TOPIC = "orders"
+TOPIC_ID = UUID("0190a8c0-0000-7000-8000-0000000000aa")
+DATA = "/data"
+BLOCK = 1000
+
+LIMITS = TierLimits(
+    copy_backoff_ms=100,
+    copy_backoff_ms_max=1000,
+    interval_ms_max=1000,
+    retention_check_interval_ms=1000,
+    gc_grace_ms=5000,
+    reservation_offsets=BLOCK,
+    store_timeout_s=10.0,
+    upload_timeout_s=20.0,
+    verify_by_head=True,
+    local_bytes_max=1 << 40,
+)
+LOG = LogConfig(segment_bytes=2000, tiered=True, local_retention_ms=-1, retention_ms=-1)
+TIER = TierConfig(
+    enabled=True,
+    internal=False,
+    copy_disable=False,
+    retention_ms=-1,
+    retention_bytes=-1,
+    local_retention_ms=-1,
+    local_retention_bytes=-1,
+    seal_ms=3_600_000,
+    topic=TOPIC,
+    configs={"remote.storage.enable": "true"},
+)
+
+
+class LoopWorkers:
+    """`Workers` that run a call at once, one turn of the loop later."""
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
+        await asyncio.sleep(0)
+        return function(*args)
+
+
+class BootClock(FastClock):
+    """The fast loop's clock in one run of the machine."""
+
+    def __init__(self, boot: str) -> None:
+        self.boot = boot
+
+    def boot_id(self) -> str:
+        return self.boot
+
+
+class House:
+    """Disk and bucket across lives. `lives` counts starts: each is a new leader epoch."""
+
+    def __init__(self, store: ObjectStore | None = None, seed: int | str = 1) -> None:
+        self.disk = CrashDisk()
+        self.memory = MemoryStore()
+        self.store: ObjectStore = store or self.memory
+        self.rng = SeededRng(seed)
+        self.boot = "boot-1"
+        self.lives = 0
+        self.failures: list[tuple[str, BaseException]] = []
+        self.fenced: list[str] = []
+
+    async def start(
+        self, *, epoch: int | None = None, limits: TierLimits = LIMITS, store: ObjectStore | None = None
+    ) -> Life:
+        self.lives += 1
+        return await Life.begin(self, self.lives if epoch is None else epoch, limits, store or self.store)
+
+    def power_cut(self, keep: float = 0.0) -> None:
+        """What nothing had synced may be gone; the machine boots again."""
+        self.disk = self.disk.crash(self.rng, keep)
+        self.boot = f"boot-{int(self.boot[5:]) + 1}"
+
+    def kill(self) -> None:
+        self.disk = self.disk.kill()
+
+    def lose_disk(self) -> None:
+        self.disk = CrashDisk()
+        self.boot = f"boot-{int(self.boot[5:]) + 1}"
+
+    async def manifest(self, partition: int = 0) -> Manifest:
+        """The root as the bucket has it now."""
+        found = await ManifestStore(self.memory, TOPIC_ID, partition, self.rng, FastClock()).load()
+        assert found is not None
+        return found
+
+    def objects(self, kind: str = "segments", partition: int = 0) -> list[str]:
+        root = manifest_key(TOPIC_ID, partition)
+        return sorted(key for key in self.memory.objects if f"/{partition}/{kind}/" in key and key != root)
+
+
+class Life:
+    """One process. Made by `House.start`."""
+
+    def __init__(self, house: House, epoch: int, limits: TierLimits, world: World, data_dir: DataDir) -> None:
+        self.house = house
+        self.epoch = epoch
+        self.world = world
+        self.data_dir = data_dir
+        self.tasks = Tasks(lambda name, failure: house.failures.append((name, failure)))
+        self.limits = limits
+        self.service: TierService = None  # type: ignore[assignment]
+        self.opened: dict[int, Opened] = {}
+
+    @classmethod
+    async def begin(cls, house: House, epoch: int, limits: TierLimits, store: ObjectStore) -> Life:
+        workers: Any = LoopWorkers()
+        net: Any = None
+        world = World(house.disk, workers, BootClock(house.boot), house.rng, net)
+        life = cls(house, epoch, limits, world, DataDir.open(house.disk, DATA))
+        life.service = TierService(
+            store,
+            world,
+            life.data_dir,
+            life.tasks,
+            limits,
+            report=lambda name, failure: house.failures.append((name, failure)),
+            on_fenced=house.fenced.append,
+            residency=Residency(workers),
+        )
+        await life.service.start()
+        return life
+
+    async def open(
+        self, *, new: bool = False, partition: int = 0, log: LogConfig = LOG, tier: TierConfig = TIER
+    ) -> Opened:
+        opened = await self.service.open_partition(
+            Opening(
+                topic=TOPIC,
+                topic_id=TOPIC_ID,
+                partition=partition,
+                leader_epoch=self.epoch,
+                log_config=replace(log, tiered=tier.enabled),
+                tier=tier,
+                new=new,
+                clean=self.data_dir.was_clean,
+                machine_restarted=False,
+                recovery_point=None,
+                log_start=None,
+            )
+        )
+        self.opened[partition] = opened
+        return opened
+
+    def append(self, count: int = 1, *, size: int = 100, partition: int = 0, timestamp: int | None = None) -> int:
+        """One batch of `count` records; its first offset. Tells the tier about a roll, as the broker does."""
+        opened = self.opened[partition]
+        now_ms = self.world.clock.wall_ms()
+        stamp = now_ms if timestamp is None else timestamp
+        base = opened.log.log_end_offset
+        records = [Record(i, stamp, None, b"%08d" % (base + i) + b"x" * size) for i in range(count)]
+        data = bytearray(encode_batch(records))
+        appended = opened.log.append(memoryview(data), [h for _, h in walk(data)], self.epoch, now_ms)
+        opened.flusher.request()
+        if appended.base_offset == opened.log.active_info().base_offset:
+            opened.tier.rolled()
+        return appended.base_offset
+
+    async def fill(self, batches: int, *, partition: int = 0, count: int = 1, size: int = 100) -> int:
+        """Append and flush; the log's end."""
+        for _ in range(batches):
+            self.append(count, size=size, partition=partition)
+        await self.opened[partition].flusher.flush()
+        return self.opened[partition].log.log_end_offset
+
+    async def stop(self, *, seal: bool = False) -> None:
+        """A clean stop, in the broker's order."""
+        if seal:
+            await self.service.seal_all(None)
+        for opened in self.opened.values():
+            await opened.flusher.flush()
+            await self.service.close_partition(opened.tier, give_back=True)
+            await opened.flusher.close()
+            opened.log.close(True)
+        self.data_dir.checkpoint([opened.log for opened in self.opened.values()]).run()
+        self.data_dir.mark_clean()
+        await self._end()
+
+    async def kill(self) -> None:
+        """SIGKILL: nothing more happens; the page cache survives."""
+        await self._end()
+        self.house.kill()
+
+    async def power_cut(self, keep: float = 0.0) -> None:
+        await self._end()
+        self.house.power_cut(keep)
+
+    async def lose_disk(self) -> None:
+        await self._end()
+        self.house.lose_disk()
+
+    async def _end(self) -> None:
+        await self.service.close()
+        await self.tasks.close()
+        for opened in self.opened.values():
+            await opened.flusher.close()
+        self.data_dir.close()
+
+
+async def settle(condition: Callable[[], bool], *, within_s: float = 60.0) -> None:
+    """Let (virtual) time pass until `condition` holds."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def local_bytes(log: PartitionLog, start: int, end: int) -> bytes:
+    """The log's bytes of [start, end) as they lie on disk."""
+    return b"".join(r.file.read_at(r.position, r.length) for r in log.batch_ranges(start, end))
+
+
+def cold_bytes(house: House, manifest: Manifest) -> bytes:
+    """The log bytes of every object the manifest's tail names, in order."""
+    parts = []
+    for segment in manifest.tail:
+        key = str(segment.key(manifest.topic_id, manifest.partition))
+        parts.append(house.memory.objects[key].data[: segment.log_bytes])
+    return b"".join(parts)

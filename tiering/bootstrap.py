@@ -1,0 +1,302 @@
+"""Opening a partition: from what disk and bucket hold to a log that may serve.
+
+Owns the decision which of the two to ask first, and the order of steps. Always true: a log without a usable
+reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which
+that claim produced (C30); the hole up to the reserved end is closed by declared gaps, flushed, before a new
+reservation is made and before the first append; every other log serves at once, without asking the bucket. Each step
+may be cut off by a crash and is finished by the next opening. Must not know what happens after the log serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from coldstore.keys import partition_prefix
+from coldstore.manifest import Manifest
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import ObjectStore, StoreUnavailable
+from coldstore.root import RootMissing
+from coldstore.segment_object import SegmentFooter, footer_start, tail_bytes
+from hotstore.data_dir import DataDir
+from hotstore.flusher import Flusher
+from hotstore.partition_log import PartitionLog
+from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
+from logformat.errors import Corrupt
+from logformat.gap import gap_batches
+from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import ProducerEntry
+from logformat.record_batch import INT64_MAX
+from seams.crash_points import reach
+from seams.disk import read_file
+from seams.world import World
+from tiering.partition_state import start_at_least
+from tiering.reservation import (
+    LocalReservation,
+    read_reservation,
+    remove_reservation,
+    write_reservation,
+)
+from tiering.tier_config import Opening, TierLimits
+
+log = logging.getLogger(__name__)
+
+
+class Way(Enum):
+    """How a partition comes up."""
+
+    CREATE = "create"  # a new topic: root and reservation first, then local files
+    SERVE = "serve"  # the local log is whole: the claim may come later
+    CLAIM = "claim"  # its tail may be lost: the root first
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the local directory holds. `log_exists`: a log of this very topic; `stale_id`: a log of another one."""
+
+    log_exists: bool
+    reservation: LocalReservation | None
+    stale_id: bytes | None = None
+
+
+def way_of(found: Found, *, new: bool, boot_id: str, clean: bool) -> Way:
+    """Which way to go. The boot id in the reservation is the machine run that last served the log, so that a crash
+    between noticing a machine restart and acting on it changes nothing."""
+    if new:
+        return Way.CREATE
+    if not found.log_exists or found.reservation is None:
+        return Way.CLAIM
+    return Way.SERVE if found.reservation.covers_tail(boot_id=boot_id, clean=clean) else Way.CLAIM
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """A log that may be read, and appended to up to `log.reserved_end`."""
+
+    log: PartitionLog
+    flusher: Flusher
+
+
+class Bootstrap:
+    """Opens one partition. One use."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        manifests: ManifestStore,
+        store: ObjectStore,
+        world: World,
+        data_dir: DataDir,
+        limits: TierLimits,
+        report: Callable[[str, BaseException], None],
+        checkpoint: Callable[[PartitionLog], Awaitable[None]],
+    ) -> None:
+        self._opening = opening
+        self._manifests = manifests
+        self._store = store
+        self._world = world
+        self._data_dir = data_dir
+        self._limits = limits
+        self._report = report
+        self._checkpoint = checkpoint
+        self._path = data_dir.log_path(opening.topic, opening.partition)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._opening.topic}-{self._opening.partition}"
+
+    async def open(self) -> OpenedLog:
+        """Raises Retryable (the store is needed and away), Fenced, Corrupt (DamagedLog too), StorageFailed, OSError."""
+        found = await self._world.workers.run(self._look)
+        if found.stale_id is not None:
+            await self._world.workers.run(self._move_away)
+            found = Found(False, None)
+        way = way_of(found, new=self._opening.new, boot_id=self._world.clock.boot_id(), clean=self._opening.clean)
+        match way:
+            case Way.CREATE:
+                return await self._create(found)
+            case Way.SERVE:
+                assert found.reservation is not None
+                return await self._serve(found.reservation)
+            case Way.CLAIM:
+                return await self._claim_first(found)
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+    def _look(self) -> Found:
+        disk, opening = self._world.disk, self._opening
+        if disk.stat(self._path) is None:
+            return Found(False, None)
+        metadata = f"{self._path}/{PARTITION_METADATA_FILE}"
+        reservation = read_reservation(disk, self._path, opening.topic_id, opening.partition)
+        if disk.stat(metadata) is not None:
+            topic_id = decode_partition_metadata(read_file(disk, metadata))
+            if topic_id != opening.topic_id.bytes:
+                return Found(False, None, topic_id)
+            return Found(True, reservation)
+        has_segments = any(name.endswith(".log") for name in disk.list_dir(self._path))
+        # Opening refuses segments without their metadata file; a directory without either holds no log.
+        return Found(has_segments, reservation)
+
+    def _move_away(self) -> None:
+        """The directory is of a topic that had our name before: its purge, or the next start, removes it (C9)."""
+        self._data_dir.mark_deleted(self._opening.topic, self._opening.partition, self._world.rng.uuid().hex)
+
+    # ── a new topic ──────────────────────────────────────────────────────────────────────────────────────────────
+    async def _create(self, found: Found) -> OpenedLog:
+        """Root and first reservation by compare-and-set, then the local log, then the copy of the reservation: a log
+        without it is never served before the root was asked."""
+        opening, run = self._opening, self._world.workers.run
+        manifest = await self._manifests.create(
+            opening.leader_epoch, opening.topic, dict(opening.tier.configs), self._limits.reservation_offsets
+        )
+        local = await run(self._open_local) if found.log_exists else await run(self._create_local, 0)
+        await self._write_reservation(manifest.reserved_end_offset)
+        local.reserved_end = manifest.reserved_end_offset
+        if not opening.new:
+            log.warning("%s had neither root nor files: its creation was cut off, it begins empty", self._name)
+        return self._opened(local)
+
+    # ── a log that is whole ──────────────────────────────────────────────────────────────────────────────────────
+    async def _serve(self, reservation: LocalReservation) -> OpenedLog:
+        opening = self._opening
+        local = await self._world.workers.run(self._open_local)
+        if reservation.reserved_end < local.log_end_offset:
+            log.error(
+                "%s ends at %d, above its reserved end %d: asking the bucket first",
+                self._name,
+                local.log_end_offset,
+                reservation.reserved_end,
+            )
+            return await self._close_hole(await self._claimed(), local)
+        local.reserved_end = reservation.reserved_end
+        wanted = (opening.log_config.flush_sync, self._world.clock.boot_id())
+        if (reservation.flush_sync, reservation.boot_id) != wanted:
+            await self._write_reservation(reservation.reserved_end)
+        return self._opened(local)
+
+    # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
+    async def _claim_first(self, found: Found) -> OpenedLog:
+        run = self._world.workers.run
+        try:
+            manifest = await self._claimed()
+        except RootMissing as missing:
+            if found.log_exists or not await self._nothing_in_bucket():
+                raise Corrupt(
+                    f"{self._name}: its root {partition_prefix(self._opening.topic_id, self._opening.partition)}"
+                    "manifest.json is gone; restore it from an earlier version of the object"
+                ) from missing
+            return await self._create(found)
+        if found.log_exists:
+            # Not before the claim: without the bucket the local log stays as it is.
+            await run(remove_reservation, self._world.disk, self._path)
+            return await self._close_hole(manifest, await run(self._open_local))
+        return await self._close_hole(manifest, None)
+
+    async def _claimed(self) -> Manifest:
+        opening = self._opening
+        return await self._manifests.claim(opening.leader_epoch, opening.topic, dict(opening.tier.configs))
+
+    async def _nothing_in_bucket(self) -> bool:
+        """Whether the partition's creation was cut off before its root: then nothing else was ever written either."""
+        prefix = partition_prefix(self._opening.topic_id, self._opening.partition)
+        async for _ in self._store.list(prefix):
+            return False
+        return True
+
+    async def _close_hole(self, manifest: Manifest, local: PartitionLog | None) -> OpenedLog:
+        """Start at the cold end or keep what reaches further; close the hole; reserve; all before the first append."""
+        run, opening = self._world.workers.run, self._opening
+        start = manifest.bucket_end_offset
+        if local is None or local.log_end_offset < start:
+            epochs, producers = await self._state_at_remote_end(manifest)
+            if local is None:
+                local = await run(self._create_local, start)
+                if opening.tier.enabled:
+                    local.log_start_offset = manifest.log_start_offset
+            if local.log_end_offset != start or epochs.entries or producers:
+                await run(local.start_at, start, epochs, producers)
+        start_at_least(local, manifest, tiered=opening.tier.enabled)
+        await self._checkpoint(local)  # the first local segment does not tell where a tiered log starts
+        opened = self._opened(local)
+        await self._append_gaps(opened, manifest.reserved_end_offset)
+        reserve = min(local.log_end_offset + self._limits.reservation_offsets, INT64_MAX)
+        manifest = await self._manifests.commit(lambda m: m.reserve(reserve))
+        reach("reserve.committed")
+        await self._write_reservation(manifest.reserved_end_offset)
+        local.reserved_end = manifest.reserved_end_offset
+        return opened
+
+    async def _append_gaps(self, opened: OpenedLog, reserved_end: int) -> None:
+        local = opened.log
+        first = local.log_end_offset
+        if first >= reserved_end:
+            return
+        local.reserved_end = reserved_end
+        for batch in gap_batches(first, reserved_end, self._opening.leader_epoch):
+            local.append_control(batch, self._world.clock.wall_ms())
+        await opened.flusher.flush()
+        reach("gap.appended")
+        log.warning(
+            "%s: its tail is lost; offsets [%d, %d) may have been seen and are declared a gap",
+            self._name,
+            first,
+            reserved_end,
+        )
+
+    async def _state_at_remote_end(self, manifest: Manifest) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
+        """Lineage and producers as of the cold end, from the footer of the last object; empty when there is none."""
+        entry = await self._manifests.find(manifest.remote_end_offset - 1) if manifest.remote_end_offset else None
+        if entry is None:
+            return LeaderEpochs(), ()
+        key = entry.key(self._opening.topic_id, self._opening.partition)
+        length = tail_bytes(entry.object_bytes)
+        try:
+            async with asyncio.timeout(self._limits.store_timeout_s):
+                tail = (await self._store.get(str(key), -length)).data
+                start = footer_start(tail, entry.object_bytes)
+                if entry.object_bytes - start > len(tail):
+                    tail = (await self._store.get(str(key), start - entry.object_bytes)).data
+        except TimeoutError as late:
+            raise StoreUnavailable(f"GET {key}: no answer in {self._limits.store_timeout_s} s") from late
+        footer = SegmentFooter.parse(tail, entry.object_bytes)
+        footer.check_key(key)
+        return footer.lineage, footer.producer_state().producers
+
+    # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _open_local(self) -> PartitionLog:
+        """Recovered, its checkpoints as the data directory has them."""
+        opening = self._opening
+        return self._data_dir.open_log(
+            opening.topic,
+            opening.partition,
+            opening.log_config,
+            now_ms=self._world.clock.wall_ms(),
+            topic_id=opening.topic_id.bytes,
+        )
+
+    def _create_local(self, start_offset: int) -> PartitionLog:
+        opening = self._opening
+        return self._data_dir.create_log(
+            opening.topic,
+            opening.partition,
+            opening.topic_id.bytes,
+            opening.log_config,
+            start_offset=start_offset,
+        )
+
+    async def _write_reservation(self, reserved_end: int) -> None:
+        opening = self._opening
+        value = LocalReservation(
+            opening.topic_id,
+            opening.partition,
+            reserved_end,
+            opening.log_config.flush_sync,
+            self._world.clock.boot_id(),
+        )
+        await self._world.workers.run(write_reservation, self._world.disk, self._path, value)
+
+    def _opened(self, local: PartitionLog) -> OpenedLog:
+        flusher = Flusher(local, self._world.workers, report=self._report)
+        return OpenedLog(local, flusher)

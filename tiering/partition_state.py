@@ -1,0 +1,274 @@
+"""What the jobs of one tiered partition share: its log, its manifest, its claim, its reservation, what blocks it.
+
+Owns the claim (the first tiering act of an epoch, C1), the reservation's life, and the set of objects verified by this
+process. Always true: `log.reserved_end` is raised only after the root's commit and the sync of the local copy; after a
+`Fenced` nothing of this partition is committed any more; commits are made under our epoch or not at all. Runs on the
+loop. Must not know when its parts are called (work_queue), nor what a copy or an expiry consists of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+from uuid import UUID
+
+from coldstore.manifest import Manifest, RemoteSegment
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import ObjectStore
+from coldstore.root import RootVanished
+from hotstore.flusher import Flusher
+from hotstore.partition_log import PartitionLog
+from logformat.errors import Fenced
+from logformat.record_batch import INT64_MAX
+from seams.crash_points import reach
+from seams.world import World
+from tiering.reservation import (
+    AppendRate,
+    LocalReservation,
+    block_size,
+    raise_to,
+    remove_reservation,
+    write_reservation,
+)
+from tiering.tier_config import TierConfig, TierLimits
+
+log = logging.getLogger(__name__)
+
+VERIFIED_MAX: Final = 100_000  # objects remembered as verified; one forgotten is verified again before local bytes go
+
+
+class Block(Enum):
+    """Why tiering of a partition does not move, worst first."""
+
+    FENCED = "fenced"
+    VANISHED = "root vanished"
+    BEHIND = "log behind bucket"
+    DAMAGED = "damaged"
+    HOLE = "hole"
+    RESERVATION = "reservation"
+    STORE = "store"
+
+
+class TieredPartition:
+    """One partition this broker leads in `epoch`, tiered or not (every partition has a root and a reservation)."""
+
+    def __init__(
+        self,
+        topic_id: UUID,
+        partition: int,
+        epoch: int,
+        *,
+        log: PartitionLog,
+        flusher: Flusher,
+        manifests: ManifestStore,
+        store: ObjectStore,
+        world: World,
+        config: TierConfig,
+        limits: TierLimits,
+        on_fenced: Callable[[str], None],
+    ) -> None:
+        self.topic_id = topic_id
+        self.partition = partition
+        self.epoch = epoch
+        self.log = log
+        self.flusher = flusher
+        self.manifests = manifests
+        self.store = store
+        self.world = world
+        self.config = config
+        self.limits = limits
+        self.visible_end: Callable[[], int] = lambda: log.stable_end_offset
+        self.rate = AppendRate()
+        self.blocks: dict[Block, str] = {}
+        self.fenced = False
+        self.closed = False
+        self.on_claimed: Callable[[], None] = lambda: None
+        self._on_fenced = on_fenced
+        self._verified: dict[UUID, int] = {}
+        self._claiming = asyncio.Lock()
+        self._reserving = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.topic}-{self.partition}"
+
+    @property
+    def claimed(self) -> bool:
+        return self.manifests.claimed_epoch is not None and not self.fenced
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest manifest this process has seen."""
+        return self.manifests.manifest
+
+    @property
+    def remote_end_offset(self) -> int:
+        manifest = self.manifests.manifest
+        return 0 if manifest is None else manifest.remote_end_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        """The greater of local and root (C26)."""
+        manifest = self.manifests.manifest
+        start = self.log.log_start_offset
+        return start if manifest is None else max(start, manifest.log_start_offset)
+
+    @property
+    def copy_end_offset(self) -> int:
+        """Nothing above it is copied: min(last stable offset, flushed end) (C6)."""
+        return min(self.visible_end(), self.log.flushed_end_offset)
+
+    @property
+    def blocked_by(self) -> str | None:
+        return next((block.value for block in Block if block in self.blocks), None)
+
+    # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
+    async def claim(self) -> Manifest:
+        """Claim the partition unless this process did; the manifest. Raises Fenced, Retryable and as
+        `ManifestStore`."""
+        async with self._claiming:
+            manifest = self.manifests.manifest
+            if not self.claimed or manifest is None:
+                self.check_not_fenced()
+                try:
+                    manifest = await self.manifests.claim(self.epoch, self.config.topic, dict(self.config.configs))
+                except Fenced as fenced:
+                    raise self.fence(fenced) from fenced
+                await self._reconcile(manifest)
+                self.on_claimed()
+            return manifest
+
+    async def commit(self, edit: Callable[[Manifest], Manifest]) -> Manifest:
+        """Commit to the claimed root. Raises Fenced when somebody newer leads, also right after our commit."""
+        self.check_not_fenced()
+        try:
+            manifest = await self.manifests.commit(edit)
+        except Fenced as fenced:
+            raise self.fence(fenced) from fenced
+        if manifest.leader_epoch > self.epoch:
+            raise self.fence(Fenced(f"{self.name}: epoch {self.epoch} superseded by {manifest.leader_epoch}"))
+        return manifest
+
+    def fence(self, why: Fenced) -> Fenced:
+        """Stop tiering this partition for good; the broker learns it unless only the topic was deleted."""
+        vanished = isinstance(why, RootVanished)
+        if not self.fenced:
+            self.fenced = True
+            self.blocks[Block.VANISHED if vanished else Block.FENCED] = str(why)
+            log.error("%s stops tiering: %s", self.name, why)
+            if not vanished and not self.closed:
+                self._on_fenced(str(why))
+        return why
+
+    def check_not_fenced(self) -> None:
+        if self.fenced:
+            raise Fenced(f"{self.name}: epoch {self.epoch} was superseded; tiering of it stopped")
+
+    async def _reconcile(self, manifest: Manifest) -> None:
+        """What the root says, met for the first time in this epoch, against the local log that serves already."""
+        local = self.log
+        if manifest.bucket_end_offset > local.log_end_offset:
+            # Only an old copy of the data directory can be behind what was flushed before it was copied (C6).
+            local.reserved_end = local.log_end_offset
+            await self.world.workers.run(remove_reservation, self.world.disk, local.path)
+            self.blocks[Block.BEHIND] = (
+                f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; "
+                "restart to go on there"
+            )
+            log.error("%s takes no appends: %s", self.name, self.blocks[Block.BEHIND])
+            return
+        start_at_least(local, manifest, tiered=self.config.enabled)
+
+    # ── reservation ──────────────────────────────────────────────────────────────────────────────────────────────
+    def reservation_wanted(self) -> int | None:
+        """The end to reserve now; None while half a block is left, or when nothing may be given any more."""
+        end = self.log.log_end_offset
+        self.rate.note(self.world.clock.wall_ms(), end)
+        if Block.BEHIND in self.blocks:
+            return None
+        block = block_size(self.limits.reservation_offsets, self.rate.last_hour(end))
+        wanted = raise_to(end, self.log.reserved_end, block)
+        return None if wanted is None else min(wanted, INT64_MAX)
+
+    @property
+    def reserve_at(self) -> int:
+        """Log end from which on a new block is wanted, at the smallest block; a cheap test for the append path."""
+        return self.log.reserved_end - self.limits.reservation_offsets // 2
+
+    async def reserve(self) -> bool:
+        """Raise the reservation when it is time; whether it was. Claims first. Raises as `commit`, and OSError."""
+        async with self._reserving:
+            wanted = self.reservation_wanted()
+            if wanted is None:
+                return False
+            await self.claim()
+            if Block.BEHIND in self.blocks:
+                return False
+            target = wanted
+            manifest = await self.commit(lambda m: m.reserve(target))
+            reach("reserve.committed")
+            await self.write_local_reservation(manifest.reserved_end_offset)
+            self.log.reserved_end = manifest.reserved_end_offset
+            self.blocks.pop(Block.RESERVATION, None)
+            return True
+
+    async def write_local_reservation(self, reserved_end: int) -> None:
+        """The broker's copy, durable when this returns. Raises OSError."""
+        value = LocalReservation(
+            self.topic_id,
+            self.partition,
+            reserved_end,
+            self.log.config.flush_sync,
+            self.world.clock.boot_id(),
+        )
+        await self.world.workers.run(write_reservation, self.world.disk, self.log.path, value)
+
+    async def give_back(self) -> bool:
+        """At a clean stop, when nothing appends any more: lower the reservation to the log's end, if the bucket ends
+        there too; whether it was lowered. The local copy falls first: a crash in between leaves the root too high,
+        which costs a gap after a lost disk, never an offset given twice."""
+        async with self._reserving:
+            end = self.log.log_end_offset
+            manifest = await self.claim()
+            if manifest.bucket_end_offset != end or Block.BEHIND in self.blocks:
+                return False
+            self.log.reserved_end = end
+            if manifest.reserved_end_offset > end:
+                await self.write_local_reservation(end)
+                await self.commit(lambda m: m.release_reservation(end))
+            return True
+
+    # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────
+    def note_verified(self, segment: RemoteSegment) -> None:
+        """The object was seen whole in the store after the commit that names it."""
+        if len(self._verified) >= VERIFIED_MAX:
+            del self._verified[next(iter(self._verified))]
+        self._verified[segment.uuid] = segment.end_offset
+
+    def is_verified(self, segment: RemoteSegment) -> bool:
+        return self._verified.get(segment.uuid) == segment.end_offset
+
+    def forget_verified(self, below: int) -> None:
+        """Local bytes below `below` are gone: nothing needs to be remembered about them."""
+        gone = [uuid for uuid, end in self._verified.items() if end <= below]
+        for uuid in gone:
+            del self._verified[uuid]
+
+
+def start_at_least(local: PartitionLog, manifest: Manifest, *, tiered: bool) -> None:
+    """Let the local log's start agree with the root: the greater of both; where the bucket holds nothing that is still
+    readable, not below the first local segment."""
+    start = max(local.log_start_offset, manifest.log_start_offset)
+    held_below_local = tiered and manifest.remote_end_offset > max(start, manifest.coverage_start)
+    if not held_below_local:
+        start = max(start, first_local_offset(local))
+    local.advance_log_start(min(start, local.log_end_offset))
+
+
+def first_local_offset(local: PartitionLog) -> int:
+    """Base of the oldest local segment."""
+    sealed = local.sealed_segments()
+    return sealed[0].base_offset if sealed else local.active_info().base_offset

@@ -1,0 +1,128 @@
+"""Which offsets a log may give: the block reserved in the root, and the broker's own copy of it on disk.
+
+Owns the file `thermocline-reservation` of a partition's directory and the arithmetic of blocks. Always true: an offset
+is given only below an end that was committed to the root *and* is durable in the local copy; the copy is lowered before
+the root is (a clean stop); so nothing below the root's reserved end is ever given to two records, whatever is lost (C6,
+C7). Must not know the log's bytes, or when the bucket answers.
+
+The file: line 1 the version `0`, then `topic_id`, `partition`, `reserved_end`, `flush` (sync or os) and `boot` (the
+boot id of the machine run that wrote it), one `name value` a line, and `crc` over all lines before it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from crc32c import crc32c
+
+from seams.disk import Disk, read_file, replace_file
+
+RESERVATION_FILE: Final = "thermocline-reservation"
+HOUR_MS: Final = 3_600_000
+SAMPLE_MS: Final = 300_000  # twelve samples an hour
+_BYTES_MAX: Final = 4096
+_NAMES: Final = ("topic_id", "partition", "reserved_end", "flush", "boot")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReservation:
+    """The broker's copy. `flush_sync`: every acknowledged record below was flushed; `boot_id`: in which machine run."""
+
+    topic_id: UUID
+    partition: int
+    reserved_end: int
+    flush_sync: bool
+    boot_id: str
+
+    def covers_tail(self, *, boot_id: str, clean: bool) -> bool:
+        """Whether the local log still has every record a consumer may have seen: flushed before it was visible, or in
+        the page cache of this machine run, or closed cleanly (C30)."""
+        return self.flush_sync or clean or self.boot_id == boot_id
+
+
+def encode_reservation(value: LocalReservation) -> bytes:
+    flush = "sync" if value.flush_sync else "os"
+    fields = (value.topic_id, value.partition, value.reserved_end, flush, value.boot_id)
+    text = "0\n" + "".join(f"{name} {field}\n" for name, field in zip(_NAMES, fields, strict=True))
+    return f"{text}crc {crc32c(text.encode()):08x}\n".encode()
+
+
+def decode_reservation(data: bytes) -> LocalReservation | None:
+    """None for anything `encode_reservation` did not write: it is then as good as missing."""
+    if len(data) > _BYTES_MAX:
+        return None
+    try:
+        text = data.decode("ascii")
+        body, mark, crc = text.rpartition("crc ")
+        lines = body.splitlines()
+        if not mark or int(crc, 16) != crc32c(body.encode()) or lines[0] != "0":
+            return None
+        found = dict(line.split(" ", 1) for line in lines[1:])
+        if tuple(found) != _NAMES or found["flush"] not in ("sync", "os"):
+            return None
+        value = LocalReservation(
+            UUID(found["topic_id"]),
+            int(found["partition"]),
+            int(found["reserved_end"]),
+            found["flush"] == "sync",
+            found["boot"],
+        )
+    except (ValueError, IndexError):
+        return None
+    return value if value.reserved_end >= 0 else None
+
+
+def read_reservation(disk: Disk, directory: str, topic_id: UUID, partition: int) -> LocalReservation | None:
+    """Blocking: the copy in a partition's directory, None when there is no usable one. Raises OSError."""
+    path = f"{directory}/{RESERVATION_FILE}"
+    if disk.stat(path) is None:
+        return None
+    found = decode_reservation(read_file(disk, path))
+    if found is None or (found.topic_id, found.partition) != (topic_id, partition):
+        return None
+    return found
+
+
+def write_reservation(disk: Disk, directory: str, value: LocalReservation) -> None:
+    """Blocking: durable when it returns. Raises OSError."""
+    replace_file(disk, f"{directory}/{RESERVATION_FILE}", encode_reservation(value))
+
+
+def remove_reservation(disk: Disk, directory: str) -> None:
+    """Blocking: durably without a copy: until a new one is written, the next opening must ask the root first."""
+    path = f"{directory}/{RESERVATION_FILE}"
+    if disk.stat(path) is not None:
+        disk.unlink(path)
+        disk.sync_dir(directory)
+
+
+class AppendRate:
+    """Offsets given in the last hour, from samples of the log's end. Bounded: a sample every five minutes."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque(maxlen=HOUR_MS // SAMPLE_MS + 1)
+
+    def note(self, now_ms: int, log_end_offset: int) -> None:
+        samples = self._samples
+        if not samples or now_ms - samples[-1][0] >= SAMPLE_MS or now_ms < samples[-1][0]:
+            samples.append((now_ms, log_end_offset))
+
+    def last_hour(self, log_end_offset: int) -> int:
+        """Offsets given since the oldest sample, which is at most about an hour old."""
+        return log_end_offset - self._samples[0][1] if self._samples else 0
+
+
+def block_size(block_min: int, last_hour: int) -> int:
+    """Offsets of one reservation: the last hour's appends, but at least `block_min`."""
+    return max(block_min, last_hour)
+
+
+def raise_to(log_end_offset: int, reserved_end: int, block: int) -> int | None:
+    """The end to reserve now, None while at least half a block is left."""
+    if reserved_end - log_end_offset > block // 2:
+        return None
+    return log_end_offset + block

@@ -1,0 +1,281 @@
+"""Tiering of one broker: opens partitions, shares the places for their background work, gives disk back under pressure.
+
+Owns the queues (commits, copies, expiry), the cold reader, and the list of open partitions. Always true: a partition is
+opened once however often it is asked for; reservations never wait for uploads, nor produce for either; closing leaves
+every log as the next opening expects it. Must not know topics beyond what an `Opening` says, nor Kafka's requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from coldstore.keys import PageKey, RootKey, SegmentKey, SnapshotKey, parse_key, partition_prefix
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import ObjectStore
+from coldstore.page_reader import PageCache
+from hotstore.data_dir import DataDir
+from hotstore.flusher import Flusher
+from hotstore.partition_log import PartitionLog
+from logformat.errors import Fenced, Retryable, ThermoclineError
+from seams.tasks import Tasks, supervise
+from seams.world import World
+from tiering.bootstrap import Bootstrap
+from tiering.copier import CopyCounters
+from tiering.expirer import ExpireCounters
+from tiering.partition_state import TieredPartition
+from tiering.partition_tier import ColdReader, PartitionTier, Queues
+from tiering.pressure import LocalBytes, excess_bytes, share_pressure
+from tiering.residency import Residency
+from tiering.tier_config import Opening, TierLimits
+from tiering.work_queue import Backoff, WorkQueue
+
+log = logging.getLogger(__name__)
+
+COMMITS_MAX: Final = 16  # short requests on small objects
+EXPIRIES_MAX: Final = 4
+SEALS_MAX: Final = 64  # partitions that wait in `seal_all` at once; copies_max bounds the work
+WATCH_S: Final = 0.25  # a burst of 2 million records a second uses half of the smallest reservation meanwhile
+PRESSURE_EVERY: Final = 20  # watches: 5 s
+GIVE_BACK_S: Final = 30.0
+DELETE_KEYS: Final = 500
+
+
+class Opened(NamedTuple):
+    """A partition that may be served."""
+
+    log: PartitionLog
+    flusher: Flusher
+    tier: PartitionTier
+
+
+class TierService:
+    """See the module. One per broker."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        world: World,
+        data_dir: DataDir,
+        tasks: Tasks,
+        limits: TierLimits,
+        *,
+        report: Callable[[str, BaseException], None],
+        on_fenced: Callable[[str], None],
+        residency: Residency,
+        cold: ColdReader | None = None,
+    ) -> None:
+        self._store = store
+        self._world = world
+        self._data_dir = data_dir
+        self._tasks = tasks
+        self._limits = limits
+        self._report = report
+        self._on_fenced = on_fenced
+        self._residency = residency
+        self._cold: ColdReader = cold or NoColdReader()
+        self._pages = PageCache()
+        backoff = Backoff(limits.copy_backoff_ms / 1000, limits.copy_backoff_ms_max / 1000, limits.copy_backoff_jitter)
+        self._queues = Queues(
+            WorkQueue(COMMITS_MAX, backoff, world.rng, tasks),
+            WorkQueue(limits.copy_partitions_max, backoff, world.rng, tasks),
+            WorkQueue(EXPIRIES_MAX, backoff, world.rng, tasks),
+        )
+        self._open: dict[tuple[UUID, int], Opened] = {}
+        self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
+        self._checkpoints = asyncio.Lock()
+        self._started_s = world.clock.monotonic_s()
+        self.copy_counters = CopyCounters()
+        self.expire_counters = ExpireCounters()
+
+    async def start(self) -> None:
+        """Begin to watch reservations and the disk."""
+        self._tasks.spawn("tier watch", supervise("tier watch", self._watch, self._world.rng, self._report))
+
+    async def close(self) -> None:
+        """Stop all background work; partitions that are still open are closed without giving anything back."""
+        for opened in tuple(self._open.values()):
+            await opened.tier.close()
+        for queue in (self._queues.commits, self._queues.copies, self._queues.expiry):
+            queue.close()
+        self._open.clear()
+
+    # ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────
+    async def open_partition(self, opening: Opening) -> Opened:
+        """The partition's log, ready to be served. Asking again for an open one returns the same.
+
+        Raises Retryable (the bucket is needed and away), Fenced, Corrupt (damage: a person decides), StorageFailed,
+        OSError.
+        """
+        key = (opening.topic_id, opening.partition)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            known = self._open.get(key)
+            if known is not None:
+                return known
+            opened = await self._open_new(opening)
+            self._open[key] = opened
+            opened.tier.start()
+            return opened
+
+    async def _open_new(self, opening: Opening) -> Opened:
+        world, limits = self._world, self._limits
+        manifests = ManifestStore(
+            self._store,
+            opening.topic_id,
+            opening.partition,
+            world.rng,
+            world.clock,
+            workers=world.workers,
+            page_cache=self._pages,
+            deadline_s=limits.store_timeout_s,
+        )
+        bootstrap = Bootstrap(
+            opening, manifests, self._store, world, self._data_dir, limits, self._report, self._checkpoint
+        )
+        opened = await bootstrap.open()
+        local, flusher = opened.log, opened.flusher
+        partition = TieredPartition(
+            opening.topic_id,
+            opening.partition,
+            opening.leader_epoch,
+            log=local,
+            flusher=flusher,
+            manifests=manifests,
+            store=self._store,
+            world=world,
+            config=opening.tier,
+            limits=limits,
+            on_fenced=self._on_fenced,
+        )
+        if local.reserved_end <= local.log_end_offset:
+            await self._reserve_first(partition)
+        tier = PartitionTier(
+            partition, self._cold, self._queues, self.copy_counters, self.expire_counters, self._checkpoint
+        )
+        return Opened(local, flusher, tier)
+
+    async def _reserve_first(self, partition: TieredPartition) -> None:
+        """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""
+        try:
+            await partition.reserve()
+        except Retryable as unanswered:
+            log.warning("%s takes no appends until the bucket answers: %s", partition.name, unanswered)
+
+    async def close_partition(self, tier: PartitionTier, *, give_back: bool) -> None:
+        """Stop tiering a partition; with `give_back` (a clean stop, nothing appends any more) also its reservation."""
+        await tier.close()
+        partition = tier.partition_state
+        self._open.pop((partition.topic_id, partition.partition), None)
+        self._opening.pop((partition.topic_id, partition.partition), None)
+        if give_back and not partition.fenced:
+            try:
+                async with asyncio.timeout(GIVE_BACK_S):
+                    await partition.give_back()
+            except (Retryable, Fenced, TimeoutError) as kept:
+                # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.
+                log.warning("%s keeps its reservation: %s", partition.name, kept)
+
+    async def seal_all(self, topics: Collection[str] | None) -> None:
+        """`tier seal`: return when all that was appended before is in the bucket. None: every topic."""
+        slots = asyncio.Semaphore(SEALS_MAX)
+
+        async def seal(tier: PartitionTier) -> None:
+            async with slots:
+                await tier.seal_and_copy()
+
+        wanted = [opened.tier for opened in self._open.values() if topics is None or opened.log.topic in topics]
+        async with asyncio.TaskGroup() as group:
+            for tier in wanted:
+                group.create_task(seal(tier))
+
+    async def purge_topic(self, topic_id: UUID, partitions: int) -> None:
+        """Delete the objects of a deleted topic, each partition's root last. Raises Retryable while some are left."""
+        for partition in range(partitions):
+            await self._purge_partition(topic_id, partition)
+
+    async def _purge_partition(self, topic_id: UUID, partition: int) -> None:
+        prefix = partition_prefix(topic_id, partition)
+        # Twice: what a late upload or a store that lies about deletes left is seen by the second listing.
+        for _ in range(2):
+            found = [info.key async for info in self._store.list(prefix)]
+            ours = [(key, parse_key(key)) for key in found]
+            for kind in (SegmentKey, PageKey, SnapshotKey, RootKey):
+                keys = [key for key, parsed in ours if isinstance(parsed, kind)]
+                for at in range(0, len(keys), DELETE_KEYS):
+                    await self._store.delete(keys[at : at + DELETE_KEYS])
+            if not any(parsed is not None for _, parsed in ours):
+                return
+        left = [info.key async for info in self._store.list(prefix) if parse_key(info.key) is not None]
+        if left:
+            raise Retryable(f"{prefix}: {len(left)} objects are still listed after their deletion, e.g. {left[0]}")
+
+    # ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _watch(self) -> None:
+        """Until cancelled. One comparison of integers a partition: 5 000 cost half a millisecond a round."""
+        count = 0
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for opened in self._open.values():
+                if opened.log.log_end_offset >= opened.tier.reserve_at:
+                    opened.tier.reserve_soon()
+            count += 1
+            if count % PRESSURE_EVERY == 0:
+                await self._relieve_disk()
+
+    async def _relieve_disk(self) -> None:
+        """Over the local limit: ask the logs with the oldest copied segments for bytes."""
+        limits, world = self._limits, self._world
+        space = await world.workers.run(world.disk.space, self._data_dir.path)
+        used = sum(opened.log.local_bytes for opened in self._open.values())
+        excess = excess_bytes(used, space, limits.local_bytes_max, limits.local_space_ratio_max)
+        if excess <= 0:
+            return
+        held = [
+            LocalBytes(segment.first_append_ms, segment.bytes, opened.tier)
+            for opened in self._open.values()
+            if opened.tier.enabled
+            for segment in opened.log.sealed_segments()
+            if segment.end_offset <= opened.tier.remote_end_offset
+        ]
+        for tier, wanted in share_pressure(held, excess).items():
+            tier.expire_soon(wanted)
+
+    async def _checkpoint(self, local: PartitionLog) -> None:
+        """Make a log's start durable on disk."""
+        async with self._checkpoints:
+            await self._world.workers.run(self._data_dir.checkpoint([local]).run)
+
+    # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def figures(self) -> dict[str, int]:
+        """Totals since the start, by name."""
+        copies, expiry = self.copy_counters, self.expire_counters
+        return {
+            "copied_bytes": copies.copied_bytes,
+            "copied_segments": copies.copied_segments,
+            "copy_errors": copies.copy_errors,
+            "verified_segments": copies.verified_segments,
+            "garbage_objects": copies.garbage_objects,
+            "deleted_objects": expiry.deleted_objects,
+            "deleted_cold_bytes": expiry.deleted_cold_bytes,
+            "deleted_local_bytes": expiry.deleted_local_bytes,
+            "commit_failures": self._queues.commits.failures,
+        }
+
+    def uptime_s(self) -> float:
+        """Seconds since this service was made."""
+        return self._world.clock.monotonic_s() - self._started_s
+
+
+class NoColdReader:
+    """Stands where no read side was wired: cold offsets are not readable yet."""
+
+    def read(self, manifests: ManifestStore, offset: int, bytes_max: int, *, min_one: bool) -> asyncio.Future[None]:
+        raise Retryable(f"offset {offset} is cold, and this broker has no cold reader")
+
+    async def offset_for_timestamp(
+        self, manifests: ManifestStore, timestamp_ms: int, before_offset: int
+    ) -> tuple[int, int] | None:
+        raise ThermoclineError("this broker has no cold reader")

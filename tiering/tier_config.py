@@ -1,0 +1,101 @@
+"""Values that tiering is configured, opened and observed with.
+
+Always true: they are plain and immutable; units stand in the names; −1 means "no limit" as in Kafka. Must not know how
+they were resolved from configuration files and topic overrides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from hotstore.log_config import LogConfig
+
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TierConfig:
+    """What a topic asks of tiering. `local_*` are resolved: never −2. `topic` and `configs` go into the root."""
+
+    enabled: bool
+    internal: bool
+    copy_disable: bool
+    retention_ms: int
+    retention_bytes: int
+    local_retention_ms: int
+    local_retention_bytes: int
+    seal_ms: int
+    topic: str
+    configs: Mapping[str, str]
+
+    @property
+    def copies(self) -> bool:
+        """Whether sealed segments go to the bucket (KIP-950's remote.log.copy.disable stops only this)."""
+        return self.enabled and not self.internal and not self.copy_disable
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """All that decides how one partition is opened.
+
+    `new`: it is being created, so it holds nothing anywhere. `clean`: the data directory had the clean-shutdown
+    marker. `machine_restarted`: the boot id is another than at the last run. `recovery_point`, `log_start`: from the
+    checkpoints."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    log_config: LogConfig
+    tier: TierConfig
+    new: bool
+    clean: bool
+    machine_restarted: bool
+    recovery_point: int | None
+    log_start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TierLimits:
+    """A broker's limits. `verify_by_head`: the probe saw the store refuse a wrong checksum (C12)."""
+
+    copy_partitions_max: int = 10
+    copy_backoff_ms: int = 500
+    copy_backoff_ms_max: int = 30_000
+    copy_backoff_jitter: float = 0.2
+    interval_ms_max: int = 30_000
+    retention_check_interval_ms: int = 300_000
+    gc_grace_ms: int = 600_000
+    reservation_offsets: int = 1 << 20
+    local_bytes_max: int | None = None
+    local_space_ratio_max: float = 0.8
+    cold_reads_max: int = 10
+    cold_reads_waiting_max: int = 100
+    prefetch_bytes: int = 32 << 20
+    cache_bytes_max: int = 1 << 30
+    store_timeout_s: float = 30.0
+    upload_timeout_s: float = 600.0
+    verify_by_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """One partition, for people. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the oldest record that
+    no seal covers. `gaps`: declared ones, [first, end). `blocked_by`: why nothing moves, None when all is well."""
+
+    enabled: bool
+    copy_lag_bytes: int
+    copy_lag_segments: int
+    copy_lag_ms: int
+    seal_age_ms: int
+    gaps: tuple[tuple[int, int], ...]
+    blocked_by: str | None
+    cold_bytes: int
+    cold_segments: int
+    log_start_offset: int
+    local_log_start_offset: int
+    remote_end_offset: int
+    log_end_offset: int
+    reserved_end_offset: int
