@@ -35,7 +35,7 @@ from seams.rng import Rng
 
 SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing this much costs 0.25 ms
 LOCK_STRIPES = 256  # lock files shared by all keys: their number stays bounded, they are never deleted
-_VANISHED_MAX = 8  # a directory removed between our mkdir and our link, that often in a row, is no race
+_VANISHED_MAX = 64  # a directory removed between our mkdir and our link, that often in a row, is no race
 
 
 class DirectoryFiles:
@@ -210,12 +210,14 @@ class DirectoryFiles:
         path = f"{self.root}/{key}"
         parent = path.rpartition("/")[0]
         for attempt in range(1, _VANISHED_MAX + 1):
-            if self._disk.stat(parent) is None:
-                self._disk.make_dirs(parent)
             try:
+                if self._disk.stat(parent) is None:
+                    self._disk.make_dirs(parent)
                 self._disk.link(temporary, path)
                 break
             except FileExistsError:
+                if self._disk.stat(path) is None:
+                    raise  # not the name: something in the way of its directories
                 return False
             except FileNotFoundError:
                 if attempt == _VANISHED_MAX or self._disk.stat(temporary) is None:
