@@ -7,9 +7,13 @@ be sent. Sans-IO: a waiting answer is anything with `done` and `result` (an asyn
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.net.dispatch import Part
+from seams.disk import FileRange
+
+_READY_BYTES_MAX: Final = 64 << 10
+"""Of answers that are ready but wait for an earlier one: who pipelines large ones behind a slow one stops here."""
 
 
 class Pending(Protocol):
@@ -24,19 +28,28 @@ class Pending(Protocol):
 class AnswerQueue:
     """Answers that cannot leave yet, oldest first. Empty whenever every request so far was answered at once."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_count_max", "_entries", "_ready_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
         self._entries: deque[list[Part] | Pending] | None = None  # a deque costs 0.7 KiB: made on first use
+        self._ready_bytes = 0
 
     def __len__(self) -> int:
         return 0 if self._entries is None else len(self._entries)
+
+    @property
+    def full(self) -> bool:
+        """No request may be taken on before something left."""
+        return len(self) >= self._count_max or self._ready_bytes >= _READY_BYTES_MAX
 
     def add(self, answer: list[Part] | Pending) -> None:
         """Queue an answer behind all others."""
         if self._entries is None:
             self._entries = deque()
         self._entries.append(answer)
+        if isinstance(answer, list):
+            self._ready_bytes += _memory(answer)
 
     def head(self) -> Pending | None:
         """After `pop_ready`: the answer all others wait for, None when there is none. If it is done, it failed."""
@@ -52,6 +65,7 @@ class AnswerQueue:
             head = entries[0]
             if isinstance(head, list):
                 ready += head
+                self._ready_bytes -= _memory(head)
             elif not head.done() or head.cancelled() or head.exception() is not None:
                 break
             else:
@@ -63,4 +77,10 @@ class AnswerQueue:
         """Forget everything; the answers still waiting, for whoever must look after them."""
         waiting = [] if self._entries is None else [entry for entry in self._entries if not isinstance(entry, list)]
         self._entries = None
+        self._ready_bytes = 0
         return waiting
+
+
+def _memory(parts: list[Part]) -> int:
+    """Bytes a waiting answer keeps in memory: file ranges keep none."""
+    return sum(len(part) for part in parts if not isinstance(part, FileRange))

@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self.admission = Admission.WAIT
         self.armed_tick = 0
         self._reader = FrameReader(hub.pool, hub.budget, hub.limits.request_bytes_max)
-        self._answers = AnswerQueue()
+        self._answers = AnswerQueue(hub.limits.answers_in_flight_max)
         self._blocking: asyncio.Future[list[Part] | None] | None = None
         self._held_bytes = 0  # charged for a copied frame that blocks
         self._keeps_frames = False  # this peer sends requests that block
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         hub = self._hub
         self._send = SendPath(hub.net, hub.counters, self._transport, self._advance, self._send_failed)
         address = transport.get_extra_info("peername")
-        if address is not None:
+        if address:
             self.peer.address = f"{address[0]}:{address[1]}"
         self.admission = hub.arrived(self)
         if self.admission is Admission.ADMIT:
@@ -193,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
                     ready += self._wait_for(answer, 0 if stable else len(frame), copy_max)
                 elif answers:
                     answers.add(answer)
-                    self._stopped = len(answers) >= self._hub.limits.answers_in_flight_max
+                    self._stopped = answers.full
                 else:
                     ready += answer
                     if len(answer) != 1 or answer[0].__class__ is not bytes or len(answer[0]) > _ANSWER_SMALL:
@@ -243,10 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing is not None:
             self._close_when_done()
             return
-        in_flight = len(self._answers)
-        self._stopped = (
-            self._blocking is not None or self._send.busy or in_flight >= self._hub.limits.answers_in_flight_max
-        )
+        self._stopped = self._blocking is not None or self._answers.full or self._send.busy
         if not self._stopped:
             self._dispatch_frames()
 
@@ -268,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._hub.budget.force(frame_bytes)
             if len(answers) > 1:
                 future.add_done_callback(self._progress)
-        elif len(answers) >= self._hub.limits.answers_in_flight_max:
+        elif answers.full:
             self._stopped = True
         return self._pop_ready() if len(answers) == 1 else []
 

@@ -127,7 +127,7 @@ class Server:
         verdict = self._admissions.arrived(connection, _host(connection), now_s)
         if verdict is Admission.WAIT:
             self._admit_later(now_s)
-        elif self._tick_timer is None:
+        if self._tick_timer is None:
             self._tick_timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
         return verdict
 
