@@ -358,16 +358,16 @@ class ManifestStore:
         for segment in manifest.tail[manifest.tail_index(start) :]:
             yield segment
 
-    async def page_keys(self) -> list[str]:
-        """Keys of all pages the newest manifest seen names, directly or through a page of pointers."""
+    async def page_sizes(self) -> dict[str, int]:
+        """Length in bytes, by key, of all pages the newest manifest seen names, also through a page of pointers."""
         manifest = self.manifest
         if manifest is None:
-            return []
+            return {}
         pointers = list(manifest.pages)
         for pointer in manifest.pages:
             if pointer.level:
                 pointers.extend((await self._reader.pointers(pointer)).pointers)
-        return [str(pointer.key(self._topic_id, self._partition)) for pointer in pointers]
+        return {str(pointer.key(self._topic_id, self._partition)): pointer.length for pointer in pointers}
 
     async def _leaves(self, manifest: Manifest, start: int) -> AsyncIterator[PagePointer]:
         for pointer in manifest.pages:

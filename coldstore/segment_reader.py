@@ -128,6 +128,8 @@ async def locate_batch(footer: SegmentFooter, offset: int, read: ReadLog) -> Loc
             if found.header.size > footer.log_bytes - found.position:
                 break
             return found
+        if found == position:  # no progress: the reader gave less than a header
+            break
         position = found
     raise Corrupt(f"segment at {footer.statistics.base_offset}: no batch holds offset {offset}")
 

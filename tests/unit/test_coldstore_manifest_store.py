@@ -272,7 +272,7 @@ def test_design_c14_folding_keeps_every_segment_and_the_root_small() -> None:
         assert await cold.find_by_timestamp(0, 8885) == made[888]
         pages = {key for key in store.objects if isinstance(parse_key(key), PageKey)}
         unnamed = mine.take_unnamed()
-        assert pages == {*await cold.page_keys(), *unnamed} and not {*await cold.page_keys()} & {*unnamed}
+        assert pages == {*await cold.page_sizes(), *unnamed} and not {*await cold.page_sizes()} & {*unnamed}
         assert mine.take_unnamed() == []
         await store.delete(unnamed)
         assert [segment async for segment in opened_after(cold)] == made
@@ -447,7 +447,7 @@ def test_a_missing_or_damaged_page_fails_loudly() -> None:
         mine = await claimed(store, **SMALL)
         await fill(mine, 30)
         assert mine.manifest is not None
-        (key,) = await mine.page_keys()
+        (key,) = await mine.page_sizes()
         good = store.objects[key]
         reader = opened(store, 5)
         await reader.load()

@@ -1,0 +1,248 @@
+"""Reading segments: chunks planned, batches found exactly, footers and chunks fetched and checked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from coldstore.object_store import Got, ObjectMissing
+from coldstore.segment_reader import (
+    FooterCache,
+    chunk_is_whole,
+    chunk_ref,
+    fetch_chunk,
+    fetch_footer,
+    index_position,
+    locate_batch,
+    plan_read,
+    scan_offset,
+)
+from logformat.errors import Corrupt, InvalidRequest
+from logformat.record_batch import Buffer, walk
+from tests.support.cold_objects import MadeObject, segment_object
+from tests.support.fast_loop import run_fast
+from tests.support.memory_store import MemoryStore, StoredObject
+
+SIZES = [3, 1, 40, 7, 7, 120, 2, 9, 300, 1, 1, 1, 50]
+
+
+def made(base: int = 1000, **options: int) -> MadeObject:
+    return segment_object(base, SIZES * 3, chunk_bytes=4096, interval=700, **options)
+
+
+def stored(*objects: MadeObject) -> MemoryStore:
+    store = MemoryStore()
+    for one in objects:
+        store.objects[str(one.key)] = StoredObject(one.data, f'"{one.key.uuid}"', None)
+    return store
+
+
+def test_every_offset_is_found_in_its_batch() -> None:
+    """Index, then headers, in blocks that cut batches and headers wherever they like."""
+    one = made()
+    expected = {offset: position for position, h in walk(one.log) for offset in range(h.base_offset, h.next_offset)}
+
+    async def read(position: int, length: int) -> Buffer:
+        return one.log[position : position + length]
+
+    async def read_little(position: int, length: int) -> Buffer:
+        return one.log[position : position + min(length, 61)]
+
+    async def scenario() -> None:
+        for offset, position in expected.items():
+            found = await locate_batch(one.footer, offset, read)
+            assert found.position == position
+            assert index_position(one.footer, offset) <= position
+            assert (await locate_batch(one.footer, offset, read_little)).position == position
+
+    run_fast(scenario())
+    assert len(one.footer.offset_index) > 5
+
+
+def test_offsets_outside_the_segment_are_refused() -> None:
+    one = made()
+    for offset in (999, 1000 + sum(SIZES) * 3):
+        with pytest.raises(InvalidRequest):
+            index_position(one.footer, offset)
+
+
+def test_a_batch_that_is_not_there_is_corrupt() -> None:
+    """Bytes that are no batches, or end early: an error, never an endless walk."""
+    one = made()
+
+    async def zeros(position: int, length: int) -> Buffer:
+        return bytes(length)
+
+    async def nothing(position: int, length: int) -> Buffer:
+        return one.log[:61] if position == 0 else b""
+
+    async def scenario() -> None:
+        with pytest.raises(Corrupt):
+            await locate_batch(one.footer, 1100, zeros)
+        with pytest.raises(Corrupt):
+            await asyncio.wait_for(locate_batch(one.footer, 1003, nothing), 10)
+
+    run_fast(scenario())
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_a_plan_is_the_range_in_chunks(data: st.DataObject) -> None:
+    """The slices, laid end to end, are the bytes asked for, cut at the log's end, and never touch the footer."""
+    one = ONE
+    position = data.draw(st.integers(0, len(one.log)))
+    length = data.draw(st.integers(0, len(one.log) + 5000))
+    plan = plan_read(one.footer, one.key, position, length)
+    joined = b"".join(one.data[s.chunk.position + s.start : s.chunk.position + s.start + s.length] for s in plan)
+    assert joined == one.log[position : position + length]
+    for part in plan:
+        assert part.start >= 0 and part.length > 0 and part.start + part.length <= part.chunk.length
+
+
+ONE = made()
+
+
+def test_chunks_tile_the_log() -> None:
+    count = len(ONE.footer.chunk_crcs)
+    chunks = [chunk_ref(ONE.footer, ONE.key, n) for n in range(count)]
+    assert b"".join(ONE.data[c.position : c.position + c.length] for c in chunks) == ONE.log
+    assert all(chunk_is_whole(c, ONE.data[c.position : c.position + c.length]) for c in chunks)
+    for index in (-1, count):
+        with pytest.raises(InvalidRequest):
+            chunk_ref(ONE.footer, ONE.key, index)
+
+
+def test_time_look_ups_never_skip_the_answer() -> None:
+    """From `scan_offset` on, the first record with the timestamp is still ahead."""
+    first, last = ONE.entry.min_timestamp_ms, ONE.entry.max_timestamp_ms
+    for n, timestamp in enumerate(range(first, last + 1)):
+        offset = scan_offset(ONE.footer, timestamp)
+        assert offset is not None and offset <= 1000 + n
+    assert scan_offset(ONE.footer, last + 1) is None
+    assert scan_offset(ONE.footer, 0) == 1000
+
+
+def test_one_get_opens_a_segment() -> None:
+    """The tail brings the footer; only one whose footer is larger than the tail needs a second request."""
+
+    class Counting(MemoryStore):
+        gets = 0
+
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+            self.gets += 1
+            return await super().get(key, start, length)
+
+    async def scenario() -> None:
+        store = Counting()
+        store.objects = stored(ONE).objects
+        footer = await fetch_footer(store, ONE.key, len(ONE.data))
+        assert footer.statistics == ONE.footer.statistics and store.gets == 1
+        wide = segment_object(0, [1] * 6000, interval=1, value_bytes=4)  # an index entry a batch: 8 + 12 bytes each
+        store.objects = stored(wide).objects
+        assert len(wide.data) - len(wide.log) > 64 * 1024
+        assert (await fetch_footer(store, wide.key, len(wide.data))).statistics == wide.footer.statistics
+        assert store.gets == 3
+
+    run_fast(scenario())
+
+
+def test_design_c12_a_damaged_chunk_fails_loudly_a_flipped_answer_is_asked_again() -> None:
+    """A bit flip on the way: the second GET is right. One at rest: Corrupt, naming object and bytes."""
+
+    class Flipping(MemoryStore):
+        flips = 0
+
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+            got = await super().get(key, start, length)
+            if not self.flips:
+                return got
+            self.flips -= 1
+            return Got(bytes([got.data[0] ^ 1]) + got.data[1:], got.etag, got.size)
+
+    async def scenario() -> None:
+        store = Flipping()
+        store.objects = stored(ONE).objects
+        chunk = chunk_ref(ONE.footer, ONE.key, 1)
+        store.flips = 1
+        assert await fetch_chunk(store, chunk) == ONE.data[4096:8192]
+        store.flips = 2
+        with pytest.raises(Corrupt, match=str(ONE.key.uuid)):
+            await fetch_chunk(store, chunk)
+        del store.objects[str(ONE.key)]
+        with pytest.raises(ObjectMissing):
+            await fetch_chunk(store, chunk)
+
+    run_fast(scenario())
+
+
+def test_design_c13_a_footer_is_believed_only_with_the_manifests_entry() -> None:
+    """Another object of the same size under the key, a shorter one, one of another log: refused when opened."""
+
+    async def scenario() -> None:
+        two = segment_object(1000, SIZES * 3, n=2, chunk_bytes=4096, interval=700)
+        assert len(two.data) == len(ONE.data)
+        store = stored(ONE, two)
+        cache = FooterCache(store)
+        assert (await cache.get(ONE.key, ONE.entry)).statistics.uuid == ONE.key.uuid
+        cache.drop(ONE.key)
+        store.objects[str(ONE.key)] = store.objects[str(two.key)]
+        with pytest.raises(Corrupt):
+            await cache.get(ONE.key, ONE.entry)
+        store.objects[str(ONE.key)] = StoredObject(ONE.data[:-1], '"x"', None)
+        with pytest.raises(Corrupt):
+            await cache.get(ONE.key, ONE.entry)
+        store.objects[str(ONE.key)] = StoredObject(ONE.data, '"x"', None)
+        for change in ({"records": 1}, {"crc32c": 5}, {"max_timestamp_ms": ONE.entry.max_timestamp_ms + 1}):
+            with pytest.raises(Corrupt):
+                await cache.get(ONE.key, replace(ONE.entry, **change))
+        assert len(cache) == 0
+
+    run_fast(scenario())
+
+
+def test_the_footer_cache_is_bounded_and_loads_once() -> None:
+    async def scenario() -> None:
+        objects = [segment_object(n * 100, [50, 50], n=n) for n in range(20)]
+        store = stored(*objects)
+        reads: list[str] = []
+        plain_get = store.get
+
+        async def counting(key: str, start: int = 0, length: int | None = None) -> Got:
+            reads.append(key)
+            return await plain_get(key, start, length)
+
+        store.get = counting  # type: ignore[method-assign]
+        budget = 5 * max(one.footer.nbytes for one in objects)
+        cache = FooterCache(store, bytes_max=budget)
+        await asyncio.gather(*(cache.get(objects[0].key, objects[0].entry) for _ in range(10)))
+        assert len(reads) == 1
+        for one in objects:
+            await cache.get(one.key, one.entry)
+            assert cache.nbytes <= budget
+        assert len(cache) == 5 and len(reads) == 20
+
+    run_fast(scenario())
+
+
+def test_a_cancelled_load_leaves_the_footer_to_the_next() -> None:
+    async def scenario() -> None:
+        store = stored(ONE)
+        slow_get = store.get
+
+        async def slow(key: str, start: int = 0, length: int | None = None) -> Got:
+            await asyncio.sleep(5)
+            return await slow_get(key, start, length)
+
+        store.get = slow  # type: ignore[method-assign]
+        cache = FooterCache(store)
+        first = asyncio.get_running_loop().create_task(cache.get(ONE.key, ONE.entry))
+        second = asyncio.get_running_loop().create_task(cache.get(ONE.key, ONE.entry))
+        await asyncio.sleep(1)
+        first.cancel()
+        assert (await second).statistics == ONE.footer.statistics
+
+    run_fast(scenario())
