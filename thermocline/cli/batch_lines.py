@@ -1,7 +1,7 @@
 """Batches and records as lines: what `log dump` and `bucket dump` print.
 
 Owns the look of one batch and one record, as text and as JSON. Always true: a batch is checked (CRC, offsets in order)
-before its records are shown; the first that fails ends the dump with its position. Must not know where the bytes lie.
+before it is shown; the first that fails ends the dump with its position. Must not know where the bytes lie.
 """
 
 from __future__ import annotations
@@ -14,37 +14,54 @@ from logformat.records import Record, iter_records
 from thermocline.cli.output import Cell
 
 
-def batch_lines(log: Buffer, *, records: bool, as_json: bool) -> Iterator[str]:
-    """A line for each batch of `log`, and with `records` for each record. CorruptBatch at the first bad one."""
-    position, end, offset = 0, len(log), 0
-    while position < end:
-        header = check_stored(log, position, end, offset_min=offset)
-        yield _line("batch", _batch_cells(header, position), as_json=as_json)
-        if records:
-            for record in iter_records(log, position):
-                yield _line("record", _record_cells(record), as_json=as_json)
-        offset = header.next_offset
-        position += header.size
+class BatchLines:
+    """Lines of a log that comes in pieces, each of whole batches. `position` is where the next piece begins."""
+
+    def __init__(self, *, records: bool, as_json: bool) -> None:
+        self._records = records
+        self._as_json = as_json
+        self._offset = 0
+        self.position = 0
+
+    def of(self, log: Buffer) -> Iterator[str]:
+        """A line for each batch of `log`, and one for each record when asked. CorruptBatch at the first bad one."""
+        start = self.position
+        while self.position - start < len(log):
+            at = self.position - start
+            try:
+                header = check_stored(log, at, len(log), offset_min=self._offset)
+            except CorruptBatch as damaged:
+                raise CorruptBatch(f"{damaged} (counted from {start})" if start else str(damaged)) from damaged
+            yield self._line("batch", _batch_cells(header, self.position))
+            if self._records:
+                for record in iter_records(log, at):
+                    yield self._line("record", _record_cells(record))
+            self._offset = header.next_offset
+            self.position += header.size
+
+    def _line(self, kind: str, cells: dict[str, Cell]) -> str:
+        if self._as_json:
+            return json.dumps({"kind": kind, **cells}, ensure_ascii=False)
+        shown = " ".join(f"{name}={_text(name, value)}" for name, value in cells.items())
+        return f"{'  ' if kind == 'record' else ''}{kind} {shown}"
 
 
-def _line(kind: str, cells: dict[str, Cell], *, as_json: bool) -> str:
-    if as_json:
-        return json.dumps({"kind": kind, **cells}, ensure_ascii=False)
-    shown = " ".join(f"{name}={_text(value)}" for name, value in cells.items())
-    return f"{'  ' if kind == 'record' else ''}{kind} {shown}"
-
-
-def _text(value: Cell) -> str:
+def _text(name: str, value: Cell) -> str:
+    if name == "crc32c":
+        return f"{value:08x}"
     if value is None:
         return "null"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list | dict) else str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | bool) or name in _QUOTED else str(value)
+
+
+_QUOTED = frozenset({"key", "value"})  # a client's text: its blanks must not look like the end of a cell
 
 
 def _batch_cells(header: BatchHeader, position: int) -> dict[str, Cell]:
     try:
         codec = header.codec.name.lower()
-    except UnsupportedCodec:
-        raise CorruptBatch(f"batch at position {position} has an unknown codec") from None
+    except UnsupportedCodec as unknown:
+        raise CorruptBatch(f"batch at position {position}: {unknown}") from unknown
     cells: dict[str, Cell] = {
         "position": position,
         "base_offset": header.base_offset,
@@ -55,7 +72,7 @@ def _batch_cells(header: BatchHeader, position: int) -> dict[str, Cell]:
         "codec": codec,
         "timestamp_type": header.timestamp_type.name.lower(),
         "max_timestamp_ms": header.max_timestamp,
-        "crc32c": f"{header.crc:08x}",
+        "crc32c": header.crc,
     }
     if header.producer_id >= 0:
         cells |= {
@@ -78,8 +95,9 @@ def _record_cells(record: Record) -> dict[str, Cell]:
         "value": readable(record.value),
     }
     if record.headers:
-        cells["headers"] = [[name.encode(errors="surrogateescape").decode(errors="backslashreplace"), readable(value)]
-                            for name, value in record.headers]  # fmt: skip
+        cells["headers"] = [
+            [readable(name.encode(errors="surrogateescape")), readable(value)] for name, value in record.headers
+        ]
     return cells
 
 

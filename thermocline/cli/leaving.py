@@ -14,7 +14,7 @@ def sentence(configs: Mapping[str, str | None]) -> str:
     """The configs are `retention.*`, `local.retention.*`, `remote.storage.enable`, as DescribeConfigs answers them."""
     total = _limits(configs, "retention.ms", "retention.bytes")
     if configs.get("remote.storage.enable") != "true":
-        return f"not tiered: data stays on the disk {total}, and is then gone"
+        return f"not tiered: data stays on the disk {total}"
     local = _limits(configs, "local.retention.ms", "local.retention.bytes")
     if local == total:
         return f"tiered: data stays on the disk and in the bucket {total}"

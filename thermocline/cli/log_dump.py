@@ -34,14 +34,14 @@ def register(nouns: Subparsers[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Dump one file; 1 when a batch in it is damaged."""
     from logformat.record_batch import CorruptBatch
-    from thermocline.cli.batch_lines import batch_lines
+    from thermocline.cli.batch_lines import BatchLines
 
     with open(arguments.file, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:  # cannot be mapped
             return Exit.DONE
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
             try:
-                for line in batch_lines(view, records=not arguments.batches, as_json=arguments.json):
+                for line in BatchLines(records=not arguments.batches, as_json=arguments.json).of(view):
                     print(line)
             except CorruptBatch as damaged:
                 raise CommandFailed(f"{arguments.file}: {damaged}") from damaged

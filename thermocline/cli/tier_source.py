@@ -117,7 +117,7 @@ class TierSource:
         return {
             (found.name or "", partition.partition_index): partition.leader_id
             for found in metadata.topics
-            if not found.is_internal or self._topic is not None
+            if not (found.is_internal or (found.name or "").startswith("__")) or self._topic is not None
             for partition in found.partitions
         }
 
