@@ -1,0 +1,188 @@
+"""What cold reads have at hand: open segments, checked chunks, and the places of batches. Bounded memories, no I/O.
+
+Always true: every memory gives up the least recently used first and stays within its bound; a chunk that a waiting
+reader was told of ("pinned") outlives the others until it is read or 30 s are over; an answer under way keeps the file
+it sends from, whatever is given up here (T23). Must not know stores, tasks, clocks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+from uuid import UUID
+
+from coldstore.chunk_cache import MemoryFile
+from tiering.cold_slice import HeldChunk, OpenSegment
+
+SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 700 segments of 128 MiB
+PLACES_MAX: Final = 16_384
+# A chunk the disk had no room for lies in our own memory, not in the page cache: eight of them weigh like 64 others.
+_MEMORY_WEIGHT: Final = 8
+
+ChunkId = tuple[UUID, int]  # segment, number of the chunk
+LogPlace = tuple[UUID, int, int]  # topic id, partition, offset
+
+
+class HeldChunks:
+    """Chunks by segment and number, at most `bytes_max` of them."""
+
+    def __init__(self, bytes_max: int, pin_s: float) -> None:
+        self._bytes_max = bytes_max
+        self._pin_s = pin_s
+        self._bytes = 0
+        self._free: OrderedDict[ChunkId, HeldChunk] = OrderedDict()
+        self._pinned: OrderedDict[ChunkId, tuple[HeldChunk, float]] = OrderedDict()
+
+    def __contains__(self, chunk_id: ChunkId) -> bool:
+        return chunk_id in self._free or chunk_id in self._pinned
+
+    def __len__(self) -> int:
+        return len(self._free) + len(self._pinned)
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes
+
+    def peek(self, chunk_id: ChunkId) -> HeldChunk | None:
+        """The chunk, without counting as a read of it."""
+        pinned = self._pinned.get(chunk_id)
+        return self._free.get(chunk_id) if pinned is None else pinned[0]
+
+    def read(self, chunk_id: ChunkId) -> HeldChunk | None:
+        """The chunk, for an answer: it is not pinned any more."""
+        pinned = self._pinned.pop(chunk_id, None)
+        if pinned is not None:
+            self._free[chunk_id] = pinned[0]
+            return pinned[0]
+        found = self._free.get(chunk_id)
+        if found is not None:
+            self._free.move_to_end(chunk_id)
+        return found
+
+    def add(self, chunk_id: ChunkId, chunk: HeldChunk, now_s: float, *, pinned: bool) -> None:
+        self.drop(chunk_id)
+        self._bytes += _weight(chunk)
+        if pinned:
+            self._pinned[chunk_id] = (chunk, now_s)
+        else:
+            self._free[chunk_id] = chunk
+        self._unpin_old(now_s)
+        while self._bytes > self._bytes_max and len(self) > 1:
+            oldest = next(iter(self._free if self._free else self._pinned))
+            if oldest == chunk_id:  # the newest stays, whatever it weighs
+                break
+            self.drop(oldest)
+
+    def pin(self, chunk_id: ChunkId, now_s: float) -> None:
+        """Somebody was told that it is here, and has not read it yet."""
+        found = self.read(chunk_id)
+        if found is not None:
+            del self._free[chunk_id]
+            self._pinned[chunk_id] = (found, now_s)
+
+    def used_up(self, chunk_id: ChunkId) -> None:
+        """A sequential reader went past it: the first to go."""
+        if chunk_id in self._free:
+            self._free.move_to_end(chunk_id, last=False)
+
+    def drop(self, chunk_id: ChunkId) -> None:
+        pinned = self._pinned.pop(chunk_id, None)
+        chunk = self._free.pop(chunk_id, None) if pinned is None else pinned[0]
+        if chunk is not None:
+            self._bytes -= _weight(chunk)
+
+    def drop_segment(self, uuid: UUID) -> None:
+        for chunk_id in [chunk_id for chunk_id in (*self._free, *self._pinned) if chunk_id[0] == uuid]:
+            self.drop(chunk_id)
+
+    def _unpin_old(self, now_s: float) -> None:
+        while self._pinned:
+            chunk_id, (chunk, since_s) = next(iter(self._pinned.items()))
+            if now_s - since_s < self._pin_s:
+                return
+            del self._pinned[chunk_id]
+            self._free[chunk_id] = chunk
+            self._free.move_to_end(chunk_id, last=False)
+
+
+class OpenSegments:
+    """Segments with their footers, by id and by where they begin; and when each was last seen in the bucket."""
+
+    def __init__(self, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._segments: OrderedDict[UUID, OpenSegment] = OrderedDict()
+        self._bases: dict[LogPlace, UUID] = {}
+        self._seen_s: dict[UUID, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def get(self, uuid: UUID) -> OpenSegment | None:
+        found = self._segments.get(uuid)
+        if found is not None:
+            self._segments.move_to_end(uuid)
+        return found
+
+    def beginning_at(self, place: LogPlace) -> OpenSegment | None:
+        """The open segment whose first offset is `place`'s."""
+        uuid = self._bases.get(place)
+        return None if uuid is None else self.get(uuid)
+
+    def add(self, opened: OpenSegment) -> None:
+        uuid = opened.entry.uuid
+        self.drop(uuid)
+        self._segments[uuid] = opened
+        self._bases[_base(opened)] = uuid
+        self._bytes += opened.footer.nbytes
+        while self._bytes > self._bytes_max and len(self._segments) > 1:
+            self.drop(next(iter(self._segments)))
+
+    def drop(self, uuid: UUID) -> None:
+        opened = self._segments.pop(uuid, None)
+        if opened is None:
+            return
+        self._bytes -= opened.footer.nbytes
+        self._seen_s.pop(uuid, None)
+        if self._bases.get(_base(opened)) == uuid:
+            del self._bases[_base(opened)]
+
+    def seen(self, uuid: UUID, now_s: float) -> None:
+        """Its object was found under its name just now."""
+        if uuid in self._segments:
+            self._seen_s[uuid] = now_s
+
+    def unseen_s(self, uuid: UUID, now_s: float) -> float:
+        """Seconds since it was found there."""
+        return now_s - self._seen_s.get(uuid, float("-inf"))
+
+
+class Places:
+    """Where batches begin that were asked for, or will be next: (segment, position) by offset."""
+
+    def __init__(self, places_max: int = PLACES_MAX) -> None:
+        self._places_max = places_max
+        self._places: OrderedDict[LogPlace, tuple[UUID, int]] = OrderedDict()
+
+    def get(self, place: LogPlace) -> tuple[UUID, int] | None:
+        found = self._places.get(place)
+        if found is not None:
+            self._places.move_to_end(place)
+        return found
+
+    def add(self, place: LogPlace, uuid: UUID, position: int) -> None:
+        self._places[place] = (uuid, position)
+        self._places.move_to_end(place)
+        if len(self._places) > self._places_max:
+            self._places.popitem(last=False)
+
+    def drop(self, place: LogPlace) -> None:
+        self._places.pop(place, None)
+
+
+def _base(opened: OpenSegment) -> LogPlace:
+    return (opened.key.topic_id, opened.key.partition, opened.entry.base_offset)
+
+
+def _weight(chunk: HeldChunk) -> int:
+    return chunk.length * (_MEMORY_WEIGHT if isinstance(chunk.file, MemoryFile) else 1)

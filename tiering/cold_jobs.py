@@ -1,0 +1,166 @@
+"""Work that runs once however many wait for it, and the bounded slots it runs in.
+
+Owns the futures of a cold read's jobs, their failures until somebody hears of them, and the slots that I/O takes.
+Always true: a key has at most one job; a future handed out always becomes done and never carries an error; a failure is
+told to the next asker, once, within 30 s; work somebody waits for finds a free slot before work done ahead does; the
+bytes that all slots hold in memory are bounded. Must not know chunks, objects or offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
+from typing import Final, Generic, TypeVar
+
+from logformat.errors import Retryable, ThermoclineError
+from seams.clock import Clock
+from seams.tasks import Tasks
+
+KEEP_FAILURE_S: Final = 30.0
+FAILURES_MAX: Final = 1024
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Jobs(Generic[K]):
+    """Jobs by key; `what` names them in messages."""
+
+    def __init__(self, tasks: Tasks, clock: Clock, what: str) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._what = what
+        self._running: dict[K, asyncio.Future[None]] = {}
+        self._failures: OrderedDict[K, tuple[ThermoclineError, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._running
+
+    def future(self, key: K) -> asyncio.Future[None] | None:
+        """What to wait on while a job of this key runs."""
+        waiting = self._running.get(key)
+        if waiting is not None and waiting.cancelled():  # by one of those who share it: the others go on
+            waiting = self._running[key] = asyncio.get_running_loop().create_future()
+        return waiting
+
+    def start(self, key: K, run: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+        """Begin the job of `key`, or join it. Retryable when its owner is closed."""
+        waiting = self.future(key)
+        if waiting is None:
+            waiting = asyncio.get_running_loop().create_future()
+            try:
+                self._tasks.spawn(f"{self._what} {key}", self._run(key, run))
+            except RuntimeError as closed:
+                raise Retryable(f"{self._what}: {closed}; fetch again") from closed
+            self._running[key] = waiting
+        return waiting
+
+    async def finished(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
+        """Start or join the job, wait for its end, and raise what it met. Cancelling the wait leaves the job."""
+        await asyncio.wait([self.start(key, run)])
+        failure = self.take_failure(key)
+        if failure is not None:
+            raise failure
+
+    def take_failure(self, key: K) -> ThermoclineError | None:
+        """What the last job of `key` met, if nobody heard of it yet."""
+        failed = self._failures.pop(key, None)
+        if failed is None or self._clock.monotonic_s() - failed[1] > KEEP_FAILURE_S:
+            return None
+        return failed[0]
+
+    def failed(self, key: K) -> bool:
+        """Whether the last job of `key` failed and nobody heard of it yet."""
+        failed = self._failures.get(key)
+        return failed is not None and self._clock.monotonic_s() - failed[1] <= KEEP_FAILURE_S
+
+    async def _run(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
+        # Stands when neither success nor a known failure replaces it: nobody may wait for ever, or ask in a circle.
+        outcome: ThermoclineError | None = Retryable(f"{self._what} broke off; the broker's log says why")
+        try:
+            await run()
+            outcome = None
+        except ThermoclineError as failure:
+            outcome = failure
+        except OSError as failure:
+            outcome = Retryable(f"the local disk refused: {failure}")
+        finally:
+            if outcome is not None:
+                self._failures[key] = (outcome, self._clock.monotonic_s())
+                if len(self._failures) > FAILURES_MAX:
+                    self._failures.popitem(last=False)
+            waiting = self._running.pop(key)
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+class Slots:
+    """At most `slots_max` pieces of I/O at once, holding at most `bytes_max` bytes (or one piece, if it is larger)."""
+
+    def __init__(self, slots_max: int, bytes_max: int) -> None:
+        self._slots_max = slots_max
+        # Work ahead never takes the last slot: a demand that comes meanwhile would wait a whole round trip for it.
+        self._ahead_max = max(1, slots_max - 1)
+        self._bytes_max = bytes_max
+        self._taken = 0
+        self._bytes = 0
+        self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    def free_ahead(self) -> int:
+        """How many jobs nobody waits for may begin now."""
+        return 0 if self._queue else max(0, self._ahead_max - self._taken)
+
+    @asynccontextmanager
+    async def take(self, nbytes: int) -> AsyncIterator[None]:
+        """Wait for a slot, in order. The caller bounds how long, and how many wait."""
+        if self._queue or not self._fits(nbytes):
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._queue.append((turn, nbytes))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._leave(nbytes)  # it was our turn already
+                else:
+                    self._next()  # whoever waited behind us may fit
+                raise
+        else:
+            self._enter(nbytes)
+        try:
+            yield
+        finally:
+            self._leave(nbytes)
+
+    def _fits(self, nbytes: int) -> bool:
+        return self._taken < self._slots_max and (not self._taken or self._bytes + nbytes <= self._bytes_max)
+
+    def _enter(self, nbytes: int) -> None:
+        self._taken += 1
+        self._bytes += nbytes
+
+    def _leave(self, nbytes: int) -> None:
+        self._taken -= 1
+        self._bytes -= nbytes
+        self._next()
+
+    def _next(self) -> None:
+        while self._queue:
+            turn, nbytes = self._queue[0]
+            if not turn.done():  # else cancelled: its owner is about to find out
+                if not self._fits(nbytes):
+                    return
+                self._enter(nbytes)
+                turn.set_result(None)
+            self._queue.popleft()

@@ -1,0 +1,90 @@
+"""The first cold record at or after a time: manifest, footer's time index, then the records of a batch.
+
+Always true: answers are in offset order, as Kafka's ListOffsets: the first record, at or above the log start, whose
+timestamp is not smaller; segments and batches that cannot have one are skipped by their greatest timestamp; records are
+read, and decompressed, by worker threads only. Must not know local logs, or which tier asks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coldstore.segment_reader import scan_offset
+from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, walk
+from logformat.records import offset_for_timestamp
+from seams.workers import Lane, Workers
+from tiering.cold_loader import ColdLoader, ManifestView
+from tiering.cold_slice import OpenSegment
+
+_BLOCK_BYTES = 256 << 10
+
+
+class TimestampOffset(NamedTuple):
+    """A record's timestamp (ms) and offset."""
+
+    timestamp: int
+    offset: int
+
+
+async def find_by_timestamp(
+    loader: ColdLoader,
+    manifests: ManifestView,
+    workers: Workers,
+    timestamp_ms: int,
+    log_start_offset: int,
+    before_offset: int,
+) -> TimestampOffset | None:
+    """The first record in [log_start_offset, before_offset) not older than `timestamp_ms`. Raises as cold reads do."""
+    start = log_start_offset
+    while True:
+        entry = await manifests.find_by_timestamp(timestamp_ms, start)
+        if entry is None or entry.base_offset >= before_offset:
+            return None
+        opened = await loader.open(manifests, entry)
+        found = await _in_segment(loader, manifests, workers, opened, timestamp_ms, log_start_offset)
+        if found is not None:
+            return found if found.offset < before_offset else None
+        start = entry.end_offset
+
+
+async def _in_segment(
+    loader: ColdLoader,
+    manifests: ManifestView,
+    workers: Workers,
+    opened: OpenSegment,
+    timestamp_ms: int,
+    offset_min: int,
+) -> TimestampOffset | None:
+    footer = opened.footer
+    begin = scan_offset(footer, timestamp_ms)
+    if begin is None:
+        return None
+    position = footer.offset_index.lookup(max(begin, offset_min)).position
+    while position + HEADER_SIZE <= footer.log_bytes:
+        length = min(_BLOCK_BYTES, footer.log_bytes - position)
+        block = await loader.read(manifests, opened, position, length)
+        headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
+        if not headers:  # one batch larger than a block
+            size = int.from_bytes(block[8:12], "big", signed=True) + 12
+            block = await loader.read(manifests, opened, position, min(size, footer.log_bytes - position))
+            headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
+        for at, header in headers:
+            if header.max_timestamp < timestamp_ms or header.next_offset <= offset_min:
+                continue
+            found = await workers.run(_in_batch, block, at, timestamp_ms, offset_min, lane=Lane.COLD_READ)
+            if found is not None:
+                return found
+        if not headers:
+            return None
+        last_at, last = headers[-1]
+        position += last_at + last.size
+    return None
+
+
+def _headers(block: Buffer) -> list[tuple[int, BatchHeader]]:
+    return list(walk(block))
+
+
+def _in_batch(block: Buffer, at: int, timestamp_ms: int, offset_min: int) -> TimestampOffset | None:
+    found = offset_for_timestamp(block, timestamp_ms, at, offset_min=offset_min)
+    return None if found is None else TimestampOffset(found.timestamp, found.offset)
