@@ -24,7 +24,8 @@ from seams.rng import Rng
 PREFIX = ".probe"
 RACE_WRITERS = 8
 RACE_ROUNDS = 10
-_TRIES = 3  # of a write whose answers are 5xx while reads work: then it is the store's way to say no
+_TRIES = 5  # of a write whose answers are 5xx while reads work: then it is the store's way to say no
+_WAIT_S = 0.2  # after the first try, doubled each time: 3 s in all, longer than a passing 503
 _SEGMENT_BYTES = 512 << 10  # a directory bucket knows the CRC32C of smaller ones, which says nothing of segments
 _RACE_BYTES = 16 << 10
 
@@ -168,7 +169,9 @@ async def race(store: ObjectStore, rng: Rng) -> RaceReport:
 
 async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) -> tuple[int, str]:
     """Number of winners, and the ETag now. A writer whose answer was lost counts if what it wrote lies there."""
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))
         bodies = [rng.uuid().bytes * (_RACE_BYTES // 16) for _ in range(RACE_WRITERS)]
         answers = await asyncio.gather(*(_attempt(store, key, body, etag) for body in bodies))
         found = await _content(store, key)
@@ -261,7 +264,9 @@ class _Probe:
     async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
         """A write that must succeed: its ETag, or what was wrong."""
         problem = ""
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
+            if attempt:
+                await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))
             try:
                 new = await self._store.put_root(key, data, etag)
             except (StoreError, InvalidRequest) as failure:

@@ -1,0 +1,227 @@
+"""The probe and the race against stores that get it wrong, each in a way that a real one did (T9, C12, C23)."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from crc32c import crc32c
+
+from coldstore.object_store import (
+    AccessRefused,
+    Got,
+    ObjectInfo,
+    ObjectStore,
+    PreconditionFailed,
+    StoreUnavailable,
+    Upload,
+)
+from coldstore.probe import Condition, ProbeReport, RaceReport, StoreRefused, Verification, probe, provider_of, race
+from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore
+from coldstore.stores.operations import Operation
+from seams.rng import SeededRng
+from tests.support.fast_loop import run_fast
+from tests.support.memory_store import MemoryStore, StoredObject
+
+
+def probed(store: ObjectStore) -> ProbeReport:
+    return run_fast(probe(store, SeededRng(1)))
+
+
+def failed(report: ProbeReport) -> set[Condition]:
+    return {finding.condition for finding in report.findings if not finding.passed}
+
+
+class Unconditional(MemoryStore):
+    """s3rver, rclone: the headers are ignored."""
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        found = self.objects.get(key)
+        return await super().put_root(key, data, found.etag if found else None)
+
+
+class CreatesOnIfMatch(MemoryStore):
+    """minio #21526: If-Match on a missing key succeeded."""
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        return await super().put_root(key, data, if_match if key in self.objects else None)
+
+
+class NoIfMatch(MemoryStore):
+    """Knows If-None-Match only: every If-Match is a 501."""
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        if if_match is not None:
+            raise StoreUnavailable("501 NotImplemented")
+        return await super().put_root(key, data, None)
+
+
+class RefusesYetWrites(MemoryStore):
+    """412 in the answer, the new bytes in the bucket."""
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        try:
+            return await super().put_root(key, data, if_match)
+        except PreconditionFailed:
+            self.objects[key] = StoredObject(data, '"x"', None)
+            raise
+
+
+class Refuses500(MemoryStore):
+    """radosgw: exact, but losers often get a 500."""
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        try:
+            return await super().put_root(key, data, if_match)
+        except PreconditionFailed:
+            raise StoreUnavailable("500 InternalError") from None
+
+
+class LosesRaces(MemoryStore):
+    """s3s-fs: checks, then writes; in sequence nobody notices."""
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        found = self.objects.get(key)
+        if (found.etag if found else None) != if_match:
+            raise PreconditionFailed("412")
+        await asyncio.sleep(0)
+        self.objects[key] = StoredObject(data, f'"{crc32c(data)}"', None)
+        return self.objects[key].etag
+
+
+class IgnoresRanges(MemoryStore):
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        return await super().get(key)
+
+
+class KeepsAnyChecksum(MemoryStore):
+    """C12: "verifies" whatever it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(checks_checksums=False)
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        info = await super().put_segment(key, body)
+        self.objects[key].crc32c = body.crc32c
+        return info
+
+
+class ForgetsChecksums(MemoryStore):
+    async def head(self, key: str) -> ObjectInfo:
+        return dataclasses.replace(await super().head(key), crc32c=None)
+
+
+class KeepsDeleted(MemoryStore):
+    """litestream #976: R2 listed objects as deleted that remained."""
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        return None
+
+
+class ListsNothing(MemoryStore):
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        for info in ():
+            yield info
+
+
+class AlwaysFresh(MemoryStore):
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        return await super().get_if_changed(key, None)
+
+
+def test_an_exact_store_passes_and_is_left_clean() -> None:
+    """All conditions are asked, nothing remains, copies may be verified by HEAD."""
+    store = MemoryStore()
+    report = probed(store)
+    report.require()
+    asked = [finding.condition for finding in report.findings]
+    assert sorted(asked, key=list(Condition).index) == list(Condition)
+    assert report.verification is Verification.HEAD and not store.objects
+
+
+@pytest.mark.parametrize(
+    ("store", "condition"),
+    [
+        (Unconditional(), Condition.CREATE_ONCE),
+        (Unconditional(), Condition.STALE),
+        (CreatesOnIfMatch(), Condition.ABSENT),
+        (NoIfMatch(), Condition.REPLACE),
+        (RefusesYetWrites(), Condition.CREATE_ONCE),
+        (IgnoresRanges(), Condition.RANGE),
+        (IgnoresRanges(), Condition.TAIL),
+        (KeepsDeleted(), Condition.DELETED),
+        (ListsNothing(), Condition.LISTED),
+        (AlwaysFresh(), Condition.UNCHANGED),
+    ],
+)
+def test_a_store_that_breaks_a_condition_is_refused_by_its_name(store: MemoryStore, condition: Condition) -> None:
+    """The message names the store and the condition."""
+    report = probed(store)
+    assert condition in failed(report) and not report.passed
+    with pytest.raises(StoreRefused, match=condition.value):
+        report.require()
+
+
+@pytest.mark.parametrize("store", [KeepsAnyChecksum(), ForgetsChecksums()])
+def test_a_store_whose_checksums_prove_nothing_is_read_back(store: MemoryStore) -> None:
+    """C12: no refusal of the store, but its word is not taken."""
+    report = probed(store)
+    report.require()
+    assert report.verification is Verification.READ_BACK
+
+
+def test_a_500_is_a_refusal_too() -> None:
+    """What counts is that nothing changed (radosgw)."""
+    probed(Refuses500()).require()
+    run_fast(race(Refuses500(), SeededRng(1))).require()
+
+
+def test_a_store_that_is_away_is_not_refused() -> None:
+    """An outage, or missing rights, come out as they are: the caller waits, or an operator acts."""
+    away = FaultyStore(MemoryStore(), SeededRng(1))
+    away.down = True
+    with pytest.raises(StoreUnavailable):
+        probed(away)
+    with pytest.raises(StoreUnavailable):
+        run_fast(race(away, SeededRng(1)))
+
+    class Forbidden(MemoryStore):
+        async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+            raise AccessRefused("403")
+
+    with pytest.raises(AccessRefused):
+        probed(Forbidden())
+
+
+def test_lost_answers_do_not_confuse_the_probe() -> None:
+    """A good store behind a bad network passes: what lies there decides, not what was heard."""
+    rates = {(Operation.PUT_ROOT, fault): 0.1 for fault in (Fault.BEFORE, Fault.LOST, Fault.OWN_412, Fault.CONFLICT)}
+    passed = 0
+    for seed in range(20):
+        store = FaultyStore(MemoryStore(), SeededRng(seed), FaultPlan(rates))
+        report = run_fast(probe(store, SeededRng(1)))
+        passed += report.passed
+        run_fast(race(store, SeededRng(1))).require()
+    assert passed == 20
+
+
+def test_only_a_race_finds_a_store_that_loses_races() -> None:
+    """C23: it passes every sequential condition."""
+    store = LosesRaces()
+    probed(store).require()
+    report = run_fast(race(store, SeededRng(1)))
+    assert not report.passed and max(report.winners) > 1
+    with pytest.raises(StoreRefused, match="loses races"):
+        report.require()
+    assert not store.objects
+    RaceReport("memory://", (1, 1)).require()
+
+
+def test_providers_are_guessed_from_the_url() -> None:
+    """For people: who is refused."""
+    assert provider_of("s3://bucket?region=eu-west-1") == "Amazon S3"
+    assert provider_of("s3://b/p?endpoint=https://x.r2.cloudflarestorage.com") == "Cloudflare R2"
+    assert provider_of("s3://b?endpoint=http://127.0.0.1:9000") == "an S3-compatible store (127.0.0.1)"
+    assert provider_of("file:///data") == "a directory"
