@@ -1,6 +1,6 @@
-"""What every store refuses alike: hostile keys, ranges that cannot be served, answers too large for memory.
+"""Sizes that hold for every store, and what all refuse alike: hostile keys, impossible ranges, answers too large.
 
-Owns these checks and their bounds. Always true: a key that passes stays below the bucket's root on any store, and a
+Owns these bounds and checks. Always true: a key that passes stays below the bucket's root on any store, and a
 whole GET is bounded before its first byte is asked for. Must not know a store's client or the meaning of a key.
 """
 
@@ -12,6 +12,13 @@ SYSTEM_DIRECTORY = ".thermocline"  # a directory bucket's locks and temporary fi
 KEY_BYTES_MAX = 1024  # S3
 NAME_BYTES_MAX = 255  # a file system's limit for one part of a key (directory bucket, versitygw)
 GET_BYTES_MAX = 256 << 20  # one answer held in memory; objects come from outside and are not trusted
+PART_BYTES = 64 << 20  # of a multipart upload
+SINGLE_PARTS = 4  # so many parts' worth (256 MiB) still go as one PUT, because every part is a billed request
+
+
+def segment_requests(size: int) -> int:
+    """How many billed requests storing an object of `size` bytes takes: one, or begin, parts and complete."""
+    return 1 if size <= PART_BYTES * SINGLE_PARTS else 2 + -(-size // PART_BYTES)
 
 
 def check_key(key: str) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from coldstore.object_store import Got, ObjectInfo, ObjectStore, PreconditionFailed, Upload
+from coldstore.stores.limits import segment_requests
 from coldstore.stores.operations import Operation
 from logformat.errors import ThermoclineError
 from seams.clock import Clock
@@ -70,7 +71,7 @@ class MeteredStore:
         inner: ObjectStore,
         clock: Clock,
         *,
-        segment_requests: Callable[[int], int] = lambda _size: 1,
+        segment_requests: Callable[[int], int] = segment_requests,
         log_max: int = 0,
     ) -> None:
         self.meters = {operation: Meter() for operation in Operation}

@@ -28,9 +28,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c
 
 from coldstore.object_store import Got, ObjectInfo, StoreUnavailable, Upload
-from coldstore.stores.limits import GET_BYTES_MAX, check_key, check_range
+from coldstore.stores.limits import GET_BYTES_MAX, PART_BYTES, check_key, check_range
 from coldstore.stores.s3_errors import mapped, refusal
-from coldstore.stores.s3_upload import PART_BYTES, decoded_crc32c, encoded_crc32c, put_object
+from coldstore.stores.s3_upload import decoded_crc32c, encoded_crc32c, put_object
 from coldstore.url import S3Url
 from logformat.errors import InvalidRequest, ThermoclineError
 from seams.clock import Clock

@@ -4,7 +4,7 @@ Owns the bodies. Always true: at most one piece of the source is in memory; the 
 (versitygw and LocalStack store a short object when a client without one dies in mid-body); nothing is sent twice; a
 failure of the source comes out as itself, not as the store's. Must not know the loop or what is stored.
 
-One streaming PUT up to `part_bytes * 4` (256 MiB), parts of `part_bytes` above, because every part is a billed request.
+One streaming PUT up to 256 MiB, parts of 64 MiB above (`limits.PART_BYTES`), because every part is a billed request.
 Parts need their checksum in a header, so a multipart upload reads its source twice (CRC32C runs at 9 GB/s).
 """
 
@@ -21,11 +21,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c
 
 from coldstore.object_store import ChecksumRefused, ObjectInfo, StoreUnavailable, Upload
+from coldstore.stores.limits import PART_BYTES, SINGLE_PARTS
 from logformat.errors import InvalidRequest
 from seams.disk import Buffer
 
-PART_BYTES = 64 << 20
-SINGLE_PARTS = 4  # so many parts' worth still go as one PUT
 PARTS_MAX = 10_000  # S3
 
 
@@ -99,11 +98,6 @@ def put_object(
         answer = _send(client.put_object, body.open, body.size, body.crc32c, expired, **target, **extra)
         return _stored(answer, key, body)
     return _put_parts(client, target, key, body, extra, expired, part_bytes)
-
-
-def segment_requests(size: int) -> int:
-    """How many billed requests storing an object of `size` bytes takes."""
-    return 1 if size <= PART_BYTES * SINGLE_PARTS else 2 + -(-size // PART_BYTES)
 
 
 def encoded_crc32c(checksum: int) -> str:
