@@ -19,7 +19,7 @@ from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore, StoreUnavailable
 from coldstore.root import RootMissing
-from coldstore.segment_object import SegmentFooter, footer_start, tail_bytes
+from coldstore.segment_reader import fetch_footer
 from hotstore.data_dir import DataDir
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
@@ -32,7 +32,7 @@ from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import read_file
 from seams.world import World
-from tiering.partition_state import start_at_least
+from tiering.partition_state import first_local_offset, start_at_least
 from tiering.reservation import (
     LocalReservation,
     read_reservation,
@@ -169,6 +169,7 @@ class Bootstrap:
                 local.log_end_offset,
                 reservation.reserved_end,
             )
+            await self._world.workers.run(remove_reservation, self._world.disk, self._path)
             return await self._close_hole(await self._claimed(), local)
         local.reserved_end = reservation.reserved_end
         wanted = (opening.log_config.flush_sync, self._world.clock.boot_id())
@@ -213,10 +214,11 @@ class Bootstrap:
             epochs, producers = await self._state_at_remote_end(manifest)
             if local is None:
                 local = await run(self._create_local, start)
-                if opening.tier.enabled:
-                    local.log_start_offset = manifest.log_start_offset
             if local.log_end_offset != start or epochs.entries or producers:
                 await run(local.start_at, start, epochs, producers)
+        if opening.tier.enabled and manifest.remote_end_offset >= first_local_offset(local):
+            # A log that was cut off in here before may have taken its first segment for its start.
+            local.log_start_offset = min(manifest.log_start_offset, local.log_end_offset)
         start_at_least(local, manifest, tiered=opening.tier.enabled)
         await self._checkpoint(local)  # the first local segment does not tell where a tiered log starts
         opened = self._opened(local)
@@ -251,17 +253,11 @@ class Bootstrap:
         if entry is None:
             return LeaderEpochs(), ()
         key = entry.key(self._opening.topic_id, self._opening.partition)
-        length = tail_bytes(entry.object_bytes)
         try:
             async with asyncio.timeout(self._limits.store_timeout_s):
-                tail = (await self._store.get(str(key), -length)).data
-                start = footer_start(tail, entry.object_bytes)
-                if entry.object_bytes - start > len(tail):
-                    tail = (await self._store.get(str(key), start - entry.object_bytes)).data
+                footer = await fetch_footer(self._store, key, entry.object_bytes)
         except TimeoutError as late:
             raise StoreUnavailable(f"GET {key}: no answer in {self._limits.store_timeout_s} s") from late
-        footer = SegmentFooter.parse(tail, entry.object_bytes)
-        footer.check_key(key)
         return footer.lineage, footer.producer_state().producers
 
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────────────

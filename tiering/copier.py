@@ -83,7 +83,6 @@ class Copier:
         """Copy one range; the manifest names it when this returns, and it is verified unless the store did not answer
         that. Raises Retryable, Corrupt (local bytes are damaged), Fenced, OSError."""
         partition = self._partition
-        await self.collect_garbage()
         key = SegmentKey(
             partition.topic_id, partition.partition, wanted.start_offset, partition.epoch, partition.world.rng.uuid()
         )
@@ -193,6 +192,7 @@ class Copier:
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
         partition.note_verified(entry)
+        partition.blocks.pop(Block.DAMAGED, None)
         self._counters.verified_segments += 1
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:
@@ -214,6 +214,11 @@ class Copier:
         if len(self._garbage) < GARBAGE_MAX:
             self._garbage.append(key)
 
+    @property
+    def has_garbage(self) -> bool:
+        """Whether failed attempts' objects wait for their deletion."""
+        return bool(self._garbage)
+
     async def collect_garbage(self) -> None:
         """Delete what failed attempts left, where no commit of ours can still name it. Raises Retryable, Fenced."""
         partition = self._partition
@@ -221,7 +226,10 @@ class Copier:
             key = self._garbage[-1]
             if await partition.manifests.may_delete(key):
                 await partition.store.delete([str(key)])
-            # Named after all, or still open: the manifest or, after the next claim, gc decides.
+            else:
+                named = await partition.manifests.find(key.base_offset)
+                if named is None or named.uuid != key.uuid:
+                    return  # an attempt that names it may still land: ask again later
             self._garbage.pop()
 
 

@@ -16,10 +16,11 @@ from crc32c import crc32c
 
 from coldstore.manifest import SnapshotPointer
 from coldstore.manifest_store import ManifestStore
-from coldstore.object_store import StoreUnavailable, Upload
+from coldstore.object_store import ObjectMissing, StoreUnavailable, Upload
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
+from tiering.collector import Collector
 from tiering.copier import Copier, CopyCounters
 from tiering.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms
 from tiering.expirer import Checkpoint, ExpireCounters, Expirer
@@ -48,12 +49,17 @@ class ColdReader(Protocol):
 
 
 class Queues:
-    """The broker's three kinds of background work, each with its own places: reservations never wait for uploads."""
+    """The broker's kinds of background work, each with its own places: reservations never wait for uploads."""
 
-    def __init__(self, commits: WorkQueue, copies: WorkQueue, expiry: WorkQueue) -> None:
+    def __init__(self, commits: WorkQueue, copies: WorkQueue, expiry: WorkQueue, gc: WorkQueue) -> None:
         self.commits = commits
         self.copies = copies
         self.expiry = expiry
+        self.gc = gc
+
+    @property
+    def all(self) -> tuple[WorkQueue, ...]:
+        return (self.commits, self.copies, self.expiry, self.gc)
 
 
 class PartitionTier:
@@ -64,6 +70,7 @@ class PartitionTier:
         partition: TieredPartition,
         cold: ColdReader,
         queues: Queues,
+        collector: Collector,
         copy_counters: CopyCounters,
         expire_counters: ExpireCounters,
         checkpoint: Checkpoint,
@@ -71,11 +78,13 @@ class PartitionTier:
         self._partition = partition
         self._cold = cold
         self._queues = queues
+        self._collector = collector
         self._copier = Copier(partition, copy_counters)
         self.expirer = Expirer(partition, self._copier, expire_counters, checkpoint)
         self._upkeep: Job = queues.commits.add(f"upkeep {partition.name}", self._keep_up)
         self._copying: Job = queues.copies.add(f"copy {partition.name}", self._copy_next)
         self._expiring: Job = queues.expiry.add(f"expire {partition.name}", self.expirer.run)
+        self._collecting: Job = queues.gc.add(f"gc {partition.name}", self._collect)
         self._progress = asyncio.Event()
         self._broken: Exception | None = None
         partition.on_claimed = self._claimed
@@ -199,6 +208,16 @@ class PartitionTier:
     def _claimed(self) -> None:
         self._queues.copies.wake(self._copying)
         self._queues.expiry.wake_in(self._expiring, min(1.0, self._limits.retention_check_interval_ms / 1000))
+        # What an earlier life left; not all partitions at once, and not before readers of older roots let go.
+        grace_ms = self._limits.gc_grace_ms
+        self._queues.gc.wake_in(self._collecting, grace_ms / 1000 + self._spread(grace_ms))
+
+    async def _collect(self) -> float | None:
+        try:
+            await self._collector.collect(self._partition.topic_id, self._partition.partition)
+        except (Corrupt, ObjectMissing) as unreadable:
+            log.error("gc of %s deleted nothing: %s", self._partition.name, unreadable)
+        return None
 
     async def _keep_up(self) -> float | None:
         """Claim, keep the reservation ahead of the appends, keep the root's copy of the configs."""
@@ -226,6 +245,8 @@ class PartitionTier:
         partition = self._partition
         if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
             return None  # woken by the claim, by a roll, by another config
+        if self._copier.has_garbage:
+            await self._copier.collect_garbage()
         self._seal_when_due()
         local = partition.log
         match self._plan():
@@ -245,8 +266,7 @@ class PartitionTier:
                 return 0.0
             case NoCopy.UNSTABLE:
                 if local.flushed_end_offset < local.active_info().base_offset:
-                    async with asyncio.timeout(self._limits.store_timeout_s):
-                        await partition.flusher.flush()
+                    await self._flush()
                 return UNSTABLE_RETRY_S
             case NoCopy.HOLE:
                 start = local.local_log_start_offset
@@ -256,6 +276,14 @@ class PartitionTier:
             case NoCopy.DONE:
                 pass
         return self._next_look_s()
+
+    async def _flush(self) -> None:
+        partition = self._partition
+        try:
+            async with asyncio.timeout(self._limits.store_timeout_s):
+                await partition.flusher.flush()
+        except TimeoutError as late:
+            raise Retryable(f"{partition.name}: its flush is not done in {self._limits.store_timeout_s} s") from late
 
     def _plan(self) -> CopyRange | NoCopy:
         partition = self._partition
@@ -340,6 +368,7 @@ class PartitionTier:
         self._partition.closed = True
         await self._queues.copies.remove(self._copying)
         await self._queues.expiry.remove(self._expiring)
+        await self._queues.gc.remove(self._collecting)
         await self._queues.commits.remove(self._upkeep)
 
     def status(self) -> TierStatus:

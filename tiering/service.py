@@ -17,6 +17,7 @@ from coldstore.keys import PageKey, RootKey, SegmentKey, SnapshotKey, parse_key,
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.page_reader import PageCache
+from coldstore.root import RootVanished
 from hotstore.data_dir import DataDir
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
@@ -24,6 +25,7 @@ from logformat.errors import Fenced, Retryable, ThermoclineError
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.bootstrap import Bootstrap
+from tiering.collector import Collector
 from tiering.copier import CopyCounters
 from tiering.expirer import ExpireCounters
 from tiering.partition_state import TieredPartition
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 COMMITS_MAX: Final = 16  # short requests on small objects
 EXPIRIES_MAX: Final = 4
+GC_MAX: Final = 1
 SEALS_MAX: Final = 64  # partitions that wait in `seal_all` at once; copies_max bounds the work
 WATCH_S: Final = 0.25  # a burst of 2 million records a second uses half of the smallest reservation meanwhile
 PRESSURE_EVERY: Final = 20  # watches: 5 s
@@ -83,10 +86,13 @@ class TierService:
             WorkQueue(COMMITS_MAX, backoff, world.rng, tasks),
             WorkQueue(limits.copy_partitions_max, backoff, world.rng, tasks),
             WorkQueue(EXPIRIES_MAX, backoff, world.rng, tasks),
+            WorkQueue(GC_MAX, backoff, world.rng, tasks),
         )
+        self._collector = Collector(store, world, limits.upload_timeout_s)
         self._open: dict[tuple[UUID, int], Opened] = {}
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
         self._checkpoints = asyncio.Lock()
+        self._store_away = False
         self._started_s = world.clock.monotonic_s()
         self.copy_counters = CopyCounters()
         self.expire_counters = ExpireCounters()
@@ -99,7 +105,7 @@ class TierService:
         """Stop all background work; partitions that are still open are closed without giving anything back."""
         for opened in tuple(self._open.values()):
             await opened.tier.close()
-        for queue in (self._queues.commits, self._queues.copies, self._queues.expiry):
+        for queue in self._queues.all:
             queue.close()
         self._open.clear()
 
@@ -115,7 +121,13 @@ class TierService:
             known = self._open.get(key)
             if known is not None:
                 return known
-            opened = await self._open_new(opening)
+            try:
+                opened = await self._open_new(opening)
+            except RootVanished:
+                raise  # the topic was deleted meanwhile
+            except Fenced as fenced:
+                self._on_fenced(str(fenced))
+                raise
             self._open[key] = opened
             opened.tier.start()
             return opened
@@ -153,7 +165,13 @@ class TierService:
         if local.reserved_end <= local.log_end_offset:
             await self._reserve_first(partition)
         tier = PartitionTier(
-            partition, self._cold, self._queues, self.copy_counters, self.expire_counters, self._checkpoint
+            partition,
+            self._cold,
+            self._queues,
+            self._collector,
+            self.copy_counters,
+            self.expire_counters,
+            self._checkpoint,
         )
         return Opened(local, flusher, tier)
 
@@ -170,13 +188,15 @@ class TierService:
         partition = tier.partition_state
         self._open.pop((partition.topic_id, partition.partition), None)
         self._opening.pop((partition.topic_id, partition.partition), None)
-        if give_back and not partition.fenced:
+        if give_back and not partition.fenced and not self._store_away:
             try:
                 async with asyncio.timeout(GIVE_BACK_S):
                     await partition.give_back()
             except (Retryable, Fenced, TimeoutError) as kept:
                 # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.
                 log.warning("%s keeps its reservation: %s", partition.name, kept)
+                # Thousands of partitions must not wait in turn for a bucket that does not answer.
+                self._store_away = not isinstance(kept, Fenced)
 
     async def seal_all(self, topics: Collection[str] | None) -> None:
         """`tier seal`: return when all that was appended before is in the bucket. None: every topic."""
@@ -187,9 +207,16 @@ class TierService:
                 await tier.seal_and_copy()
 
         wanted = [opened.tier for opened in self._open.values() if topics is None or opened.log.topic in topics]
-        async with asyncio.TaskGroup() as group:
-            for tier in wanted:
-                group.create_task(seal(tier))
+        sealing = [self._tasks.spawn("seal", seal(tier)) for tier in wanted]
+        try:
+            # One that cannot be sealed does not keep the others from it.
+            outcomes = await asyncio.gather(*sealing, return_exceptions=True)
+        finally:
+            for task in sealing:
+                task.cancel()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def purge_topic(self, topic_id: UUID, partitions: int) -> None:
         """Delete the objects of a deleted topic, each partition's root last. Raises Retryable while some are left."""
@@ -261,6 +288,8 @@ class TierService:
             "deleted_objects": expiry.deleted_objects,
             "deleted_cold_bytes": expiry.deleted_cold_bytes,
             "deleted_local_bytes": expiry.deleted_local_bytes,
+            "gc_objects": self._collector.counters.gc_objects,
+            "gc_bytes": self._collector.counters.gc_bytes,
             "commit_failures": self._queues.commits.failures,
         }
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 from uuid import UUID
 
+from coldstore.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key
 from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
@@ -20,7 +21,7 @@ from hotstore.data_dir import DataDir
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from logformat.record_batch import walk
-from logformat.records import Record, encode_batch
+from logformat.records import Record, encode_batch, iter_records
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from seams.workers import Lane
@@ -160,12 +161,18 @@ class Life:
         return life
 
     async def open(
-        self, *, new: bool = False, partition: int = 0, log: LogConfig = LOG, tier: TierConfig = TIER
+        self,
+        *,
+        new: bool = False,
+        partition: int = 0,
+        log: LogConfig = LOG,
+        tier: TierConfig = TIER,
+        topic_id: UUID = TOPIC_ID,
     ) -> Opened:
         opened = await self.service.open_partition(
             Opening(
                 topic=TOPIC,
-                topic_id=TOPIC_ID,
+                topic_id=topic_id,
                 partition=partition,
                 leader_epoch=self.epoch,
                 log_config=replace(log, tiered=tier.enabled),
@@ -180,14 +187,28 @@ class Life:
         self.opened[partition] = opened
         return opened
 
-    def append(self, count: int = 1, *, size: int = 100, partition: int = 0, timestamp: int | None = None) -> int:
-        """One batch of `count` records; its first offset. Tells the tier about a roll, as the broker does."""
+    def append(
+        self,
+        count: int = 1,
+        *,
+        size: int = 100,
+        partition: int = 0,
+        timestamp: int | None = None,
+        sequence: int = -1,
+    ) -> int:
+        """One batch of `count` records (of producer 7 with a `sequence`); its first offset. Values name epoch and
+        offset. Tells the tier about a roll, as the broker does."""
         opened = self.opened[partition]
         now_ms = self.world.clock.wall_ms()
         stamp = now_ms if timestamp is None else timestamp
         base = opened.log.log_end_offset
-        records = [Record(i, stamp, None, b"%08d" % (base + i) + b"x" * size) for i in range(count)]
-        data = bytearray(encode_batch(records))
+        records = [
+            Record(i, stamp, None, b"%d/%08d" % (self.house.lives, base + i) + b"x" * size) for i in range(count)
+        ]
+        producer_id, producer_epoch = (7, 0) if sequence >= 0 else (-1, -1)
+        data = bytearray(
+            encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
+        )
         appended = opened.log.append(memoryview(data), [h for _, h in walk(data)], self.epoch, now_ms)
         opened.flusher.request()
         if appended.base_offset == opened.log.active_info().base_offset:
@@ -233,6 +254,46 @@ class Life:
         for opened in self.opened.values():
             await opened.flusher.close()
         self.data_dir.close()
+
+
+def records_in(data: bytes) -> dict[int, bytes]:
+    """Offset → value of every data record in a run of whole batches."""
+    found: dict[int, bytes] = {}
+    for position, header in walk(data):
+        if not header.is_control:
+            for record in iter_records(data[position : position + header.size]):
+                assert record.value is not None
+                found[record.offset] = record.value
+    return found
+
+
+async def read_everything(house: House, opened: Opened, partition: int = 0) -> dict[int, bytes]:
+    """What readers can get: every record from the log start on, cold below the local start, checked to have no hole.
+
+    Cold bytes come from the bucket's objects, the way any reader finds them: root, pages, segments.
+    """
+    log, tier = opened.log, opened.tier
+    start = max(log.log_start_offset, tier.log_start_offset)
+    local = log.local_log_start_offset
+    data = b""
+    if start < local:
+        view = await BucketInspector(house.memory, house.rng, FastClock(), LoopWorkers()).view(TOPIC_ID, partition)
+        assert view is not None
+        for segment in view.live:
+            if segment.end_offset > start and segment.base_offset < local:
+                data += house.memory.objects[str(view.key(segment))].data[: segment.log_bytes]
+    data += local_bytes(log, max(start, local), log.log_end_offset)
+    expected = None
+    for _, header in walk(data):
+        if header.next_offset <= start or (expected is not None and header.next_offset <= expected):
+            continue  # a straddling batch, or one that both tiers hold
+        if expected is not None:
+            assert header.base_offset == expected, (header.base_offset, expected)
+        else:
+            assert header.base_offset <= start
+        expected = header.next_offset
+    assert expected == log.log_end_offset or (expected is None and start == log.log_end_offset)
+    return {offset: value for offset, value in records_in(data).items() if offset >= start}
 
 
 async def settle(condition: Callable[[], bool], *, within_s: float = 60.0) -> None:

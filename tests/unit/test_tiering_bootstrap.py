@@ -1,0 +1,515 @@
+"""Opening a partition: new, whole, or with its tail lost; what is promised to offsets through all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coldstore.keys import manifest_key
+from coldstore.stores.faulty import FaultyStore
+from hotstore.errors import ReservationExhausted
+from logformat.errors import Corrupt, Retryable
+from logformat.gap import gap_range
+from seams.rng import SeededRng
+from tests.support.fast_loop import run_fast
+from tests.support.tier_kit import (
+    BLOCK,
+    DATA,
+    LOG,
+    TIER,
+    TOPIC_ID,
+    House,
+    local_bytes,
+    read_everything,
+    records_in,
+    settle,
+)
+from tiering.bootstrap import Found, Way, way_of
+from tiering.reservation import LocalReservation, read_reservation
+
+UNTIERED = replace(TIER, enabled=False)
+OS_LOG = replace(LOG, flush_sync=False)
+
+
+def test_way_of_a_new_topic_is_to_create() -> None:
+    """Whatever an interrupted creation left, a new topic's root comes first."""
+    reservation = LocalReservation(TOPIC_ID, 0, 10, True, "a")
+    assert way_of(Found(False, None), new=True, boot_id="a", clean=True) is Way.CREATE
+    assert way_of(Found(True, reservation), new=True, boot_id="a", clean=False) is Way.CREATE
+
+
+@pytest.mark.parametrize(
+    ("flush_sync", "same_boot", "clean", "way"),
+    [
+        (True, True, False, Way.SERVE),
+        (True, False, False, Way.SERVE),  # flushed before it was visible: a power cut took nothing anyone saw
+        (False, True, False, Way.SERVE),  # the page cache survived the kill
+        (False, False, False, Way.CLAIM),  # C30: the page cache is gone
+        (False, False, True, Way.SERVE),
+    ],
+)
+def test_way_of_a_log_depends_on_whether_its_tail_can_be_lost(
+    flush_sync: bool, same_boot: bool, clean: bool, way: Way
+) -> None:
+    """Only a log that is sure to hold all that was visible serves before the bucket answered."""
+    reservation = LocalReservation(TOPIC_ID, 0, 10, flush_sync, "a")
+    found = Found(True, reservation)
+    assert way_of(found, new=False, boot_id="a" if same_boot else "b", clean=clean) is way
+    assert way_of(Found(True, None), new=False, boot_id="a", clean=True) is Way.CLAIM
+    assert way_of(Found(False, None), new=False, boot_id="a", clean=True) is Way.CLAIM
+
+
+def test_a_new_partition_has_root_and_reservation_before_it_is_served() -> None:
+    """Root, first reservation and its local copy exist when opening returns; appends stay below the reserved end."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        manifest = await house.manifest()
+        assert manifest.reserved_end_offset == BLOCK == opened.log.reserved_end
+        copy = read_reservation(house.disk, opened.log.path, TOPIC_ID, 0)
+        assert copy is not None and copy.reserved_end == BLOCK
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_a_new_partition_is_not_served_without_the_bucket() -> None:
+    """No root, no topic: creating waits for the store."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        store.down = True
+        life = await house.start(store=store)
+        with pytest.raises(Retryable):
+            await life.open(new=True)
+        store.down = False
+        opened = await life.open(new=True)
+        assert opened.log.reserved_end == BLOCK
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_opening_twice_gives_the_same_partition() -> None:
+    """The host tries a topic's opening again when one of its partitions failed: the others are open already."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        first = await life.open(new=True)
+        assert (await life.open(new=True)) is first
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_design_c01_a_zombie_is_fenced_by_a_claim_alone() -> None:
+    """C1: the new leader has written nothing but its claim, and the old one can neither copy nor delete any more."""
+
+    async def scenario() -> None:
+        house, other = House(), House()
+        other.memory = other.store = house.memory
+        old = await house.start(epoch=1)
+        zombie = await old.open(new=True)
+        await old.fill(40)
+        await settle(lambda: zombie.tier.remote_end_offset == zombie.log.active_info().base_offset)
+        before = (await house.manifest()).remote_end_offset
+
+        new = await other.start(epoch=2)
+        await new.open()  # its disk is empty: it claims
+        held = await house.manifest()
+        assert held.leader_epoch == 2 and held.remote_end_offset == before
+        with pytest.raises(Exception, match="epoch 2") as refused:
+            await zombie.tier.delete_records(before)
+        assert type(refused.value).__name__ == "Fenced"
+        await old.fill(40)
+        await settle(lambda: bool(house.fenced))
+        after = await house.manifest()
+        assert (after.remote_end_offset, after.log_start_offset) == (before, 0)
+        assert zombie.tier.status().blocked_by == "fenced"
+        await old.kill()
+        await new.kill()
+
+    run_fast(scenario())
+
+
+def test_design_c06_offsets_are_never_given_twice_over_a_power_cut() -> None:
+    """C6: only flushed bytes are copied, so that the log never ends below the remote end after a power cut."""
+
+    async def scenario() -> None:
+        for flush_sync in (True, False):
+            house = House(seed=f"c6-{flush_sync}")
+            life = await house.start()
+            opened = await life.open(new=True, log=replace(LOG, flush_sync=flush_sync))
+            for _ in range(60):
+                life.append()  # nobody waits for a flush
+            await settle(lambda opened=opened: opened.tier.remote_end_offset > 0)  # type: ignore[misc]
+            remote_end = opened.tier.remote_end_offset
+            assert remote_end <= opened.log.flushed_end_offset
+            await life.power_cut()
+            life = await house.start()
+            opened = await life.open(log=replace(LOG, flush_sync=flush_sync))
+            assert opened.log.log_end_offset >= (await house.manifest()).remote_end_offset
+            if not flush_sync:
+                assert opened.log.log_end_offset >= 60  # whatever may have been seen is not given again
+            await life.kill()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("tier", [TIER, UNTIERED], ids=["tiered", "not tiered"])
+def test_design_c07_a_lost_disk_gives_no_offset_twice(tier: object) -> None:
+    """C7: the new disk's log goes on above the reserved end; what is in the bucket is read as before."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=tier)  # type: ignore[arg-type]
+        end = await life.fill(60)
+        sealed = opened.log.active_info().base_offset
+        if tier is TIER:
+            await settle(lambda: opened.tier.remote_end_offset == sealed)
+        before = await read_everything(house, opened)
+        await life.lose_disk()
+
+        life = await house.start()
+        opened = await life.open(tier=tier)  # type: ignore[arg-type]
+        assert opened.log.log_end_offset == BLOCK > end
+        assert life.append() == BLOCK
+        after = await read_everything(house, opened)
+        remote_end = sealed if tier is TIER else 0
+        assert {o: v for o, v in after.items() if o < BLOCK} == {o: v for o, v in before.items() if o < remote_end}
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_design_c07_a_resend_is_known_after_a_lost_disk() -> None:
+    """C7, C8: the producers at the cold end come from the last object's footer, its own last batch included."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        offsets = [life.append(sequence=n) for n in range(40)]
+        await opened.tier.seal_and_copy()
+        assert opened.tier.remote_end_offset == 40
+        await life.lose_disk()
+
+        life = await house.start()
+        opened = await life.open()
+        end = opened.log.log_end_offset
+        for n in range(35, 40):
+            life.append(sequence=n)
+        assert opened.log.log_end_offset == end, "the last five batches are resends"
+        producers = opened.log.producers.at(end).state().producers
+        assert [b.first_offset for b in producers[0].batches] == offsets[-5:]
+        assert life.append(sequence=40) == end
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_design_c30_the_hole_of_a_lost_tail_is_closed_before_it_is_served() -> None:
+    """C30: every offset of the hole is in a batch, so that a committed offset there reads on; it is copied as a
+    declared gap that status names."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        end = await life.fill(60)
+        sealed = opened.log.active_info().base_offset
+        await settle(lambda: opened.tier.remote_end_offset == sealed)
+        await life.lose_disk()
+
+        life = await house.start()
+        opened = await life.open()
+        log = opened.log
+        assert (log.local_log_start_offset, log.log_start_offset, log.log_end_offset) == (sealed, 0, BLOCK)
+        assert log.flushed_end_offset == BLOCK, "the gap is durable before the first append"
+        found = log.read(end - 1, 1 << 20, BLOCK, min_one=True)
+        assert found is not None
+        assert gap_range(found.file.read_at(found.position, found.length)) == (sealed, BLOCK)
+        life.append()
+        await opened.tier.seal_and_copy()
+        assert opened.tier.status().gaps == ((sealed, BLOCK),)
+        assert (await house.manifest()).gaps == ((sealed, BLOCK),)
+        records = await read_everything(house, opened)
+        assert sorted(records) == [*range(sealed), BLOCK]
+        await life.stop()
+
+        life = await house.start()  # and nothing is declared a second time
+        opened = await life.open()
+        assert opened.log.log_end_offset == BLOCK + 1
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_design_c30_a_power_cut_in_os_mode_loses_a_tail_that_may_have_been_seen() -> None:
+    """C30: after a machine restart without the clean marker, a log of `os` mode claims first and closes the hole; a
+    second start right after it, which the machine's restart no longer explains, does not skip that."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True, log=OS_LOG)
+        for _ in range(30):
+            life.append()
+        await life.power_cut()
+        store = FaultyStore(house.memory, SeededRng(1))
+        store.down = True
+        life = await house.start(store=store)  # notices the restart, cannot do anything about it, dies
+        with pytest.raises(Retryable):
+            await life.open(log=OS_LOG)
+        await life.kill()
+
+        life = await house.start()
+        opened = await life.open(log=OS_LOG)
+        assert opened.log.log_end_offset == BLOCK
+        assert life.append() == BLOCK
+        await life.kill()  # the page cache survives this one
+
+        life = await house.start()
+        opened = await life.open(log=OS_LOG)
+        assert opened.log.log_end_offset == BLOCK + 1
+        await life.kill()
+
+    run_fast(scenario())
+
+
+async def cut_power_after(house: House, effects: int, work: Coroutine[Any, Any, Any]) -> bool:
+    """Let `work` change the disk so often, then everything stops. Whether it came to its end before."""
+    dark = asyncio.Event()
+
+    def count(kind: str, path: str) -> None:
+        nonlocal effects
+        effects -= 1
+        if effects < 0:
+            dark.set()
+            raise OSError(5, "the power is gone", path)
+
+    house.disk.on_effect = count
+    task = asyncio.get_running_loop().create_task(work)
+    waiting = asyncio.get_running_loop().create_task(dark.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    task.cancel()
+    outcome = await asyncio.gather(task, return_exceptions=True)
+    house.disk.on_effect = None
+    return not dark.is_set() and not isinstance(outcome[0], BaseException)
+
+
+def test_a_crash_in_the_middle_of_closing_the_hole_is_finished_by_the_next_start() -> None:
+    """Power goes at every effect of opening on a new disk; the next opening ends the same way."""
+
+    async def scenario() -> None:
+        done = False
+        at = 0
+        while not done:
+            house = House(seed=at)
+            life = await house.start()
+            opened = await life.open(new=True)
+            await life.fill(30)
+            await settle(lambda opened=opened: opened.tier.remote_end_offset > 0)  # type: ignore[misc]
+            sealed = opened.tier.remote_end_offset
+            await life.lose_disk()
+
+            life = await house.start()
+            done = await cut_power_after(house, at, life.open())
+            await life.power_cut(keep=0.5)
+            life = await house.start()
+            opened = await life.open()
+            reserved = (await house.manifest()).reserved_end_offset
+            assert opened.log.log_end_offset >= BLOCK and reserved > opened.log.log_end_offset
+            assert life.append() >= BLOCK
+            records = await read_everything(house, opened)
+            assert sorted(o for o in records if o < BLOCK) == list(range(sealed))
+            await life.kill()
+            at += 1
+        assert at > 10
+
+    run_fast(scenario())
+
+
+def test_a_clean_stop_with_everything_copied_leaves_no_hole() -> None:
+    """A planned replacement: sealed, stopped, disk gone; the next broker goes on at the very next offset."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        end = await life.fill(33)
+        await life.stop(seal=True)
+        manifest = await house.manifest()
+        assert manifest.remote_end_offset == manifest.reserved_end_offset == end
+        house.lose_disk()
+
+        life = await house.start()
+        opened = await life.open()
+        assert opened.log.log_end_offset == end and opened.log.reserved_end == end + BLOCK
+        assert life.append() == end
+        assert len(await read_everything(house, opened)) == end + 1
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_a_start_without_headroom_reserves_before_its_first_append() -> None:
+    """After a clean stop gave the reservation back, appends wait for a new one; reads do not."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        end = await life.fill(33)
+        await life.stop(seal=True)
+        store = FaultyStore(house.memory, SeededRng(1))
+        store.down = True
+        life = await house.start(store=store)
+        opened = await life.open()
+        assert opened.log.read(0, 1000, end, min_one=True) is not None
+        with pytest.raises(ReservationExhausted):
+            life.append()
+        await settle(lambda: opened.tier.status().blocked_by is not None)
+        store.down = False
+        await settle(lambda: opened.log.reserved_end > end)
+        assert life.append() == end
+        assert opened.tier.status().blocked_by is None
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_design_c09_a_topic_created_again_under_its_name_has_nothing_of_the_old_one() -> None:
+    """C9: the directory of the old topic id is moved aside, objects lie under the id."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        await life.fill(40)
+        await life.kill()
+        again = UUID(int=TOPIC_ID.int + 1)
+        life = await house.start()
+        opened = await life.open(new=True, topic_id=again)
+        assert opened.log.log_end_offset == 0 and opened.tier.remote_end_offset == 0
+        assert life.append() == 0
+        assert len(life.data_dir.deleted_directories()) == 1
+        assert str(again) in manifest_key(again, 0) and manifest_key(again, 0) in house.memory.objects
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_log_behind_the_remote_end_starts_there() -> None:
+    """An old copy of the data directory, its reservation gone: the bucket's end wins."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(5)
+        old = house.disk.kill()
+        await life.fill(60)
+        await opened.tier.seal_and_copy()
+        end = opened.tier.remote_end_offset
+        await life.kill()
+        house.disk = old
+        old.unlink(f"{DATA}/orders-0/thermocline-reservation")
+        life = await house.start()
+        opened = await life.open()
+        assert opened.log.local_log_start_offset == end and opened.log.log_end_offset == BLOCK
+        assert sorted(await read_everything(house, opened)) == list(range(end))
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_an_old_copy_of_the_directory_stops_taking_appends_when_the_bucket_knows_more() -> None:
+    """With its reservation it serves at once, but the claim shows what it is; the next start goes on at the cold end."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(5)
+        old = house.disk.kill()
+        await life.fill(60)
+        await opened.tier.seal_and_copy()
+        end = opened.tier.remote_end_offset
+        await life.kill()
+        house.disk = old
+        life = await house.start()
+        opened = await life.open()
+        await settle(lambda: opened.tier.status().blocked_by == "log behind bucket")
+        with pytest.raises(ReservationExhausted):
+            life.append()
+        await life.kill()
+        life = await house.start()
+        opened = await life.open()
+        assert opened.log.local_log_start_offset == end
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_vanished_root_is_refused_not_replaced() -> None:
+    """A partition with objects but no root is damage: starting it anew would give offsets twice."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(40)
+        await opened.tier.seal_and_copy()
+        await life.lose_disk()
+        del house.memory.objects[manifest_key(TOPIC_ID, 0)]
+        life = await house.start()
+        with pytest.raises(Corrupt, match="is gone"):
+            await life.open()
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_creation_that_was_cut_off_before_its_root_begins_empty() -> None:
+    """The topic is committed, the partition has neither root nor files: nobody can have used it."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=False)
+        assert (opened.log.log_end_offset, opened.log.reserved_end) == (0, BLOCK)
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_records_survive_kill_and_power_cut_in_sync_mode() -> None:
+    """Flushed records are there after every way to die, with no hole declared for them."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        for n in range(6):
+            end = await life.fill(11)
+            before = records_in(local_bytes(opened.log, 0, end))
+            await (life.kill() if n % 2 else life.power_cut(keep=0.5))
+            life = await house.start()
+            opened = await life.open()
+            assert opened.log.log_end_offset == end
+            assert records_in(local_bytes(opened.log, 0, end)) == before
+        await life.stop()
+
+    run_fast(scenario())

@@ -1,0 +1,56 @@
+"""Garbage collection: objects of a partition that nothing names and nothing can name any more.
+
+Owns when a broker looks. Always true: the listing comes before root and pages are read, and only objects whose key's
+epoch is below the root's are deleted (C2), so that it needs no claim and no clock; what is unnamed but of the root's
+own epoch stays, for its writer may yet commit it. Runs once after each claim, when readers of an older root had the
+grace to let go of what it named. Must not know which objects those are (coldstore.audit does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from uuid import UUID
+
+from coldstore.audit import GcPlan
+from coldstore.bucket_inspection import BucketInspector
+from coldstore.object_store import ObjectStore, StoreUnavailable
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class GcCounters:
+    """Totals of a broker, for metrics."""
+
+    gc_runs: int = 0
+    gc_objects: int = 0
+    gc_bytes: int = 0
+
+
+class Collector:
+    """Collects partitions of one bucket, each in at most `deadline_s` seconds."""
+
+    def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
+        self._inspector = BucketInspector(store, world.rng, world.clock, world.workers)
+        self._deadline_s = deadline_s
+        self.counters = GcCounters()
+
+    async def collect(self, topic_id: UUID, partition: int) -> GcPlan:
+        """Delete what may be deleted; what was found. Raises Retryable, Corrupt (then nothing was deleted)."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                plan = await self._inspector.plan_gc(topic_id, partition)
+                if plan.deletable:
+                    await self._inspector.delete(plan)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"gc of {topic_id}/{partition}: not done in {self._deadline_s} s") from late
+        counters = self.counters
+        counters.gc_runs += 1
+        counters.gc_objects += len(plan.deletable)
+        counters.gc_bytes += plan.deletable_bytes
+        if plan.deletable:
+            log.info("gc of %s/%d: %d objects of earlier epochs deleted", topic_id, partition, len(plan.deletable))
+        return plan
