@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import mmap
-import os
 from typing import TYPE_CHECKING
 
 from thermocline.cli.arguments import add_json
@@ -33,6 +31,9 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Dump one file; 1 when a batch in it is damaged."""
+    import mmap
+    import os
+
     from logformat.record_batch import CorruptBatch
     from thermocline.cli.batch_lines import BatchLines
 

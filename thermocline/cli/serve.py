@@ -1,39 +1,14 @@
-"""`thermocline serve`: from flags to a running broker.
-
-Owns the process: flags, the real seams, logging on stderr, signals, the ready line on stdout. Always true: the first
-SIGTERM or SIGINT asks for a clean stop, the second ends the process at once; crash points are armed only in testing.
-Must not know how a broker works: `run_broker` hands everything to `broker.app.run`.
-"""
+"""`thermocline serve`: the flags of a broker. The process itself is in `serve_process`, loaded when it is run."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
-import os
-import signal
-import socket
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from thermocline.cli.outcome import CommandFailed, Exit
-
 if TYPE_CHECKING:
-    from broker.config.broker_config import BrokerConfig
     from thermocline.cli.arguments import Parser, Subparsers
 
-log = logging.getLogger("thermocline.serve")
-
 _LEVELS = ("debug", "info", "warning", "error")
-# Flags that stand for a config (cli contract); the rest of the flags concern this process only.
-_CONFIG_OF_FLAG = {
-    "data_dir": "log.dirs",
-    "bucket": "thermocline.bucket",
-    "listen": "listeners",
-    "advertise": "advertised.listeners",
-    "http": "thermocline.http",
-    "node_id": "node.id",
-}
 
 
 def register(nouns: Subparsers[Parser]) -> None:
@@ -61,108 +36,10 @@ def register(nouns: Subparsers[Parser]) -> None:
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
     add("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
     add("--log-level", choices=_LEVELS, default="info", help="the least that is written (default info)")
-    serve.set_defaults(run=run)
+    serve.set_defaults(run=_run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop."""
-    config = configure(arguments, os.environ)
-    set_up_logging(arguments.log_format, arguments.log_level)
-    if config.ignored:
-        log.info("Kafka configs that have no effect here: %s", ", ".join(config.ignored))
-    if config.bucket_is_default:
-        log.warning("no --bucket given: the cold tier is %s, so both tiers share a disk", config.bucket_url)
-    arm_crash_point(os.environ.get("THERMOCLINE_CRASH_AT"), testing=config.testing)
-    return run_broker(config)
+def _run(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.serve_process import run
 
-
-def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
-    """The configuration from flags, environment and file. ConfigError, or CommandFailed for an unreadable file."""
-    from broker.config.resolve import ConfigError, Launch, nested, resolve
-    from coldstore.url import DirectoryUrl, parse_bucket_url
-
-    flags = {name: value for flag, name in _CONFIG_OF_FLAG.items() if (value := getattr(arguments, flag)) is not None}
-    if arguments.no_http:
-        flags["thermocline.http"] = ""
-    file_text = None
-    if arguments.config is not None:
-        try:
-            with open(arguments.config, encoding="utf-8") as file:
-                file_text = file.read()
-        except (OSError, UnicodeDecodeError) as failed:
-            raise CommandFailed(f"--config {arguments.config}: {failed}", Exit.USAGE) from failed
-    launch = Launch(
-        take_over=arguments.take_over,
-        insecure=arguments.insecure,
-        host_name=socket.gethostname(),
-        working_dir=os.getcwd(),
-    )
-    config = resolve(flags, arguments.set, environment, file_text, launch)
-    bucket = parse_bucket_url(config.bucket_url)
-    if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
-        raise ConfigError(f"bucket {bucket.path} and data directory {config.data_dir} are one place behind a link")
-    return config
-
-
-def arm_crash_point(spec: str | None, *, testing: bool) -> None:
-    """Arm `<point>[:n]`, in testing only."""
-    from seams.crash_points import arm
-
-    if spec is None:
-        return
-    if not testing:
-        log.warning("THERMOCLINE_CRASH_AT is ignored without --set thermocline.testing=true")
-        return
-    try:
-        arm(spec)
-    except ValueError as unknown:
-        raise CommandFailed(f"THERMOCLINE_CRASH_AT={spec}: {unknown}", Exit.USAGE) from unknown
-
-
-def set_up_logging(log_format: str, level: str) -> None:
-    """Lines on stderr, as text or as JSON."""
-    from thermocline.cli.log_lines import JsonLines, TextLines
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-def run_broker(config: BrokerConfig) -> int:
-    """The real world, the signals, and `broker.app.run` in one event loop; its exit code."""
-    from broker.app import run as run_app
-    from seams.clock import SystemClock
-    from seams.disk import PosixDisk
-    from seams.net import TcpNet
-    from seams.rng import SystemRng
-    from seams.workers import ThreadWorkers
-    from seams.world import World
-
-    workers = ThreadWorkers()
-    world = World(PosixDisk(), workers, SystemClock(), SystemRng(), TcpNet())
-
-    async def serve() -> int:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, _stop, stop, number)
-        return await run_app(config, world, stop, announce)
-
-    try:
-        return asyncio.run(serve())
-    finally:
-        workers.close()
-
-
-def announce(line: str) -> None:
-    """The ready line, at once: whoever started this process waits for it."""
-    print(line, flush=True)
-
-
-def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
-    if stop.is_set():
-        # No cleaning up: the log recovers from this as from kill -9, and the operator asked twice.
-        log.warning("second %s: stopping at once", number.name)
-        logging.shutdown()
-        os._exit(Exit.FAILED)
-    log.info("%s: stopping", number.name)
-    stop.set()
+    return run(arguments)
