@@ -254,7 +254,7 @@ class Broker:
         self._rooms.server = server = Server(
             self._world.net, dispatcher, _net_limits(config), self._report, name=config.listener_name
         )
-        dispatcher.context = context  # the port is not known yet; the first connection comes after this turn
+        dispatcher.serve(context)  # a client may come before the next line knows the port it came to
         await server.start(config.listen_host, config.listen_port)
         host, port = server.address
         advertised = (config.advertised_host or host, config.advertised_port or port)
@@ -264,7 +264,7 @@ class Broker:
             self._rooms.http = HttpServer(self._views(context))
             await self._rooms.http.start(config.http_host, config.http_port)
             live["thermocline.http"] = "{}:{}".format(*self._rooms.http.address)
-        dispatcher.context = replace(context, advertised=advertised, live_configs=live)
+        dispatcher.serve(replace(context, advertised=advertised, live_configs=live))
         self.health.ready()
 
     def _views(self, context: Context) -> Views:

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from broker.context import Call, Context
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import cluster, configs, fetch, groups, offsets, produce, topics
+from broker.handlers.produce_express import Express
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire.apis import ApiKey, is_served, response_header_version
 from broker.wire.codec import decode_request, encode_response
@@ -29,7 +30,6 @@ from seams.tasks import Tasks
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
 Handler = Callable[[Context, Any, Call], Awaitable[Message]]
-
 
 
 def _client(call: Call) -> groups.ClientInfo:
@@ -82,14 +82,24 @@ _FETCH: Final = int(ApiKey.FETCH)
 class BrokerDispatcher:
     """`broker.net.dispatch.Dispatcher` over the handlers."""
 
-    context: Context  # set before the first connection is accepted; the advertised port is known only after binding
+    context: Context
+    express: Express
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
 
+    def serve(self, context: Context) -> None:
+        """Answer for this broker from now on; called before the first frame (ports are known only after binding)."""
+        self.context = context
+        self.express = Express(context)
+
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """Answer one request; see the door's docstring."""
         context = self.context
+        if peer.produce_prefix_end:
+            answer = self.express.answer(peer, frame)
+            if answer is not False:
+                return cast(Answer, answer)
         try:
             header, body_at = parse_request_header(frame)
             if not is_served(header.api_key, header.api_version):
@@ -103,7 +113,9 @@ class BrokerDispatcher:
         if not context.gate.is_open():
             return self._later(self._after_gate(header, call, request))
         if header.api_key == _PRODUCE:
-            return self._produce(header, call, cast(ProduceRequest, request))
+            produced = self._produce(header, call, cast(ProduceRequest, request))
+            self.express.learn(peer, frame, call, cast(ProduceRequest, request))
+            return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
         return self._later(self._handle(header, call, request))
@@ -117,7 +129,7 @@ class BrokerDispatcher:
             self._check_unacknowledged(response)
             return None
         if pending:
-            return produce.later(request, response, pending, partial(self._complete, header))
+            return produce.later(response, pending, partial(self._complete, header))
         return self._frame(header, response)
 
     async def _produce_after(

@@ -73,7 +73,7 @@ def attempt(context: Context, request: FetchRequest) -> FetchAttempt:
             except (ThermoclineError, OSError) as refused:
                 answer.error_code = code_of(refused)
                 result.failed = True
-                context.metrics.fetch_failed(topic.topic)
+                context.metrics.failed_fetch_requests += 1
             answers.append(answer)
         result.response.responses.append(FetchResponseTopic(topic=topic.topic, partitions=answers))
     return result

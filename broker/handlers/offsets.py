@@ -106,7 +106,9 @@ def _epoch_at(partition: Partition, offset: int) -> int:
     return -1 if epoch is None else epoch
 
 
-async def _by_time(context: Context, partition: Partition, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
+async def _by_time(
+    context: Context, partition: Partition, timestamp: int, answer: ListOffsetsResponsePartition
+) -> None:
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
     found = None
     if partition.log.local_log_start_offset > partition.log_start_offset:

@@ -4,14 +4,15 @@ Always true: nothing is written before the batch passed every check of its heade
 demands (design 7); batches of one connection are appended in the order they came, because the append happens while the
 request is dispatched and only the waiting overlaps. Must not parse records, except with `thermocline.validate.records`.
 
-Hot path: one dictionary look-up, one header check with CRC, one write a batch; the answer is built when it is due.
+Hot path: `append_one` serves this general way and the express way (produce_express) alike: one dictionary look-up, one
+header check with CRC, one write a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
@@ -25,15 +26,16 @@ from broker.wire.messages import (
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
+from hotstore.partition_log import Appended
 from logformat.errors import ThermoclineError
-from logformat.record_batch import NO_TIMESTAMP, BatchHeader, Codec, check_batch
-from logformat.records import validate_records
+from logformat.record_batch import CODEC_MASK, NO_TIMESTAMP, Codec, check_batch, read_header, stamp_max_timestamp
+from logformat.records import max_timestamp, validate_records
 
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
 
-_ACKS = (-1, 0, 1)
-_ZSTD_SINCE = 7  # KIP-110: older clients cannot read it back
-_TIMEOUT_MAX_S = 120.0  # what a client may make a request wait for its ack
+ACKS: Final = (-1, 0, 1)
+_ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
+_TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 
 
 class Pending(NamedTuple):
@@ -43,72 +45,10 @@ class Pending(NamedTuple):
     committed: asyncio.Future[None]
 
 
-def append_all(context: Context, call: Call, request: ProduceRequest) -> tuple[ProduceResponse, list[Pending]]:
-    """Append every batch of the request now; what has to wait for its commit is listed beside the response."""
-    response = ProduceResponse()
-    pending: list[Pending] = []
-    if request.acks not in _ACKS:
-        failure = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; known are -1 (all), 0 and 1")
-    elif request.transactional_id is not None:
-        failure = ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not served; produce without transactional.id")
-    else:
-        failure = None
-    now_ms = context.world.clock.wall_ms()
-    for topic in request.topic_data:
-        answers = []
-        for data in topic.partition_data:
-            answer = ProduceResponsePartition(index=data.index, base_offset=-1)
-            try:
-                if failure is not None:
-                    raise failure
-                _append(context, call, request.acks, topic.name, data, answer, pending, now_ms)
-            except (ThermoclineError, OSError) as refused:
-                answer.error_code = code_of(refused)
-                answer.error_message = str(refused)
-                context.metrics.produce_failed(topic.name)
-            answers.append(answer)
-        response.responses.append(ProduceResponseTopic(name=topic.name, partition_responses=answers))
-    return response, pending
-
-
-def _append(
-    context: Context,
-    call: Call,
-    acks: int,
-    topic: str,
-    data: ProduceRequestPartition,
-    answer: ProduceResponsePartition,
-    pending: list[Pending],
-    now_ms: int,
-) -> None:
-    partition = context.registry.partitions.get((topic, data.index))
-    if partition is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker does not lead {topic}-{data.index}")
-    batch = data.records
-    header = _checked(partition, call, batch, now_ms)
-    assert batch is not None
-    if acks == -1 and partition.config.min_insync_replicas > 1:
-        raise ApiError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{topic} asks for min.insync.replicas={partition.config.min_insync_replicas}, 1 replica is in sync",
-        )
-    if context.config.validate_records:
-        validate_records(batch)
-    appended = partition.append(batch, header, now_ms)
-    answer.base_offset = appended.base_offset
-    answer.log_append_time_ms = appended.log_append_time_ms
-    answer.log_start_offset = partition.log_start_offset
-    context.metrics.produced(len(batch), header.record_count)
-    context.throttle.appended(partition)
-    if acks == -1:
-        committed = partition.visible(appended.last_offset + 1)
-        if committed is not None:
-            pending.append(Pending(answer, committed))
-
-
-def _checked(partition: Partition, call: Call, batch: memoryview | None, now_ms: int) -> BatchHeader:
-    if batch is None or not len(batch):
-        raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must carry one record batch a partition")
+def append_one(
+    context: Context, partition: Partition, version: int, acks: int, batch: memoryview, now_ms: int
+) -> Appended:
+    """Check and append what one produce request carries for one partition. Raises ThermoclineError: nothing written."""
     config = partition.config
     header = check_batch(
         batch,
@@ -120,9 +60,88 @@ def _checked(partition: Partition, call: Call, batch: memoryview | None, now_ms:
     )
     if header.size != len(batch):
         raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in one produce request")
-    if call.version < _ZSTD_SINCE and header.codec is Codec.ZSTD:
+    if version < _ZSTD_SINCE and header.attributes & CODEC_MASK == Codec.ZSTD:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
-    return header
+    if acks == -1 and config.min_insync_replicas > 1:
+        raise ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
+        )
+    if header.max_timestamp < header.base_timestamp:
+        # Old Sarama and KafkaJS leave the maximum out; indexes and retention rest on it, so it is read from the records.
+        stamp_max_timestamp(batch, 0, max_timestamp(batch))
+        header = read_header(batch)
+    if context.config.validate_records:
+        validate_records(batch)
+    appended = partition.append(batch, header, now_ms)
+    metrics = context.metrics
+    metrics.produce_bytes_in += header.size
+    metrics.messages_in += header.record_count
+    context.throttle.appended(partition)
+    return appended
+
+
+def append_all(context: Context, call: Call, request: ProduceRequest) -> tuple[ProduceResponse, list[Pending]]:
+    """Append every batch of the request now; what has to wait for its commit is listed beside the response."""
+    refusal = None
+    if request.acks not in ACKS:
+        refusal = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; known are -1 (all), 0 and 1")
+    elif request.transactional_id is not None:
+        refusal = ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not served; produce without transactional.id")
+    response = ProduceResponse()
+    pending: list[Pending] = []
+    now_ms = context.world.clock.wall_ms()
+    for topic in request.topic_data:
+        answers = []
+        for data in topic.partition_data:
+            answer = ProduceResponsePartition(index=data.index, base_offset=-1)
+            try:
+                if refusal is not None:
+                    raise refusal
+                _append(context, call, request, topic.name, data, answer, pending, now_ms)
+            except (ThermoclineError, OSError) as refused:
+                _refuse(answer, refused)
+                context.metrics.failed_produce_requests += 1
+            answers.append(answer)
+        response.responses.append(ProduceResponseTopic(name=topic.name, partition_responses=answers))
+    return response, pending
+
+
+def _append(
+    context: Context,
+    call: Call,
+    request: ProduceRequest,
+    topic: str,
+    data: ProduceRequestPartition,
+    answer: ProduceResponsePartition,
+    pending: list[Pending],
+    now_ms: int,
+) -> None:
+    partition = context.registry.partitions.get((topic, data.index))
+    if partition is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker does not lead {topic}-{data.index}")
+    if data.records is None or not len(data.records):
+        raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must carry one record batch a partition")
+    appended = append_one(context, partition, call.version, request.acks, data.records, now_ms)
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time_ms
+    answer.log_start_offset = partition.log_start_offset
+    if request.acks == -1:
+        committed = partition.visible(appended.last_offset + 1, ack_deadline_s(request.timeout_ms))
+        if committed is not None:
+            pending.append(Pending(answer, committed))
+
+
+def ack_deadline_s(timeout_ms: int) -> float:
+    """The loop's time at which a request with this timeout is answered whatever happened."""
+    return asyncio.get_running_loop().time() + min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
+
+
+def _refuse(answer: ProduceResponsePartition, refused: BaseException) -> None:
+    assert isinstance(refused, Exception)
+    answer.error_code = code_of(refused)
+    answer.error_message = str(refused)
+    answer.base_offset = answer.log_append_time_ms = -1
 
 
 def unsupported_version(request: ProduceRequest) -> ProduceResponse:
@@ -141,41 +160,21 @@ def unsupported_version(request: ProduceRequest) -> ProduceResponse:
     )
 
 
-def later(request: ProduceRequest, response: ProduceResponse, pending: list[Pending], finish: Finish) -> Later:
-    """The answer that leaves when every pending batch is committed, or the request's timeout ran out."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[list[Part] | None] = loop.create_future()
-    waiting = [len(pending)]
+def later(response: ProduceResponse, pending: list[Pending], finish: Finish) -> Later:
+    """The answer that leaves when every pending batch is committed, failed, or past the request's timeout."""
+    done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
+    waiting = len(pending)
 
     def settled(_: asyncio.Future[None]) -> None:
-        waiting[0] -= 1
-        if waiting[0] == 0:
-            timer.cancel()
-            answer()
+        nonlocal waiting
+        waiting -= 1
+        if waiting == 0:
+            for item in pending:
+                failure = item.committed.exception()
+                if failure is not None:
+                    _refuse(item.answer, failure)
+            finish(done, response)
 
-    def answer() -> None:
-        if done.done():
-            return
-        for item in pending:
-            _settle(item)
-        finish(done, response)
-
-    timeout_s = min(max(request.timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
-    timer = loop.call_later(timeout_s, answer)
     for item in pending:
         item.committed.add_done_callback(settled)
     return Later(done, blocks=False)
-
-
-def _settle(item: Pending) -> None:
-    if not item.committed.done():
-        item.answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-        item.answer.error_message = "appended, but not committed within the request's timeout; it may still be"
-        item.answer.base_offset = -1
-        return
-    failure = item.committed.exception()
-    if failure is not None:
-        assert isinstance(failure, Exception)
-        item.answer.error_code = code_of(failure)
-        item.answer.error_message = str(failure)
-        item.answer.base_offset = -1

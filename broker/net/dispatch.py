@@ -83,6 +83,8 @@ class Peer:
     software_version: str = ""
     principal: str = "ANONYMOUS"
     closed: bool = False
+    produce_prefix_end: int = 0
+    """For broker.handlers.produce_express: where the fixed part of its last produce request ended."""
 
 
 class Dispatcher(Protocol):

@@ -32,14 +32,3 @@ class BrokerMetrics:
         self.failed_fetch_requests = 0
         self.malformed = 0
         self.unexpected_errors = 0
-
-    def produced(self, size: int, records: int) -> None:
-        """A batch of `size` bytes was taken in."""
-        self.produce_bytes_in += size
-        self.messages_in += records
-
-    def produce_failed(self, topic: str) -> None:
-        self.failed_produce_requests += 1
-
-    def fetch_failed(self, topic: str) -> None:
-        self.failed_fetch_requests += 1

@@ -188,12 +188,14 @@ class Host:
             await self.checkpoint()
 
     async def keep_ticking(self) -> None:
-        """Until cancelled: once a second, the logs that were written to lately look at flush.ms."""
+        """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""
         while True:
             await asyncio.sleep(_TICK_S)
             now_ms = self._world.clock.wall_ms()
+            now_s = asyncio.get_running_loop().time()
             for partition in tuple(self._registry.touched):
                 partition.flusher.tick(now_ms)
+                partition.expire_acks(now_s)
                 if partition.log.dirty_bytes == 0:
                     self._registry.touched.discard(partition)
 

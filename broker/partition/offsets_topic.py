@@ -73,10 +73,13 @@ class OffsetsTopic:
         buffer = memoryview(bytearray(batch))
         header = check_batch(buffer, 0, len(buffer))
         appended = target.append(buffer, header, self._clock.wall_ms())
-        committed = target.visible(appended.last_offset + 1)
+        deadline_s = asyncio.get_running_loop().time() + _APPEND_TIMEOUT_S
+        committed = target.visible(appended.last_offset + 1, deadline_s)
         if committed is not None:
-            async with asyncio.timeout(_APPEND_TIMEOUT_S):
+            try:
                 await committed
+            except TimeoutError as late:
+                raise Retryable(f"{TOPIC}-{partition}: {late}") from late
         return appended.last_offset
 
     async def replay(self, partition: int) -> AsyncIterator[bytes]:

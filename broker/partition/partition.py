@@ -32,6 +32,7 @@ class Partition:
     __slots__ = (
         "_acks",
         "_prepared",
+        "_reserve_at",
         "_touched",
         "_watchers",
         "config",
@@ -67,10 +68,11 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.config = config
         self.high_watermark = log.stable_end_offset
-        self._acks: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._acks: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._watchers: set[Watcher] = set()
         self._prepared: set[int] = set()
         self._touched = touched
+        self._reserve_at = 0
         flusher.on_flushed = self.advance
         flusher.on_failed = self.fail_waiters
         tier.visible_end = lambda: self.high_watermark
@@ -98,27 +100,39 @@ class Partition:
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one checked batch; it is stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
-        appended = self.log.append(batch, (header,), self.leader_epoch, now_ms)
+        log = self.log
+        appended = log.append(batch, (header,), self.leader_epoch, now_ms)
         if not appended.duplicate:
             self._touched.add(self)
             self.flusher.request()
-            self.advance(self.log.stable_end_offset)  # moves at once where the page cache counts (`os`)
-            if appended.last_offset >= self.tier.reserve_at:
-                self.tier.reserve_soon()
-            if appended.base_offset == self.log.active_segment.base_offset:
+            if not log.config.waits_for_flush:
+                self.advance(appended.last_offset + 1)  # the page cache counts (`os`)
+            if appended.last_offset >= self._reserve_at:
+                self._reserve_at = self.tier.reserve_at
+                if appended.last_offset >= self._reserve_at:
+                    self.tier.reserve_soon()
+            if appended.base_offset == log.active_segment.base_offset:
                 self.tier.rolled()  # this batch opened a new segment: the one before it is sealed
         return appended
 
-    def visible(self, end_offset: int) -> asyncio.Future[None] | None:
+    def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
         """None when everything below `end_offset` is committed, else a future that is done once it is.
 
-        It fails with StorageFailed when the log goes offline first: those records were never acknowledged.
+        It fails with StorageFailed when the log goes offline first (those records were never acknowledged), with
+        TimeoutError soon after the loop's time `deadline_s`: `expire_acks` looks once a second, so that an ack costs no
+        timer of its own.
         """
         if self.high_watermark >= end_offset:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._acks.append((end_offset, future))
+        self._acks.append((end_offset, deadline_s, future))
         return future
+
+    def expire_acks(self, now_s: float) -> None:
+        """Whoever waits for an ack past its deadline learns that it may still come true, or not."""
+        for _, deadline_s, future in self._acks:
+            if deadline_s <= now_s and not future.done():
+                future.set_exception(TimeoutError("appended, but not committed within the request's timeout"))
 
     def advance(self, stable_end: int) -> None:
         """Everything below `stable_end` now counts as flushed on every in-sync replica."""
@@ -127,7 +141,7 @@ class Partition:
         self.high_watermark = stable_end
         acks = self._acks
         while acks and acks[0][0] <= stable_end:
-            future = acks.popleft()[1]
+            future = acks.popleft()[2]
             if not future.done():
                 future.set_result(None)
         self.wake()
@@ -147,7 +161,7 @@ class Partition:
     def fail_waiters(self, failure: Exception) -> None:
         """The log is offline or the partition is gone: whoever waits for an ack learns it now."""
         while self._acks:
-            future = self._acks.popleft()[1]
+            future = self._acks.popleft()[2]
             if not future.done():
                 future.set_exception(failure)
         self.wake()

@@ -28,6 +28,8 @@ class Throttle:
         self._dirty_bytes_max = dirty_bytes_max
         self._draining: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.throttled_count = 0
+        self.is_draining = False
+        """Whether any log is over its budget: the hot path's one look."""
 
     def appended(self, partition: Partition) -> None:
         """Called after every append: start a flush when the log outgrew its budget."""
@@ -36,11 +38,16 @@ class Throttle:
             if key not in self._draining:
                 task = self._tasks.spawn("drain", partition.flusher.drain(self._dirty_bytes_max // 2))
                 self._draining[key] = task
-                task.add_done_callback(lambda _: self._draining.pop(key, None))
+                self.is_draining = True
+                task.add_done_callback(lambda _: self._drained(key))
+
+    def _drained(self, key: tuple[str, int]) -> None:
+        self._draining.pop(key, None)
+        self.is_draining = bool(self._draining)
 
     def wait(self, request: ProduceRequest) -> asyncio.Future[None] | None:
         """None when every log the request names has room, else what to wait for first."""
-        if not self._draining:
+        if not self.is_draining:
             return None
         for topic in request.topic_data:
             for data in topic.partition_data:

@@ -1,0 +1,192 @@
+"""The express way for the most common request there is: Produce with one batch for one partition.
+
+Owns a small table from request prefixes to what they said when they were read in full. Producers repeat themselves: the
+bytes from the client id up to the length of the records are the same in request after request, so they are compared,
+not parsed. Always true: a frame takes this way only if every byte before and behind its batch equals a request that the
+general way read, accepted and answered; whatever differs, or is refused, goes the general way, which has written nothing
+yet. Must not know more of the protocol than where a produce request ends.
+
+Hot path: 100-byte records, acks=1: 9 µs a request against 21 µs the general way (one core, bench/codec.py's machine).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from broker.context import Call, Context
+from broker.handlers.produce import ack_deadline_s, append_one
+from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
+from broker.wire.messages import ProduceRequest
+from logformat.errors import ThermoclineError
+
+_FLEXIBLE_SINCE: Final = 9
+_ERRORS_SINCE: Final = 8  # record errors and an error message in the response
+_VERSION_MIN: Final = 5  # below, answers have other fields; no client of today sends them
+_ROUTES_MAX: Final = 10_000
+_PREFIX_AT: Final = 8  # behind API key, version and correlation id
+_TAIL: Final = b"\0\0\0"  # empty tags of partition, topic and request in the flexible version
+
+_INT32: Final = struct.Struct(">i")
+
+
+class Route(NamedTuple):
+    """What a prefix stands for, and the shape of its answer."""
+
+    version: int
+    key: tuple[str, int]
+    acks: int
+    timeout_ms: int
+    answer: struct.Struct
+    before_error: tuple[object, ...]
+    after_start: tuple[object, ...]
+
+
+class Express:
+    """One table for all connections; each peer only remembers how long its last prefix was."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._routes: dict[bytes, Route] = {}
+
+    def learn(self, peer: Peer, frame: memoryview, call: Call, request: ProduceRequest) -> None:
+        """The general way accepted this request: remember what its prefix means."""
+        if call.version < _VERSION_MIN or request.transactional_id is not None or request.acks == 0:
+            return
+        if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
+            return
+        topic = request.topic_data[0]
+        data = topic.partition_data[0]
+        if data.records is None:
+            return
+        prefix_end = _prefix_end(frame, call.version, len(data.records))
+        if prefix_end is None:
+            return
+        if len(self._routes) >= _ROUTES_MAX:
+            self._routes.clear()  # clients with ever new names cost the general way, not memory
+        key = _key(frame, prefix_end)
+        self._routes[key] = _route(call.version, topic.name, data.index, request)
+        peer.produce_prefix_end = prefix_end
+
+    def answer(self, peer: Peer, frame: memoryview) -> Answer | bool:
+        """The answer, or False when the frame has to go the general way."""
+        prefix_end = peer.produce_prefix_end
+        if prefix_end == 0 or prefix_end + 4 >= len(frame):
+            return False
+        route = self._routes.get(_key(frame, prefix_end))
+        if route is None:
+            return False
+        batch = _records(frame, prefix_end, route.version)
+        context = self._context
+        partition = context.registry.partitions.get(route.key)
+        if batch is None or partition is None or context.throttle.is_draining or not context.gate.is_open():
+            return False
+        try:
+            appended = append_one(context, partition, route.version, route.acks, batch, context.world.clock.wall_ms())
+        except (ThermoclineError, OSError):
+            return False  # nothing was written; the general way says why
+        context.metrics.requests[0] += 1
+        (correlation_id,) = _INT32.unpack_from(frame, 4)
+
+        def frame_of() -> list[Part] | None:
+            return [
+                route.answer.pack(
+                    route.answer.size - 4,
+                    correlation_id,
+                    *route.before_error,
+                    0,
+                    appended.base_offset,
+                    appended.log_append_time_ms,
+                    partition.log_start_offset,
+                    *route.after_start,
+                )
+            ]
+
+        if route.acks == -1:
+            committed = partition.visible(appended.last_offset + 1, ack_deadline_s(route.timeout_ms))
+            if committed is not None:
+                return self._later(committed, frame_of)
+        return frame_of()
+
+    def _later(self, committed: asyncio.Future[None], frame_of: Callable[[], list[Part] | None]) -> Later:
+        done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
+
+        def settled(_: asyncio.Future[None]) -> None:
+            # A failed or late ack is as rare as a failing disk: the client asks again, and is told by the general way.
+            failure = committed.exception()
+            if failure is not None or not self._context.gate.is_open():
+                done.set_exception(CloseConnection(f"produce not acknowledged: {failure or 'this process slept'}"))
+            else:
+                done.set_result(frame_of())
+
+        committed.add_done_callback(settled)
+        return Later(done, blocks=False)
+
+
+def _key(frame: memoryview, prefix_end: int) -> bytes:
+    return bytes(frame[:4]) + bytes(frame[_PREFIX_AT:prefix_end])
+
+
+def _prefix_end(frame: memoryview, version: int, size: int) -> int | None:
+    """Where the length of the records stands in a request with one partition, None if it is not where it should be."""
+    if version < _FLEXIBLE_SINCE:
+        at = len(frame) - size - 4
+        return at if at > _PREFIX_AT and _INT32.unpack_from(frame, at)[0] == size else None
+    coded = 1
+    while (size + 1) >> (7 * coded):
+        coded += 1
+    at = len(frame) - len(_TAIL) - size - coded
+    return at if at > _PREFIX_AT and _records(frame, at, version) is not None else None
+
+
+def _records(frame: memoryview, at: int, version: int) -> memoryview | None:
+    """The records whose length stands at `at`, if exactly they and an empty tail fill the frame."""
+    if version < _FLEXIBLE_SINCE:
+        start = at + 4
+        return frame[start:] if _INT32.unpack_from(frame, at)[0] == len(frame) - start else None
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            return None
+    end = at + value - 1
+    if value == 0 or end != len(frame) - len(_TAIL) or bytes(frame[end:]) != _TAIL:
+        return None
+    return frame[at:end]
+
+
+def _route(version: int, topic: str, index: int, request: ProduceRequest) -> Route:
+    """The answer's shape: Kafka's ProduceResponse with one partition and no error."""
+    name = topic.encode()
+    if version < _FLEXIBLE_SINCE:
+        # size, correlation id | 1 topic, name, 1 partition, index | error, base offset, time, start | errors | throttle
+        if version < _ERRORS_SINCE:
+            shape = f">iiih{len(name)}siihqqqi"
+            after: tuple[object, ...] = (0,)
+        else:
+            shape = f">iiih{len(name)}siihqqqihi"
+            after = (0, -1, 0)
+        before: tuple[object, ...] = (1, len(name), name, 1, index)
+    else:
+        length = _uvarint(len(name) + 1)
+        # header tags | compact: 1 topic, name, 1 partition, index | … | no errors, null message, tags ×2 | throttle, tags
+        shape = f">iibb{len(length)}s{len(name)}sbihqqqbbbbib"
+        before = (0, 2, length, name, 2, index)
+        after = (1, 0, 0, 0, 0, 0)
+    return Route(version, (topic, index), request.acks, request.timeout_ms, struct.Struct(shape), before, after)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
