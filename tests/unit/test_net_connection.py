@@ -1,0 +1,650 @@
+"""A connection: frames in order, answers in order, and nothing taken on that cannot be given back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.net.buffers import ALLOWANCE, FrameBudget
+from broker.net.dispatch import Answer, CloseConnection, CloseReason, Later, Part
+from broker.net.limits import NetLimits
+from broker.net.server import Server
+from seams.disk import FileRange
+from tests.support.scripted_net import BytesFile, ScriptedDispatcher, ScriptedNet, ScriptedTransport, frame
+
+MIB = 1 << 20
+AnswerFuture = asyncio.Future[list[Part] | None]
+
+
+class House:
+    """A started server on a scripted network."""
+
+    def __init__(self, limits: NetLimits | None = None, native: bool = True, **options: Any) -> None:
+        self.net = ScriptedNet(native)
+        self.dispatcher = ScriptedDispatcher()
+        self.reports: list[BaseException] = []
+        self.server = Server(
+            self.net,
+            self.dispatcher,
+            limits or NetLimits(),
+            lambda name, failure: self.reports.append(failure),
+            **options,
+        )
+        self.futures: dict[bytes, AnswerFuture] = {}
+
+    def answer_later(self, start: bytes, blocks: bool) -> None:
+        """Requests that begin with `start` are answered by `complete`, under their whole body."""
+
+        def rule() -> Answer:
+            future: AnswerFuture = asyncio.get_running_loop().create_future()
+            self.futures[self.dispatcher.seen[-1]] = future
+            return Later(future, blocks)
+
+        self.dispatcher.rules[start] = rule
+
+    def answer_with(self, start: bytes, *parts: Part) -> None:
+        self.dispatcher.rules[start] = lambda: list(parts)
+
+    def refuse(self, start: bytes, failure: BaseException) -> None:
+        def rule() -> Answer:
+            raise failure
+
+        self.dispatcher.rules[start] = rule
+
+    async def complete(self, body: bytes) -> None:
+        """The answer to `body` is there: an echo."""
+        self.futures[body].set_result([frame(body)])
+        await settled()
+
+    @property
+    def closes(self) -> dict[CloseReason, int]:
+        return dict(self.server.counters.closes)
+
+
+async def settled() -> None:
+    """Let callbacks run until nothing changes by itself."""
+    for _ in range(16):
+        await asyncio.sleep(0)
+
+
+def in_house(scenario: Callable[[House], Awaitable[None]], limits: NetLimits | None = None, **options: Any) -> None:
+    """Run a scenario; at its end nothing may be left charged once all peers are gone."""
+
+    async def whole() -> None:
+        house = House(limits, **options)
+        await house.server.start("", 0)
+        await scenario(house)
+        for future in house.futures.values():
+            if not future.done():
+                future.set_result(None)
+        await settled()
+        await house.server.stop()
+        assert house.server.budget.used == 0
+        assert house.server.counters.connections_open == 0
+
+    asyncio.run(whole())
+
+
+def wire(transport: ScriptedTransport) -> list[bytes]:
+    """The bodies of the answers that reached the peer whole."""
+    bodies, data, position = [], bytes(transport.wire), 0
+    while len(data) - position >= 4:
+        stop = position + 4 + struct.unpack_from(">i", data, position)[0]
+        if stop > len(data):
+            break
+        bodies.append(data[position + 4 : stop])
+        position = stop
+    return bodies
+
+
+def frames(*bodies: bytes) -> bytes:
+    return b"".join(map(frame, bodies))
+
+
+def test_pipelined_requests_are_answered_in_one_write() -> None:
+    """Five requests of one read cost one system call to answer."""
+
+    async def scenario(house: House) -> None:
+        peer = house.net.connect()
+        peer.give(frames(b"a", b"b", b"c", b"d", b"e"))
+        assert wire(peer) == [b"a", b"b", b"c", b"d", b"e"]
+        assert peer.writes == 1
+        assert (house.server.counters.frames, house.server.counters.bytes_in) == (5, 25)
+
+    in_house(scenario)
+
+
+def test_a_request_without_response_gets_none() -> None:
+    """acks=0: the next answer follows directly."""
+
+    async def scenario(house: House) -> None:
+        house.dispatcher.rules[b"quiet"] = lambda: None
+        peer = house.net.connect()
+        peer.give(frames(b"a", b"quiet", b"b"))
+        assert wire(peer) == [b"a", b"b"]
+
+    in_house(scenario)
+
+
+def test_answers_that_come_out_of_order_leave_in_order() -> None:
+    """Later requests are dispatched while earlier ones wait for their ack; their answers wait."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"p", blocks=False)
+        peer = house.net.connect()
+        peer.give(frames(b"p1", b"p2", b"now", b"p3"))
+        assert house.dispatcher.seen == [b"p1", b"p2", b"now", b"p3"]
+        await house.complete(b"p2")
+        await house.complete(b"p3")
+        assert wire(peer) == []
+        await house.complete(b"p1")
+        assert wire(peer) == [b"p1", b"p2", b"now", b"p3"]
+        assert peer.writes == 1
+
+    in_house(scenario)
+
+
+def test_acks_of_one_flush_leave_in_one_write() -> None:
+    """A group commit completes many futures at once."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"p", blocks=False)
+        peer = house.net.connect()
+        bodies = [b"p%d" % n for n in range(20)]
+        peer.give(frames(*bodies))
+        for body in bodies:
+            house.futures[body].set_result([frame(body)])
+        await settled()
+        assert wire(peer) == bodies and peer.writes == 1
+
+    in_house(scenario)
+
+
+def test_a_blocking_request_mutes_its_connection_only() -> None:
+    """Frames behind it are read and kept, dispatched when it is answered; other connections go on."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"join", blocks=True)
+        muted, other = house.net.connect(), house.net.connect()
+        muted.give(frames(b"join", b"after"))
+        other.give(frames(b"other"))
+        assert house.dispatcher.seen == [b"join", b"other"]
+        assert wire(other) == [b"other"]
+        await house.complete(b"join")
+        assert wire(muted) == [b"join", b"after"]
+
+    in_house(scenario)
+
+
+def test_a_muted_connection_stops_reading_only_when_its_peer_goes_on_sending() -> None:
+    """The usual long poll costs no call to the selector; a peer that floods is stopped after one read."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"poll", blocks=True)
+        peer = house.net.connect()
+        peer.give(frames(b"poll"))
+        assert peer.reading and peer.pauses == 0
+        peer.give(frames(*[b"x" * 1000] * 1000))
+        assert not peer.reading and peer.unread > 700_000
+        await house.complete(b"poll")
+        assert len(wire(peer)) == 1001 and peer.reading
+
+    in_house(scenario)
+
+
+@pytest.mark.parametrize("size", [10, 5_000, 20_000, 100_000, 300_000, 2 * MIB])
+def test_the_frame_of_a_blocking_request_stays_valid(size: int) -> None:
+    """Whatever others read meanwhile, and whatever its size: until it is answered its bytes are those sent."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"keep", blocks=True)
+        peer, other = house.net.connect(), house.net.connect()
+        for round_ in range(3):
+            body = b"keep%d" % round_ + b"k" * size
+            peer.give(frames(body, b"after" + b"-" * size))
+            view = house.dispatcher.views[-1]
+            other.give(frames(b"#" * 5, b"#" * (size + 50), b"#" * 300_000))
+            assert bytes(view) == body
+            await house.complete(body)
+            assert house.dispatcher.seen[-1][:5] == b"after"
+        assert len(wire(peer)) == 6
+
+    in_house(scenario)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["now", "later", "blocks", "none"]), st.integers(1, 30_000)), min_size=1, max_size=25
+    ),
+    st.lists(st.integers(1, 60_000), min_size=1, max_size=8),
+    st.integers(1, 300_000),
+    st.integers(0, 1 << 32),
+)
+def test_any_mix_any_cut_any_completion_order(
+    requests: list[tuple[str, int]], cuts: list[int], room: int, seed: int
+) -> None:
+    """Requests of all kinds, cut anywhere, completed in any order, to a peer that takes its answers in any pace:
+    dispatched in order, answered in order, each once."""
+    rng = random.Random(seed)
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"later", blocks=False)
+        house.answer_later(b"blocks", blocks=True)
+        house.dispatcher.rules[b"none"] = lambda: None
+        bodies = [kind.encode() + b"%d " % n + b"." * size for n, (kind, size) in enumerate(requests)]
+        stream, turn = frames(*bodies), 0
+        peer = house.net.connect(room=rng.randrange(room))
+        step_min = len(stream) // 20 + 1
+        while len(wire(peer)) < sum(not body.startswith(b"none") for body in bodies) or stream:
+            if stream and rng.random() < 0.6:
+                count = max(cuts[turn % len(cuts)], step_min)
+                peer.give(stream[:count], read_max=rng.choice([1000, 1 << 30]))
+                stream = stream[count:]
+                turn += 1
+            waiting = [body for body, future in house.futures.items() if not future.done()]
+            if waiting and rng.random() < 0.5:
+                await house.complete(rng.choice(waiting))
+            if rng.random() < 0.5:
+                peer.take(rng.randrange(step_min, max(room, step_min) + 1))
+            await settled()
+        assert house.dispatcher.seen == bodies
+        assert wire(peer) == [body for body in bodies if not body.startswith(b"none")]
+
+    in_house(scenario)
+
+
+@pytest.mark.parametrize("length", [0, -1, 100 * MIB + 1, 0x7FFFFFFF])
+def test_a_hostile_length_closes_after_the_answers_before_it(length: int) -> None:
+    """What was asked properly is answered; nothing is allocated for the rest."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"slow", blocks=False)
+        peer = house.net.connect()
+        peer.give(frames(b"fine", b"slow") + struct.pack(">i", length) + b"rest")
+        assert not peer.closed
+        await house.complete(b"slow")
+        assert wire(peer) == [b"fine", b"slow"]
+        assert peer.closed and house.closes == {CloseReason.FRAME_LENGTH: 1}
+
+    in_house(scenario)
+
+
+def test_a_refused_frame_closes_and_those_behind_it_are_not_dispatched() -> None:
+    """`CloseConnection` from the dispatcher."""
+
+    async def scenario(house: House) -> None:
+        house.refuse(b"bad", CloseConnection("unknown api key 999"))
+        peer = house.net.connect()
+        peer.give(frames(b"good", b"bad", b"never"))
+        await settled()
+        assert wire(peer) == [b"good"] and house.dispatcher.seen == [b"good", b"bad"]
+        assert peer.closed and house.closes == {CloseReason.REFUSED: 1}
+        assert house.dispatcher.peers[0].closed
+
+    in_house(scenario)
+
+
+def test_a_bug_in_a_handler_closes_its_connection_and_is_not_swallowed() -> None:
+    """No half-dead connection, and the exception reaches whoever called."""
+
+    async def scenario(house: House) -> None:
+        house.refuse(b"bug", ZeroDivisionError("x"))
+        peer = house.net.connect()
+        with pytest.raises(ZeroDivisionError):
+            peer.give(frames(b"bug", b"never"))
+        await settled()
+        assert peer.aborted and house.closes == {CloseReason.FAILED: 1}
+        assert house.dispatcher.seen == [b"bug"]
+
+    in_house(scenario)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (CloseConnection("x"), CloseReason.REFUSED),
+        (ZeroDivisionError("x"), CloseReason.FAILED),
+        (None, CloseReason.FAILED),
+    ],
+)
+def test_a_failed_late_answer_closes_after_those_before_it(failure: Exception | None, reason: CloseReason) -> None:
+    """Its own place in the order stays empty, so nothing behind it may be sent. None: cancelled."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"p", blocks=False)
+        peer = house.net.connect()
+        peer.give(frames(b"p1", b"p2", b"p3"))
+        if failure is None:
+            house.futures[b"p2"].cancel()
+        else:
+            house.futures[b"p2"].set_exception(failure)
+        house.futures[b"p3"].set_result([frame(b"p3")])
+        await settled()
+        assert not peer.closed
+        await house.complete(b"p1")
+        assert wire(peer) == [b"p1"]
+        assert peer.closed and house.closes == {reason: 1}
+        assert len(house.reports) == (reason is CloseReason.FAILED)
+
+    in_house(scenario)
+
+
+def test_too_many_answers_in_flight_stop_dispatching() -> None:
+    """And one that leaves lets one more in."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"p", blocks=False)
+        peer = house.net.connect()
+        bodies = [b"p%d" % n for n in range(6)]
+        peer.give(frames(*bodies))
+        assert house.dispatcher.seen == bodies[:4]
+        await house.complete(b"p1")
+        assert house.dispatcher.seen == bodies[:4]
+        await house.complete(b"p0")
+        assert house.dispatcher.seen == bodies
+        for body in bodies[2:]:
+            await house.complete(body)
+        assert wire(peer) == bodies
+
+    in_house(scenario, NetLimits(answers_in_flight_max=4))
+
+
+def test_one_connection_does_not_keep_the_loop() -> None:
+    """Thousands of tiny frames of one read are dispatched in turns."""
+
+    async def scenario(house: House) -> None:
+        peer = house.net.connect()
+        peer.give(frames(*[b"x"] * 1000))
+        assert len(house.dispatcher.seen) == 128
+        await settled()
+        assert len(wire(peer)) == 1000
+
+    in_house(scenario)
+
+
+def test_a_peer_that_does_not_read_is_not_read_either() -> None:
+    """Its answers fill the socket, then nothing of it is dispatched: memory stays at what one turn produces."""
+
+    async def scenario(house: House) -> None:
+        house.answer_with(b"big", frame(b"B" * 100_000))
+        peer = house.net.connect(room=250_000)
+        peer.give(frames(*[b"big"] * 50))
+        await settled()
+        assert len(house.dispatcher.seen) == 3
+        assert len(peer.buffered) <= 100_000
+        for _ in range(200):
+            peer.take(100_000)
+            await settled()
+        assert len(wire(peer)) == 50
+
+    in_house(scenario)
+
+
+def test_a_slow_reader_that_takes_a_little_is_kept_one_that_takes_nothing_is_closed() -> None:
+    """Progress counts, not speed."""
+
+    async def scenario(house: House) -> None:
+        house.answer_with(b"big", frame(b"B" * 100_000))
+        peer = house.net.connect(room=10)
+        peer.give(frames(b"big"))
+        for _ in range(20):
+            peer.take(1)
+            tick(house, 3)
+        await settled()
+        assert not peer.closed
+        tick(house, 12)
+        await settled()
+        assert peer.aborted and house.closes == {CloseReason.SLOW_READER: 1}
+
+    in_house(scenario, NetLimits(write_stall_ms_max=5_000))
+
+
+def tick(house: House, count: int) -> None:
+    """`count` seconds pass for the deadlines."""
+    for _ in range(count):
+        house.server._hub.wheel.advance()
+
+
+def test_a_frame_that_drips_is_closed_at_its_deadline() -> None:
+    """Bytes that trickle in do not extend it; whole frames do."""
+
+    async def scenario(house: House) -> None:
+        dripping, working = house.net.connect(), house.net.connect()
+        data = frame(bytes(1000))
+        for second in range(40):
+            dripping.give(data[second : second + 1])
+            working.give(data[500:] + data[:500] if second else data[:500])
+            tick(house, 1)
+        await settled()
+        assert dripping.closed and not working.closed
+        assert house.closes == {CloseReason.FRAME_DEADLINE: 1}
+
+    in_house(scenario, NetLimits(frame_ms_max=30_000))
+
+
+def test_an_idle_connection_is_closed_one_that_waits_for_its_answer_is_not() -> None:
+    """A long poll is not idleness."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"poll", blocks=True)
+        idle, polling, active = (house.net.connect() for _ in range(3))
+        idle.give(frames(b"once"))
+        polling.give(frames(b"poll"))
+        for _ in range(70):
+            tick(house, 1)
+            active.give(frames(b"again"))
+        await settled()
+        assert idle.closed and not polling.closed and not active.closed
+        assert house.closes == {CloseReason.IDLE: 1}
+        await house.complete(b"poll")
+        tick(house, 120)
+        await settled()
+        assert polling.closed
+
+    in_house(scenario, NetLimits(idle_ms_max=60_000))
+
+
+def test_when_the_budget_is_used_up_large_frames_wait_and_small_ones_pass() -> None:
+    """Two peers that send halves of large frames cannot stop the broker, nor each other for ever."""
+
+    async def scenario(house: House) -> None:
+        large = frame(b"L" * (6 * MIB))
+        first, second, third, small = (house.net.connect() for _ in range(4))
+        first.give(large[: 5 * MIB])  # owns the reserve
+        second.give(large[: 5 * MIB])
+        third.give(large[: 5 * MIB])
+        assert second.unread and third.unread
+        assert house.server.counters.budget_waits >= 2
+        assert house.server.budget.used <= 16 * MIB
+        small.give(frames(b"still served"))
+        assert wire(small) == [b"still served"]
+        for peer in (first, second, third):
+            peer.give(large[5 * MIB :])
+            await settled()
+            assert [len(body) for body in wire(peer)] == [6 * MIB]
+        assert house.server.budget.used == 0
+
+    in_house(scenario, NetLimits(frame_bytes_total_max=16 * MIB, request_bytes_max=8 * MIB))
+
+
+def test_a_peer_that_waits_for_memory_and_goes_lets_the_next_one_in() -> None:
+    """No wake-up is lost with the connection it was meant for."""
+
+    async def scenario(house: House) -> None:
+        large = frame(b"L" * (7 * MIB))
+        first, second, third = (house.net.connect() for _ in range(3))
+        for peer in (first, second, third):
+            peer.give(large[: 6 * MIB])
+        assert second.unread and third.unread
+        second.abort()
+        first.abort()
+        await settled()
+        third.give(large[6 * MIB :])
+        await settled()
+        assert len(wire(third)) == 1
+
+    in_house(scenario, NetLimits(frame_bytes_total_max=10 * MIB, request_bytes_max=8 * MIB))
+
+
+def test_memory_we_hold_back_does_not_count_against_the_peers_deadline() -> None:
+    """The frame deadline runs only while we read."""
+
+    async def scenario(house: House) -> None:
+        large = frame(b"L" * (7 * MIB))
+        first, second = house.net.connect(), house.net.connect()
+        first.give(large[: 6 * MIB])
+        second.give(large[: 6 * MIB])
+        assert second.unread
+        for _ in range(25):
+            tick(house, 1)
+        first.give(large[6 * MIB :])
+        await settled()
+        tick(house, 10)
+        await settled()
+        assert not second.closed
+        second.give(large[6 * MIB :])
+        await settled()
+        assert len(wire(second)) == 1
+
+    in_house(scenario, NetLimits(frame_bytes_total_max=10 * MIB, request_bytes_max=8 * MIB, frame_ms_max=30_000))
+
+
+def test_file_ranges_leave_between_other_answers() -> None:
+    """A fetch response keeps its place."""
+
+    async def scenario(house: House) -> None:
+        content = bytes(range(256)) * 1000
+        head = struct.pack(">i", len(content))
+        house.answer_with(b"fetch", head, FileRange(BytesFile(content), 0, len(content)))
+        peer = house.net.connect(room=100_000)
+        peer.give(frames(b"before", b"fetch", b"after"))
+        while not wire(peer) or wire(peer)[-1] != b"after":
+            peer.take(50_000)
+            await settled()
+        assert wire(peer) == [b"before", content, b"after"]
+
+    in_house(scenario)
+
+
+def test_a_short_file_ends_the_connection() -> None:
+    """Never a frame of the wrong length."""
+
+    async def scenario(house: House) -> None:
+        house.answer_with(b"fetch", struct.pack(">i", 100), FileRange(BytesFile(b"x" * 60), 0, 100))
+        peer = house.net.connect()
+        peer.give(frames(b"fetch", b"after"))
+        await settled()
+        assert peer.aborted and house.closes == {CloseReason.SHORT_FILE: 1}
+        assert house.dispatcher.seen == [b"fetch"]
+
+    in_house(scenario)
+
+
+def test_a_peer_that_goes_leaves_nothing_behind() -> None:
+    """Answers that come later are dropped, failed ones without a complaint; the peer is marked."""
+
+    async def scenario(house: House) -> None:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        house.answer_later(b"p", blocks=False)
+        house.answer_later(b"join", blocks=True)
+        peer = house.net.connect()
+        peer.give(frames(b"p1", b"p2", b"join" + b"j" * 20_000, b"never") + frame(bytes(100_000))[:50_000])
+        peer.abort()
+        await settled()
+        assert house.dispatcher.peers[0].closed and house.closes == {CloseReason.PEER: 1}
+        house.futures[b"p1"].set_exception(ValueError("late"))
+        await house.complete(b"p2")
+        await settled()
+        assert b"never" not in house.dispatcher.seen
+        assert peer.wire == b"" and complaints == []
+
+    in_house(scenario)
+
+
+def test_stopping_lets_answers_in_flight_leave_and_takes_no_more() -> None:
+    """Drain: no accept, no dispatch, no answer lost, idle connections closed at once."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"p", blocks=False)
+        idle, busy = house.net.connect(), house.net.connect()
+        busy.give(frames(b"p1"))
+        stopping = asyncio.get_running_loop().create_task(house.server.stop())
+        await settled()
+        assert house.net.listener.closed and idle.closed and not busy.closed
+        busy.give(frames(b"p2"))
+        await settled()
+        assert house.dispatcher.seen == [b"p1"] and not stopping.done()
+        await house.complete(b"p1")
+        await stopping
+        assert wire(busy) == [b"p1"]
+        assert house.closes == {CloseReason.DRAINED: 2}
+        late = house.net.connect()
+        await settled()
+        assert late.aborted
+
+    in_house(scenario)
+
+
+def test_stopping_does_not_wait_for_ever() -> None:
+    """After the drain time what is left is cut off."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"never", blocks=True)
+        peer = house.net.connect()
+        peer.give(frames(b"never"))
+        await house.server.stop()
+        assert peer.aborted and house.closes == {CloseReason.STOPPED: 1}
+
+    in_house(scenario, NetLimits(drain_ms_max=20))
+
+
+def test_waiting_connections_are_not_read_until_they_are_admitted() -> None:
+    """Above max.connections: accepted by the kernel, silent until there is a place."""
+
+    async def scenario(house: House) -> None:
+        first, second = house.net.connect(), house.net.connect()
+        second.give(frames(b"hello"))
+        assert (second.reading, house.server.connections_waiting, house.dispatcher.seen) == (False, 1, [])
+        first.abort()
+        await asyncio.sleep(0.01)
+        await settled()
+        assert wire(second) == [b"hello"] and house.server.connections_waiting == 0
+
+    in_house(scenario, NetLimits(connections_max=1))
+
+
+def test_a_peer_knows_its_connection() -> None:
+    """What handlers see of it, and that two connections are two peers."""
+
+    async def scenario(house: House) -> None:
+        house.net.connect().give(frames(b"a"))
+        house.net.connect().give(frames(b"b"))
+        one, two = house.dispatcher.peers
+        assert (one.listener, one.client_id, one.principal, one.closed) == ("EXTERNAL", None, "ANONYMOUS", False)
+        assert one != two and one.connection_id != two.connection_id
+
+    in_house(scenario, name="EXTERNAL")
+
+
+def test_a_budget_can_be_shared_by_listeners() -> None:
+    """The bound is the process's."""
+    budget = FrameBudget(64 * MIB, 8 * MIB)
+
+    async def scenario(house: House) -> None:
+        peer = house.net.connect()
+        peer.give(frame(bytes(MIB))[: 2 * ALLOWANCE])
+        assert budget.used > 0
+        peer.abort()
+        await settled()
+
+    in_house(scenario, budget=budget)
+    assert budget.used == 0

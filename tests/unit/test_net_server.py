@@ -1,0 +1,264 @@
+"""The server on real sockets: what a scripted transport cannot show about asyncio, the kernel and sendfile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.net.dispatch import CloseReason, Later, Part
+from broker.net.limits import NetLimits
+from broker.net.server import Server
+from seams.disk import FileRange, PosixDisk
+from seams.net import TcpNet
+from tests.support.scripted_net import ScriptedDispatcher, frame
+
+MIB = 1 << 20
+READ_S_MAX = 20.0
+
+
+class House:
+    """A server on a free port of 127.0.0.1, and what the loop complained about."""
+
+    def __init__(self, limits: NetLimits | None = None, **options: Any) -> None:
+        self.dispatcher = ScriptedDispatcher()
+        self.complaints: list[str] = []
+        self.server = Server(
+            TcpNet(), self.dispatcher, limits or NetLimits(), lambda name, e: self.complaints.append(repr(e)), **options
+        )
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.server.address)
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(READ_S_MAX):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+
+def in_house(scenario: Callable[[House], Awaitable[None]], limits: NetLimits | None = None, **options: Any) -> None:
+    """Run a scenario against a real server; the loop must have nothing to complain about."""
+
+    async def whole() -> None:
+        house = House(limits, **options)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: house.complaints.append(str(context)))
+        await house.server.start("127.0.0.1", 0)
+        async with asyncio.timeout(READ_S_MAX):
+            await scenario(house)
+        await house.server.stop()
+        assert house.server.counters.connections_open == 0
+        assert house.server.budget.used == 0
+        assert house.complaints == []
+
+    asyncio.run(whole())
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    """The body of the next answer."""
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+def test_frames_of_all_sizes_cut_anywhere_come_back_in_order() -> None:
+    """An echo of 60 frames from 1 byte to 3 MiB over several connections at once."""
+
+    async def scenario(house: House) -> None:
+        async def peer(seed: int) -> None:
+            rng = random.Random(seed)
+            reader, writer = await house.connect()
+            bodies = [rng.randbytes(rng.choice([1, 100, 17_000, 70_000, 300_000, 3 * MIB])) for _ in range(20)]
+            stream = b"".join(map(frame, bodies))
+
+            async def send() -> None:
+                position = 0
+                while position < len(stream):
+                    count = rng.choice([3, 1000, 100_000, MIB])
+                    writer.write(stream[position : position + count])
+                    await writer.drain()
+                    position += count
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(send())
+                for body in bodies:
+                    assert await answer(reader) == body
+            writer.close()
+
+        async with asyncio.TaskGroup() as group:
+            for seed in range(3):
+                group.create_task(peer(seed))
+        assert house.server.counters.frames == 60
+
+    in_house(scenario)
+
+
+def test_file_ranges_arrive_whole(tmp_path: Path) -> None:
+    """sendfile through a socket that is full most of the time, between ordinary answers."""
+    content = random.Random(1).randbytes(9 * MIB)
+    (tmp_path / "log").write_bytes(content)
+
+    async def scenario(house: House) -> None:
+        file = PosixDisk().open(str(tmp_path / "log"))
+        head = struct.pack(">i", len(content) - 5)
+        house.dispatcher.rules[b"fetch"] = lambda: [head, FileRange(file, 5, len(content) - 5)]
+        reader, writer = await house.connect()
+        writer.write(frame(b"a") + frame(b"fetch") + frame(b"b") + frame(b"fetch") + frame(b"c"))
+        bodies = [await answer(reader) for _ in range(5)]
+        assert bodies == [b"a", content[5:], b"b", content[5:], b"c"]
+        assert house.server.counters.bytes_out == sum(map(len, bodies)) + 5 * 4
+        writer.close()
+
+    in_house(scenario)
+
+
+def test_a_file_truncated_under_the_response_ends_the_connection(tmp_path: Path) -> None:
+    """The peer sees an end of stream within the frame, never bytes of something else."""
+    (tmp_path / "log").write_bytes(bytes(MIB))
+
+    async def scenario(house: House) -> None:
+        file = PosixDisk().open(str(tmp_path / "log"))
+        house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 2 * MIB), FileRange(file, 0, 2 * MIB)]
+        reader, writer = await house.connect()
+        writer.write(frame(b"fetch") + frame(b"after"))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await answer(reader)
+        assert house.server.counters.closes == {CloseReason.SHORT_FILE: 1}
+        writer.close()
+
+    in_house(scenario)
+
+
+def test_a_peer_that_vanishes_during_a_response_is_no_failure_of_ours(tmp_path: Path) -> None:
+    """A reset in the middle of a sendfile: counted as the peer's, nothing for the loop to report."""
+    (tmp_path / "log").write_bytes(bytes(64 * MIB))
+
+    async def scenario(house: House) -> None:
+        file = PosixDisk().open(str(tmp_path / "log"))
+        house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 64 * MIB), FileRange(file, 0, 64 * MIB)]
+        for _ in range(3):
+            reader, writer = await house.connect()
+            writer.write(frame(b"fetch"))
+            await reader.readexactly(100_000)
+            writer.transport.abort()
+        await house.wait_for(lambda: house.server.counters.connections_open == 0)
+        assert house.server.counters.closes == {CloseReason.PEER: 3}
+
+    in_house(scenario)
+
+
+def test_a_peer_that_stops_reading_is_stopped_and_then_served() -> None:
+    """Answers of 100 KB pile up in the kernel, not in the process, and all arrive when the peer reads again."""
+
+    async def scenario(house: House) -> None:
+        big = b"B" * 100_000
+        house.dispatcher.rules[b"big"] = lambda: [frame(big)]
+        reader, writer = await house.connect()
+        writer.write(frame(b"big") * 400)
+        await house.wait_for(lambda: writing_stopped(house))
+        dispatched = len(house.dispatcher.seen)
+        assert dispatched < 400
+        for _ in range(400):
+            assert await answer(reader) == big
+        writer.close()
+
+    def writing_stopped(house: House) -> bool:
+        return any(connection._stall is not None for connection in house.server._connections)
+
+    in_house(scenario)
+
+
+def test_deadlines_of_real_connections() -> None:
+    """Drip and idleness, with a tick of 10 ms: both closed, the one that talks is not."""
+
+    async def scenario(house: House) -> None:
+        async def talk() -> None:
+            reader, writer = await house.connect()
+            while True:
+                writer.write(frame(b"talk"))
+                await answer(reader)
+                await asyncio.sleep(0.01)
+
+        async with asyncio.TaskGroup() as group:
+            talker = group.create_task(talk())
+            idle_reader, _ = await house.connect()
+            drip_reader, drip = await house.connect()
+            drip.write(frame(b"never finished")[:7])
+            assert await drip_reader.read() == b""
+            assert await idle_reader.read() == b""
+            assert not talker.done()
+            assert house.server.counters.closes == {CloseReason.IDLE: 1, CloseReason.FRAME_DEADLINE: 1}
+            talker.cancel()
+
+    in_house(scenario, NetLimits(frame_ms_max=50, idle_ms_max=150), tick_s=0.01)
+
+
+def test_too_many_connections_of_one_address_are_closed() -> None:
+    """The third of two; a place that comes free is given again."""
+
+    async def scenario(house: House) -> None:
+        (first_reader, first), _, (third_reader, _third) = [await house.connect() for _ in range(3)]
+        with suppress(ConnectionError):
+            assert await third_reader.read() == b""
+        first.close()
+        await first.wait_closed()
+        assert await first_reader.read() == b""
+        await house.wait_for(lambda: house.server.counters.connections_open == 1)
+        reader, writer = await house.connect()
+        writer.write(frame(b"in"))
+        assert await answer(reader) == b"in"
+        assert house.server.counters.closes[CloseReason.TOO_MANY] == 1
+
+    in_house(scenario, NetLimits(connections_per_ip_max=2))
+
+
+def test_connections_above_the_rate_wait_and_none_is_closed() -> None:
+    """30 peers at 20 a second with a second's credit: all are served, the last ones later."""
+
+    async def scenario(house: House) -> None:
+        async def peer(number: int) -> None:
+            reader, writer = await house.connect()
+            writer.write(frame(b"%d" % number))
+            assert await answer(reader) == b"%d" % number
+            writer.close()
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(30):
+                group.create_task(peer(number))
+            await house.wait_for(lambda: house.server.connections_waiting > 0)
+        await house.wait_for(lambda: house.server.counters.connections_open == 0)
+        assert house.server.counters.closes == {CloseReason.PEER: 30}
+
+    in_house(scenario, NetLimits(connections_per_s_max=20))
+
+
+def test_stopping_answers_what_is_in_flight() -> None:
+    """A long poll that ends during the drain reaches its peer before the connection closes."""
+
+    async def scenario(house: House) -> None:
+        futures: list[asyncio.Future[list[Part] | None]] = []
+
+        def poll() -> Later:
+            futures.append(asyncio.get_running_loop().create_future())
+            return Later(futures[-1], blocks=True)
+
+        house.dispatcher.rules[b"poll"] = poll
+        reader, writer = await house.connect()
+        writer.write(frame(b"poll"))
+        await house.wait_for(lambda: bool(futures))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(house.server.stop())
+            await asyncio.sleep(0)
+            futures[0].set_result([frame(b"polled")])
+            assert await answer(reader) == b"polled"
+            assert await reader.read() == b""
+        with pytest.raises(OSError):
+            await house.connect()
+        writer.close()
+
+    in_house(scenario)
