@@ -68,7 +68,8 @@ def append_one(
             f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
         )
     if header.max_timestamp < header.base_timestamp:
-        # Old Sarama and KafkaJS leave the maximum out; indexes and retention rest on it, so it is read from the records.
+        # Old Sarama and KafkaJS leave the maximum out; indexes and retention rest on it, so it is read from the
+        # records.
         stamp_max_timestamp(batch, 0, max_timestamp(batch))
         header = read_header(batch)
     if context.config.validate_records:

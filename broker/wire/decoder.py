@@ -64,8 +64,9 @@ def _empty(field: Field) -> str:
     return {"uuid": "ZERO_UUID", "bytes": 'b""'}.get(field.type) or repr(field.default)
 
 
-# librdkafka 2.16 asks for all topics (Metadata 12) with a null array that it does not shorten to its compact form: three
-# stray bytes follow the request. Kafka ignores them, so must we; every other request ends where it says it ends.
+# librdkafka 2.16 asks for all topics (Metadata 12) with a null array that it does not shorten to its compact form:
+# three stray bytes follow the request. Kafka ignores them, so must we; every other request ends where it says it
+# ends.
 TRAILING_BYTES_TAKEN: Final = frozenset({"MetadataRequest"})
 
 
