@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 from broker.groups.records import NO_EXPIRY, CommittedOffset
 from broker.wire.errors import ErrorCode
 
-OFFSET_OVERHEAD_BYTES: Final = 400
-"""A position with its dict entry and ints, without its metadata (measured: 0.36 KB on CPython 3.11)."""
+OFFSET_OVERHEAD_BYTES: Final = 500
+"""A position without its metadata (measured: 0.19 KB in a topic of many, 0.47 KB alone in its topic, CPython 3.11)."""
 
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1)
 """What is answered for a partition nobody committed."""

@@ -8,14 +8,16 @@ timers, the bucket: whoever keeps snapshots asks `dirty_since` and confirms with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
 from broker.groups.classic import ClassicGroup
 from broker.groups.config import GroupConfig
 from broker.groups.events import Effect, GroupMetadata
-from broker.groups.offsets import GroupOffsets
+from broker.groups.ledger import Ledger
+from broker.groups.log import OffsetsLog
+from broker.groups.offsets import GroupOffsets, TopicPosition
 from broker.groups.records import (
     CommittedOffset,
     KeyValue,
@@ -29,8 +31,9 @@ from broker.groups.records import (
 )
 from broker.groups.writer import PartitionWriter
 from seams.clock import Clock
+from seams.tasks import Tasks
 
-_SNAPSHOT_CHUNK: Final = 500  # records between two chances for others to run: 2–3 ms
+_SNAPSHOT_CHUNK: Final = 200  # records between two chances for others to run: 4 ms
 
 
 class ShardState(Enum):
@@ -47,10 +50,41 @@ class Snapshot(NamedTuple):
     batches: bytes
 
 
+class Writes:
+    """Commits of one group on their way to the log, which decides them in the order they were begun."""
+
+    __slots__ = ("_begun", "_ended", "_waiters")
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._ended = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def is_settled(self) -> bool:
+        return self._begun == self._ended
+
+    def begin(self) -> None:
+        self._begun += 1
+
+    def end(self) -> None:
+        self._ended += 1
+        while self._waiters and self._waiters[0][0] <= self._ended:
+            _, waiter = self._waiters.pop(0)
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def settled(self) -> asyncio.Future[None]:
+        """Done when every write begun so far is decided."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._begun, waiter))
+        return waiter
+
+
 class Group:
     """Everything known of one group: the machine's present, and what the log holds."""
 
-    __slots__ = ("accounted", "group_id", "last_write", "machine", "offsets", "record", "record_writes")
+    __slots__ = ("accounted", "group_id", "machine", "offsets", "record", "record_writes", "writes")
 
     def __init__(self, group_id: str, machine: ClassicGroup) -> None:
         self.group_id = group_id
@@ -58,7 +92,7 @@ class Group:
         self.offsets = GroupOffsets()
         self.record: bytes | None = None  # the value of its newest durable metadata record
         self.record_writes = 0  # metadata records on their way to the log
-        self.last_write: asyncio.Future[Exception | None] | None = None  # the newest commit on its way
+        self.writes = Writes()
         self.accounted = 0
 
     @property
@@ -76,12 +110,21 @@ class Group:
 class Shard:
     """One partition. Groups are in order of their creation."""
 
-    def __init__(self, partition: int, config: GroupConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        partition: int,
+        offsets_log: OffsetsLog,
+        clock: Clock,
+        config: GroupConfig,
+        tasks: Tasks,
+        ledger: Ledger,
+    ) -> None:
         self.partition = partition
         self.state = ShardState.LOADING
         self.groups: dict[str, Group] = {}
         self.end_offset = 0
-        self.writer: PartitionWriter  # set by the coordinator, which owns the tasks
+        self.writer = PartitionWriter(partition, offsets_log, clock, config, tasks, self._appended)
+        self._ledger = ledger
         self._config = config
         self._clock = clock
         self._loaded: dict[str, GroupMetadata | None] = {}
@@ -116,9 +159,8 @@ class Shard:
             effects: tuple[Effect, ...] = ()
             if metadata is not None:
                 group.machine, effects = ClassicGroup.restore(self._config, metadata)
-            if group.is_gone:
-                del self.groups[group.group_id]
-            else:
+            self.settle(group)
+            if not group.is_gone:
                 yield group, effects
         self._loaded.clear()
         if self.end_offset:
@@ -133,9 +175,55 @@ class Shard:
             group = self.groups[group_id] = Group(group_id, ClassicGroup(self._config, self._clock.wall_ms()))
         return group
 
+    def settle(self, group: Group) -> None:
+        """After a change: count what the group takes; forget it when nothing is left of it."""
+        if self.groups.get(group.group_id) is not group:
+            return
+        if group.is_gone:
+            del self.groups[group.group_id]
+        group.accounted = self._ledger.resize(group.accounted, 0 if group.is_gone else group.size_bytes)
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def write_positions(
+        self, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset | None]]
+    ) -> asyncio.Future[Exception | None]:
+        """Queue commits and tombstones; the future gets the failure, or None when they are durable and applied."""
+        positions = [position for position, _ in values]
+        records = [offset_record(OffsetKey(group.group_id, *position), value) for position, value in values]
+        write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        group.writes.begin()
+        group.offsets.begin(positions)
+
+        def done(failure: Exception | None) -> None:
+            group.offsets.end(positions)
+            if failure is None:
+                for (topic, partition), value in values:
+                    group.offsets.apply(topic, partition, value)
+            group.writes.end()
+            if not write.done():
+                write.set_result(failure)
+            self.settle(group)
+
+        self.writer.submit(records, done)
+        return write
+
+    def write_group(self, group: Group, record: KeyValue, then: Callable[[Exception | None], None]) -> None:
+        """Queue a metadata record or tombstone; `then` hears of its fate after the group knows."""
+        group.record_writes += 1
+
+        def done(failure: Exception | None) -> None:
+            group.record_writes -= 1
+            if failure is None:
+                group.record = record.value
+            then(failure)
+            self.settle(group)
+
+        self.writer.submit([record], done)
+
     # ---- snapshots -------------------------------------------------------------------------------------------------
 
-    def appended(self, end_offset: int) -> None:
+    def _appended(self, end_offset: int) -> None:
         """The log holds more now, and the state is about to say so."""
         self.end_offset = max(self.end_offset, end_offset)
         now_s = self._clock.monotonic_s()
@@ -156,7 +244,7 @@ class Shard:
             self._taken = None
 
     async def snapshot(self) -> Snapshot:
-        """Cut at the moment of the call; the encoding takes turns with everybody else (5 µs a record)."""
+        """Cut at the moment of the call; the encoding takes turns with everybody else (20 µs a record)."""
         end_offset = self.end_offset
         self._taken = (end_offset, None)
         groups = [(g.group_id, g.record, list(g.offsets)) for g in self.groups.values()]

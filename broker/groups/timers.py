@@ -53,8 +53,8 @@ class Timers(Generic[K]):
             deadline = self._deadlines.get(key)
             if deadline is None:
                 continue
-            if deadline > now_s:
-                self._push(key, deadline)
+            if deadline > at_s:
+                self._push(key, deadline)  # it was moved; if that is over too, it comes up again in its order
             else:
                 del self._deadlines[key]
                 keys.append(key)

@@ -1,7 +1,7 @@
 """`__consumer_offsets` in memory, with the faults a log can have.
 
 Owns batches by partition. Always true: what `append` returned is in `replay`; while `hold` is set appends wait; what
-`fail` holds is raised by the next appends, one each.
+`fail` holds is raised by the next appends, one each, instead of writing, and what `fail_after` holds after it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class MemoryOffsetsLog:
         self.appends = 0
         self.created = 0
         self.fail: list[Exception] = []
+        self.fail_after: list[Exception] = []
         self.fail_replay: list[Exception] = []
         self.released = asyncio.Event()
         self.released.set()
@@ -49,6 +50,8 @@ class MemoryOffsetsLog:
         stamp(buffer, 0, self.ends[partition], 0)
         self.batches[partition].append(bytes(buffer))
         self.ends[partition] = read_header(buffer).next_offset
+        if self.fail_after:
+            raise self.fail_after.pop(0)
         return self.ends[partition] - 1
 
     async def replay(self, partition: int) -> AsyncIterator[bytes]:

@@ -185,4 +185,4 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
 
 TestClassicGroup = ClassicGroupMachine.TestCase
-TestClassicGroup.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestClassicGroup.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)

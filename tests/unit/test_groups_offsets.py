@@ -58,7 +58,7 @@ def test_counts_and_sizes_are_those_of_what_is_held(steps):
             model[topic, partition] = value
     assert {(t, p): v for t, p, v in offsets} == model
     assert offsets.count == len(model)
-    assert offsets.size_bytes == sum(400 + len(value.metadata) for value in model.values())
+    assert offsets.size_bytes == sum(500 + len(value.metadata) for value in model.values())
 
 
 def test_metadata_is_measured_as_java_does():

@@ -43,9 +43,9 @@ def test_what_is_due_is_what_a_dict_would_say(script):
 
 
 def test_heartbeats_do_not_fill_the_heap():
-    """A million of them on a thousand members: the heap stays as large as the members are many."""
+    """Thirty each of a thousand members: the heap stays as large as the members are many."""
     timers: Timers[int] = Timers()
-    for beat in range(200_000):
+    for beat in range(30_000):
         timers.start(beat % 1_000, beat / 1_000 + 10)
     assert len(timers._heap) <= 2 * 1_000 + 64
 
@@ -53,7 +53,7 @@ def test_heartbeats_do_not_fill_the_heap():
 def test_members_that_come_and_go_do_not_fill_the_heap():
     """Stopped deadlines are swept out when they outnumber the living."""
     timers: Timers[int] = Timers()
-    for member in range(100_000):
+    for member in range(20_000):
         timers.start(member, 1e9 - member)
         timers.stop(member)
     assert len(timers) == 0 and len(timers._heap) < 200

@@ -1,0 +1,108 @@
+"""A group coordinator on a log in memory, in virtual time: for durability, restarts and limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from broker.groups.config import GroupConfig
+from broker.groups.coordinator import CommitRow, GroupCoordinator
+from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
+from broker.groups.offsets import Wanted
+from broker.wire.errors import ErrorCode
+from seams.rng import SeededRng
+from seams.tasks import Tasks
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.memory_offsets_log import MemoryOffsetsLog
+
+
+class GroupWorld:
+    """One coordinator at a time, on one log; `restart` is a kill: nothing but the log survives."""
+
+    def __init__(self, log: MemoryOffsetsLog | None = None, **config: Any) -> None:
+        self.log = log or MemoryOffsetsLog(1)
+        self.config = GroupConfig(**{"initial_rebalance_delay_ms": 0, **config})
+        self.failures: list[BaseException] = []
+        self.tasks: Tasks
+        self.groups: GroupCoordinator
+
+    def start(self) -> None:
+        self.tasks = Tasks(lambda _, failure: self.failures.append(failure))
+        self.groups = GroupCoordinator(self.log, FastClock(), SeededRng(1), self.config, self.tasks)
+        self.groups.start()
+
+    async def ready(self) -> None:
+        self.start()
+        await self.groups.wait_loaded()
+
+    async def kill(self) -> None:
+        await self.tasks.close()
+
+    async def restart(self) -> None:
+        await self.kill()
+        await self.ready()
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def ask(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(what)
+
+    async def join(self, group: str, member_id: str = "", **more: Any) -> JoinReply:
+        fields: dict[str, Any] = {
+            "client_id": "c",
+            "client_host": "/h",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocol_type": "consumer",
+            "protocols": (Protocol("range", b"?"),),
+            **more,
+        }
+        return await self.groups.join(group, Join(token=None, new_member_id="", member_id=member_id, **fields))
+
+    async def sync(
+        self, group: str, member_id: str, generation: int, given: dict[str, bytes] | None = None
+    ) -> SyncReply:
+        assignments = tuple((given or {}).items())
+        return await self.groups.sync(group, Sync(None, member_id, generation, assignments=assignments))
+
+    async def member(self, group: str, **more: Any) -> tuple[str, int]:
+        """A stable group of one; its member id and generation."""
+        reply = await self.join(group, **more)
+        assert (await self.sync(group, reply.member_id, reply.generation, {reply.member_id: b"all"})).error == 0
+        return reply.member_id, reply.generation
+
+    async def beat(self, group: str, member_id: str, generation: int) -> ErrorCode:
+        return await self.groups.heartbeat(group, member_id, generation, None)
+
+    async def leave(self, group: str, member_id: str) -> ErrorCode:
+        return (await self.groups.leave(group, [Leaver(member_id)])).members[0].error
+
+    async def commit(
+        self, group: str, offset: int, member_id: str = "", generation: int = -1, *, topic: str = "t", **more: Any
+    ) -> ErrorCode:
+        row = CommitRow(topic, more.pop("partition", 0), offset, -1, more.pop("metadata", ""))
+        (code,) = await self.groups.commit_offsets(group, AdmitCommit(None, member_id, generation), [row], **more)
+        return code
+
+    async def fetch(self, group: str, topic: str = "t", partition: int = 0) -> int | ErrorCode:
+        """The committed offset, or the error."""
+        error, rows = await self.groups.fetch_offsets(group, [Wanted(topic, [partition])])
+        return error if error is not ErrorCode.NONE else rows[0].partitions[0][1].offset
+
+
+def in_world(test: Callable[[GroupWorld], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test in virtual time on a world that is ready; nothing may have failed behind its back."""
+
+    def run() -> None:
+        async def whole() -> None:
+            world = GroupWorld()
+            await world.ready()
+            await test(world)
+            await world.kill()
+            assert not world.failures
+
+        run_fast(whole())
+
+    run.__doc__, run.__name__ = test.__doc__, getattr(test, "__name__", "test")
+    return run
