@@ -28,6 +28,7 @@ from coldstore.audit import (
     orphan_findings,
     partitions_in,
 )
+from coldstore.checked_get import get_range
 from coldstore.keys import TOPICS_PREFIX, SegmentKey, partition_prefix
 from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.manifest_store import ManifestStore
@@ -173,11 +174,11 @@ class BucketInspector:
         """The object's log bytes, a chunk at a time, as they are: not checked."""
         for index in range(len(footer.chunk_crcs)):
             chunk = chunk_ref(footer, key, index)
-            yield (await self._store.get(str(key), chunk.position, chunk.length)).data
+            yield (await get_range(self._store, str(key), chunk.position, chunk.length)).data
 
     async def _chunk_crc(self, key: SegmentKey, footer: SegmentFooter, index: int) -> int:
         chunk = chunk_ref(footer, key, index)
-        got = await self._store.get(str(key), chunk.position, chunk.length)
+        got = await get_range(self._store, str(key), chunk.position, chunk.length)
         value: int = await self._workers.run(crc32c, got.data, lane=Lane.COLD_READ)
         return value
 

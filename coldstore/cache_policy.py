@@ -1,7 +1,8 @@
 """Which chunk leaves the cache: a FIFO for newcomers, a FIFO for those that proved useful, and a memory of the rest.
 
 Owns sizes, order and pins of what is cached, not the bytes. Always true: after `admit` the sum of sizes is at most
-`bytes_max`, a pinned item is never a victim, and pins hold at most half of the budget.
+`bytes_max` (or what was pinned before `resize` made that smaller), a pinned item is never a victim, and a pin is given
+only while pins hold less than half of the budget.
 Scan-resistant (after S3-FIFO, SOSP'23): a newcomer is promoted only if it was visited again before its turn to leave,
 or came back soon after it left; a sequential reader that takes one chunk in four fetches visits it once, because a
 visit begins only where it reads at or before the position read last. Pure.

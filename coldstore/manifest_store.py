@@ -284,7 +284,12 @@ class ManifestStore:
         if len(data) > PAGE_BYTES_MAX:
             raise RootTooLarge(f"{self._root.key}: a page of {len(data)} bytes, {PAGE_BYTES_MAX} are allowed")
         upload = Upload(len(data), pointer.crc32c, lambda: iter((data,)))
-        await self._store.put_segment(str(pointer.key(self._topic_id, self._partition)), upload)
+        key = str(pointer.key(self._topic_id, self._partition))
+        try:
+            await self._store.put_segment(key, upload)
+        except StoreError:
+            self._drop(key)  # perhaps it is there; nothing will ever name it
+            raise
         reach("copy.page_written")
         self._reader.remember(pointer, page)
         return pointer

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
+from coldstore.checked_get import get_range
 from coldstore.manifest_entries import PagePointer
 from coldstore.manifest_pages import PAGE_BYTES_MAX, Page, PointerPage, SegmentPage, decode_page
 from coldstore.object_store import ObjectStore
@@ -93,7 +94,7 @@ class PageReader:
         if page is None:
             if not 0 < pointer.length <= PAGE_BYTES_MAX:
                 raise Corrupt(f"manifest page {key}: {pointer.length} bytes, {PAGE_BYTES_MAX} are allowed")
-            got = await self._store.get(key, 0, pointer.length)
+            got = await get_range(self._store, key, 0, pointer.length)
             if got.size != pointer.length:
                 raise Corrupt(f"manifest page {key} has {got.size} bytes, its pointer says {pointer.length}")
             page = await self.blocking(decode_page, got.data, pointer)

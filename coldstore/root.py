@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Generic
 
-from coldstore.object_store import Got, ObjectMissing, ObjectStore, StoreError
+from coldstore.checked_get import get_start
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreError
 from coldstore.root_commit import (
     Commit,
     Done,
@@ -213,7 +214,7 @@ class RootStore(Generic[T]):
 
     async def _read(self) -> Root[T] | None:
         try:
-            got: Got = await self._store.get(self._key, 0, ROOT_BYTES_MAX)
+            got = await get_start(self._store, self._key, ROOT_BYTES_MAX)
         except ObjectMissing:
             return None
         return self._codec.decode(self._key, got)

@@ -16,6 +16,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from coldstore.checked_get import get_range
 from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment
 from coldstore.object_store import ObjectStore
@@ -145,13 +146,19 @@ async def fetch_chunk(store: ObjectStore, chunk: ChunkRef) -> bytes:
 
     Raises Corrupt when the object is damaged there, ObjectMissing, StoreError.
     """
+    why = ""
     for _ in range(_FETCH_TRIES):
-        got = await store.get(chunk.key, chunk.position, chunk.length)
+        try:
+            got = await get_range(store, chunk.key, chunk.position, chunk.length)
+        except Corrupt as short:
+            why = str(short)
+            continue
         if chunk_is_whole(chunk, got.data):
             return got.data
+        why = "its CRC differs"
     raise Corrupt(
-        f"chunk {chunk.index} of {chunk.key} (bytes {chunk.position} to {chunk.position + chunk.length}) "
-        "fails its CRC; run `thermocline bucket verify --deep`"
+        f"chunk {chunk.index} of {chunk.key} (bytes {chunk.position} to {chunk.position + chunk.length}) is damaged: "
+        f"{why}; run `thermocline bucket verify --deep`"
     )
 
 
@@ -168,7 +175,7 @@ async def fetch_footer(store: ObjectStore, key: SegmentKey, object_bytes: int) -
     if start < object_bytes - len(tail):
         if object_bytes - start > FOOTER_BYTES_MAX:
             raise Corrupt(f"object {key}: footer of {object_bytes - start} bytes")
-        tail = (await store.get(str(key), start, object_bytes - start)).data
+        tail = (await get_range(store, str(key), start, object_bytes - start)).data
     footer = SegmentFooter.parse(tail, object_bytes)
     footer.check_key(key)
     return footer

@@ -50,6 +50,9 @@ class FastClock:
     def boottime_s(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def boot_id(self) -> str:
+        return "fast"
+
 
 def run_fast(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to the end in virtual time."""

@@ -30,6 +30,14 @@ class InlineWorkers:
         return function(*args)
 
 
+class SlowWrites(InlineWorkers):
+    """A chunk takes a second to reach its file."""
+
+    async def run(self, function, *args, lane=Lane.FILES):  # type: ignore[no-untyped-def]
+        await asyncio.sleep(1 if function.__name__ == "_write_checked" else 0)
+        return function(*args)
+
+
 def content(n: int) -> bytes:
     return (b"%06d" % n) * (SIZE // 6) + b"...."
 
@@ -58,10 +66,12 @@ class Source:
         return self.change(content(chunk.index))
 
 
-async def opened(chunks: int, disk: CrashDisk | None = None, **options: int) -> tuple[ChunkCache, CrashDisk]:
+async def opened(
+    chunks: int, disk: CrashDisk | None = None, workers: InlineWorkers | None = None, **options: int
+) -> tuple[ChunkCache, CrashDisk]:
     disk = disk or CrashDisk()
     disk.make_dirs("/data")
-    cache = ChunkCache(disk, InlineWorkers(), "/data/cache", chunks * SIZE, **options)  # type: ignore[arg-type]
+    cache = ChunkCache(disk, workers or InlineWorkers(), "/data/cache", chunks * SIZE, **options)  # type: ignore[arg-type]
     await cache.start()
     return cache, disk
 
@@ -87,7 +97,7 @@ def test_the_budget_holds_and_pins_are_kept_whatever_happens(ops: list[tuple[str
                 del here[gone]
             if admitted:
                 here[n] = n + 1
-            assert policy.nbytes <= budget
+            assert policy.nbytes <= max(budget, policy.pinned_bytes)
         elif op == "visit":
             assert policy.visit(n, 0) == (n in here)
         elif op == "pin" and policy.pin(n):
@@ -172,6 +182,23 @@ def test_many_who_want_one_chunk_cause_one_load() -> None:
         source = Source(seconds=1.0)
         found = await asyncio.gather(*(cache.get(ref(1), source.load) for _ in range(20)))
         assert source.loads == [1] and all(f.file.read_at(0, SIZE) == content(1) for f in found)
+
+    run_fast(scenario())
+
+
+def test_asked_for_at_any_moment_of_its_arrival() -> None:
+    """Also between its admission and the end of its writing: those who come then wait for the same load."""
+
+    async def scenario() -> None:
+        cache, _ = await opened(4, workers=SlowWrites())
+        source = Source()
+        asking = []
+        for _ in range(12):
+            asking.append(asyncio.get_running_loop().create_task(cache.get(ref(1), source.load)))
+            await asyncio.sleep(0.25)
+        for found in await asyncio.gather(*asking):
+            assert found.file.read_at(0, SIZE) == content(1)
+        assert source.loads == [1] and cache.counts.damaged == 0
 
     run_fast(scenario())
 

@@ -67,16 +67,16 @@ def test_design_c13_conservation_over_any_history(steps: list[tuple[str, int]]) 
         if kind == "add" or (kind == "skip" and model.log_start > model.remote_end):
             base = model.remote_end if kind == "add" else min(model.log_start, model.remote_end + n)
             segment = remote_segment(base, base + n)
-            edit = lambda m, s=segment: m.add(s)  # type: ignore[misc]  # noqa: E731
+            edit = lambda m, s=segment: m.add(s)  # noqa: E731
             model.added.append(segment)
             model.live.append(segment)
             model.remote_end = base + n
         elif kind == "start":
-            edit = lambda m, o=n: m.set_log_start(o)  # type: ignore[misc]  # noqa: E731
+            edit = lambda m, o=n: m.set_log_start(o)  # noqa: E731
             model.log_start = max(model.log_start, n)
         elif kind == "expire":
             dead = [s for s in model.live if s.end_offset <= model.log_start][:n]
-            edit = lambda m, d=dead: m.expire(d)  # type: ignore[misc]  # noqa: E731
+            edit = lambda m, d=dead: m.expire(d)  # noqa: E731
             model.live = model.live[len(dead) :]
             model.cursor = dead[-1].end_offset if dead else model.cursor
         elif kind == "again":
@@ -252,7 +252,7 @@ def test_impossible_offsets_are_refused(offset: int) -> None:
 def test_impossible_entries_are_corrupt(changes: dict[str, object]) -> None:
     """An entry from a hostile root or page, or from our own bug, goes no further."""
     with pytest.raises(Corrupt):
-        empty().add(remote_segment(0, 10, **changes))
+        empty().add(replace(remote_segment(0, 10), **changes))
 
 
 def test_offsets_near_the_end_of_int64() -> None:

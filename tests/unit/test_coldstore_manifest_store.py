@@ -105,7 +105,7 @@ def test_design_c01_a_claim_stops_the_zombie_before_it_deletes_or_adds() -> None
             lambda m: m.reserve(1 << 30),
         ):
             with pytest.raises(Fenced):
-                await zombie.commit(edit)  # type: ignore[no-untyped-call]
+                await zombie.commit(edit)
         with pytest.raises(Fenced):
             await zombie.claim(1, "events", {})
         assert store.objects[KEY].data == before
@@ -334,7 +334,7 @@ def test_design_c14_a_million_segments_fit_a_root_of_64_kib() -> None:
     upper, data = encode_page(pointer_table(moved), 1, moved[0].uuid, 2**31 - 1)
     page = decode_page(data, upper)
     assert isinstance(page, PointerPage) and page.pointers == tuple(moved)
-    tail = []
+    tail: list[RemoteSegment] = []
     base = entries * 10
     while True:
         manifest = _manifest_of((upper, *kept), (*tail, _wide_segment(base)))
@@ -556,7 +556,7 @@ def test_a_page_that_is_not_what_its_pointer_says_is_corrupt(change: dict[str, i
 
     pointer, data = _page()
     with pytest.raises(Corrupt):
-        decode_page(data, replace(pointer, **change))  # type: ignore[arg-type]
+        decode_page(data, replace(pointer, **change))
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + b"\0" * 100 + b"PAR1", b"junk" * 50])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coldstore.object_store import AccessRefused, ConditionalConflict, PreconditionFailed, StoreUnavailable
-from coldstore.root import ROOT_BYTES_MAX, NewerFormat, RootStore, RootTooLarge, RootVanished, Unsettled
+from coldstore.root import ROOT_BYTES_MAX, NewerFormat, RootCodec, RootStore, RootTooLarge, RootVanished, Unsettled
 from logformat.errors import Corrupt, Fenced, Retryable
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
@@ -76,12 +76,12 @@ class ScriptedStore(MemoryStore):
         return True
 
 
-def roots(store: MemoryStore, seed: int = 0, **options: float) -> RootStore[Names]:
-    return RootStore(store, KEY, Names, SeededRng(seed), FastClock(), **options)
+def roots(store: MemoryStore, seed: int = 0, deadline_s: float = 30.0) -> RootStore[Names]:
+    return RootStore(store, KEY, Names, SeededRng(seed), FastClock(), deadline_s=deadline_s)
 
 
-async def started(store: MemoryStore, seed: int = 0, **options: float) -> RootStore[Names]:
-    root = roots(store, seed, **options)
+async def started(store: MemoryStore, seed: int = 0, deadline_s: float = 30.0) -> RootStore[Names]:
+    root = roots(store, seed, deadline_s)
     await root.commit(add("seed"), epoch=1, initial=Names())
     return root
 
@@ -357,5 +357,95 @@ def test_waiting_for_ones_turn_ends_with_the_deadline() -> None:
         for commit in (first, second):
             with pytest.raises(Retryable):
                 await commit
+
+    run_fast(scenario())
+
+
+class UnreliableStore(MemoryStore):
+    """Seeded: PUTs are refused, lose their answers, or land any time later; reads fail."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = SeededRng(seed)
+        self.late: list[asyncio.Task[None]] = []
+        self.faults: dict[str, int] = {}
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        await asyncio.sleep(self.rng.uniform(0, 0.2))
+        kind = ("ok", "ok", "ok", "409", "lost", "late", "nothing")[self.rng.randrange(7)]
+        self.faults[kind] = self.faults.get(kind, 0) + 1
+        if kind == "409":
+            raise ConditionalConflict("in flight")
+        if kind == "late":
+            delay_s = self.rng.uniform(0.1, 40)
+            self.late.append(asyncio.get_running_loop().create_task(self._land(delay_s, key, data, if_match)))
+        if kind in ("late", "nothing"):
+            raise StoreUnavailable("time-out")
+        etag = await super().put_root(key, data, if_match)
+        if kind == "lost":
+            raise StoreUnavailable("reset")
+        return etag
+
+    async def _land(self, delay_s: float, key: str, data: bytes, if_match: str | None) -> None:
+        await asyncio.sleep(delay_s)
+        try:
+            await super().put_root(key, data, if_match)
+        except PreconditionFailed:
+            return
+
+    async def get(self, key: str, start: int = 0, length: int | None = None):  # type: ignore[no-untyped-def]
+        await asyncio.sleep(self.rng.uniform(0, 0.2))
+        if not self.rng.randrange(6):
+            raise StoreUnavailable("503")
+        return await super().get(key, start, length)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_design_c03_any_mix_of_faults_keeps_the_three_promises(seed: int) -> None:
+    """Several writers, a claim in the middle, PUTs that land up to 40 s late. What was acknowledged is in the root for
+    good; what was given up while settled never appears, however late (so its objects could be deleted); nothing of
+    the old epoch lands after the claim."""
+
+    async def scenario() -> None:
+        store = UnreliableStore(seed)
+        acked: set[str] = set()
+        dead: set[str] = set()
+        claimed_with: set[str] = set()
+
+        async def commit(writer: RootStore[Names], name: str, epoch: int, claim: bool = False) -> bool:
+            try:
+                await writer.commit(add(name), epoch=epoch, claim=claim, initial=Names())
+            except (Retryable, Fenced) as failed:
+                known = writer.known
+                if writer.settled and (known is None or name not in known.content.names):
+                    dead.add(name)
+                return not isinstance(failed, Fenced)
+            acked.add(name)
+            return True
+
+        async def write(n: int) -> None:
+            writer = roots(store, 1000 * seed + n, deadline_s=3.0)
+            for k in range(12):
+                if not await commit(writer, f"old{n}.{k}", 1):
+                    return
+
+        async def take_over() -> None:
+            await asyncio.sleep(store.rng.uniform(2, 12))
+            writer = roots(store, 1000 * seed + 77, deadline_s=120.0)
+            assert await commit(writer, "claim", 2, claim=True)
+            assert writer.known is not None
+            claimed_with.update(writer.known.content.names)
+            for k in range(5):
+                await commit(writer, f"new.{k}", 2)
+
+        await asyncio.gather(take_over(), *(write(n) for n in range(4)))
+        await asyncio.gather(*store.late)
+        raw = await MemoryStore.get(store, KEY)
+        final = RootCodec(Names).decode(KEY, raw)
+        assert acked <= set(final.content.names)
+        assert not dead & set(final.content.names)
+        assert {name for name in final.content.names if name.startswith("old")} <= claimed_with
+        assert final.version <= len(final.content.names) and final.epoch == 2
+        assert len(store.faults) == 5
 
     run_fast(scenario())
