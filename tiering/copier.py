@@ -192,7 +192,6 @@ class Copier:
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
         partition.note_verified(entry)
-        partition.blocks.pop(Block.DAMAGED, None)
         self._counters.verified_segments += 1
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:

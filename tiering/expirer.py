@@ -241,6 +241,7 @@ class Expirer:
             if not partition.is_verified(segment):
                 try:
                     await self._copier.verify(segment)
+                    partition.blocks.pop(Block.DAMAGED, None)
                 except (Corrupt, ObjectMissing) as damaged:
                     log.error("%s: local bytes stay: %s", partition.name, damaged)
                     break

@@ -49,6 +49,7 @@ class Block(Enum):
     DAMAGED = "damaged"
     HOLE = "hole"
     RESERVATION = "reservation"
+    CLAIM = "claim"
     STORE = "store"
 
 

@@ -135,7 +135,7 @@ class PartitionTier:
 
     @property
     def reserve_at(self) -> int:
-        """When the log's end reaches it, call `reserve_soon`."""
+        """When the log's end reaches it, call `reserve_soon`; look again after that, it moves."""
         return self._partition.reserve_at
 
     def reserve_soon(self) -> None:
@@ -226,7 +226,7 @@ class PartitionTier:
             return None
         try:
             manifest = await partition.claim()
-            partition.blocks.pop(Block.STORE, None)
+            partition.blocks.pop(Block.CLAIM, None)
             await partition.reserve()
             config = partition.config
             if (manifest.topic, manifest.configs) != (config.topic, dict(config.configs)):
@@ -234,7 +234,8 @@ class PartitionTier:
         except Fenced:
             return None  # noted, and the broker was told
         except Retryable as unanswered:
-            partition.blocks[Block.STORE] = str(unanswered)
+            if not partition.claimed:
+                partition.blocks[Block.CLAIM] = str(unanswered)
             if partition.log.log_end_offset >= partition.log.reserved_end < INT64_MAX:
                 partition.blocks[Block.RESERVATION] = str(unanswered)
             raise
@@ -255,12 +256,17 @@ class PartitionTier:
                     await self._copier.copy(wanted)
                 except Fenced:
                     return None
+                except Retryable as unanswered:
+                    partition.blocks[Block.STORE] = str(unanswered)
+                    raise
                 except Corrupt as damaged:
                     partition.blocks[Block.DAMAGED] = str(damaged)
                     self._broken = damaged
                     self._report_progress()
                     raise
                 self._broken = None
+                for over in (Block.STORE, Block.HOLE, Block.DAMAGED):
+                    partition.blocks.pop(over, None)
                 self._report_progress()
                 self._queues.expiry.wake_in(self._expiring, 0.0)
                 return 0.0
@@ -327,6 +333,7 @@ class PartitionTier:
         """
         partition = self._partition
         target = partition.log.log_end_offset
+        self._broken = None
         partition.log.roll(partition.world.clock.wall_ms())
         await partition.flusher.flush()
         if not partition.config.copies:

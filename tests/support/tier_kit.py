@@ -211,6 +211,8 @@ class Life:
         )
         appended = opened.log.append(memoryview(data), [h for _, h in walk(data)], self.epoch, now_ms)
         opened.flusher.request()
+        if appended.last_offset >= opened.tier.reserve_at:
+            opened.tier.reserve_soon()
         if appended.base_offset == opened.log.active_info().base_offset:
             opened.tier.rolled()
         return appended.base_offset

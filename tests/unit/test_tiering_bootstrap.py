@@ -436,7 +436,7 @@ def test_a_log_behind_the_remote_end_starts_there() -> None:
 
 
 def test_an_old_copy_of_the_directory_stops_taking_appends_when_the_bucket_knows_more() -> None:
-    """With its reservation it serves at once, but the claim shows what it is; the next start goes on at the cold end."""
+    """With its reservation it serves at once, but the claim shows what it is; the next start is at the cold end."""
 
     async def scenario() -> None:
         house = House()
