@@ -27,7 +27,7 @@ from seams.crash_points import reach
 from seams.workers import Lane
 from tiering.copier import Copier
 from tiering.expire_plan import TotalRetention, Verdict, bytes_only_local
-from tiering.partition_state import TieredPartition
+from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,548 @@
+"""Letting go: local bytes only when the bucket surely holds them, objects after the log start moved and the grace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from coldstore.stores.faulty import Fault, FaultyStore
+from coldstore.stores.operations import Operation
+from seams.disk import Space
+from seams.rng import SeededRng
+from tests.support.cold_values import remote_segment
+from tests.support.fast_loop import run_fast
+from tests.support.memory_store import MemoryStore
+from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, read_everything, settle
+from tiering.expire_plan import TotalRetention, Verdict
+from tiering.pressure import LocalBytes, excess_bytes, share_pressure
+from tiering.service import Opened
+
+COLD_FAST = replace(TIER, local_retention_ms=2_000)
+UNTIERED = replace(TIER, enabled=False)
+INTERNAL = replace(TIER, enabled=False, internal=True, topic="orders")
+
+
+async def filled(house: House, tier: object = COLD_FAST, batches: int = 60) -> tuple[Life, Opened]:
+    life = await house.start()
+    opened = await life.open(new=True, tier=tier)  # type: ignore[arg-type]
+    await life.fill(batches)
+    return life, opened
+
+
+def all_local_gone(opened: Opened) -> bool:
+    return opened.log.local_log_start_offset == opened.log.active_info().base_offset
+
+
+# ── pure ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def judge(retention: TotalRetention, ends: Sequence[int], **changes: object) -> list[Verdict]:
+    return [retention.judge(remote_segment(end - 10, end, **changes)) for end in ends]
+
+
+def test_size_retention_keeps_at_least_the_limit() -> None:
+    """As Kafka counts: a segment goes only when what is left is still the limit or more. Each has 1000 bytes."""
+    for limit, expired in ((4000, 0), (3999, 0), (3000, 1), (2001, 1), (2000, 2), (0, 4)):
+        retention = TotalRetention(retention_ms=-1, retention_bytes=limit, total_bytes=4000, now_ms=0)
+        verdicts = judge(retention, (10, 20, 30, 40))
+        assert verdicts.count(Verdict.EXPIRED) == expired, limit
+
+
+def test_time_retention_counts_from_the_youngest_record() -> None:
+    """Exactly the limit is still kept."""
+    segment = remote_segment(0, 10, min_timestamp_ms=0, max_timestamp_ms=5000)
+    for now_ms, verdict in ((8000, Verdict.KEPT), (8001, Verdict.EXPIRED)):
+        retention = TotalRetention(retention_ms=3000, retention_bytes=-1, total_bytes=0, now_ms=now_ms)
+        assert retention.judge(segment) is verdict
+
+
+def test_a_gap_without_timestamps_goes_with_the_next_dated_segment() -> None:
+    """A segment of declared gaps only neither blocks time retention nor goes by itself."""
+    retention = TotalRetention(retention_ms=1, retention_bytes=-1, total_bytes=0, now_ms=10**15)
+    undated = remote_segment(0, 10, min_timestamp_ms=-1, max_timestamp_ms=-1)
+    assert retention.judge(undated) is Verdict.UNDATED
+    assert retention.judge(remote_segment(10, 20)) is Verdict.EXPIRED
+
+
+def test_pressure_takes_the_oldest_bytes_of_all_logs() -> None:
+    """Whole segments, oldest first, until the excess is covered."""
+    held = [LocalBytes(5, 100, "a"), LocalBytes(1, 100, "b"), LocalBytes(2, 100, "a"), LocalBytes(9, 100, "b")]
+    assert share_pressure(held, 0) == {}
+    assert share_pressure(held, 150) == {"b": 100, "a": 100}
+    assert share_pressure(held, 1000) == {"a": 200, "b": 200}
+
+
+def test_excess_is_over_the_set_limit_or_the_share_of_the_file_system() -> None:
+    """Other programs' bytes on the file system are not asked of us."""
+    assert excess_bytes(500, Space(1000, 0), 400, 0.8) == 100
+    assert excess_bytes(500, Space(1000, 100), None, 0.8) == 100
+    assert excess_bytes(50, Space(1000, 0), None, 0.8) == 50
+
+
+# ── local bytes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_local_segments_go_once_they_are_verified_and_every_record_stays_readable() -> None:
+    """Local retention drops what the bucket holds; reads go on over both tiers without a hole."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house)
+        await settle(lambda: all_local_gone(opened) and opened.log.local_log_start_offset > 0)
+        assert opened.log.log_start_offset == 0
+        assert len(await read_everything(house, opened)) == 60
+        names = house.disk.list_dir(opened.log.path)
+        assert [n for n in names if n.endswith(".log")] == [f"{opened.log.local_log_start_offset:020d}.log"]
+        await life.stop()
+
+        life = await house.start()
+        opened = await life.open(tier=COLD_FAST)
+        assert opened.log.log_start_offset == 0
+        assert len(await read_everything(house, opened)) == 60
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_local_bytes_stay_while_the_object_cannot_be_verified() -> None:
+    """A HEAD that fails, an object that is gone or different: nothing local is dropped, status says damaged."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        opened = await life.open(new=True, tier=COLD_FAST)
+        store.script(Operation.HEAD, Fault.BEFORE, times=10**6)
+        await life.fill(60)
+        await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset)
+        await asyncio.sleep(20)
+        assert opened.log.local_log_start_offset == 0
+        key = house.objects()[0]
+        kept = house.memory.objects.pop(key)
+        store.calm()
+        await settle(lambda: opened.tier.status().blocked_by == "damaged")
+        await asyncio.sleep(20)
+        assert opened.log.local_log_start_offset == 0
+        house.memory.objects[key] = kept
+        await settle(lambda: all_local_gone(opened))
+        assert opened.tier.status().blocked_by is None
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_after_a_restart_objects_are_verified_again_before_local_bytes_go() -> None:
+    """What an earlier process verified may have changed since: nothing is dropped on its word."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, TIER)
+        await opened.tier.seal_and_copy()
+        await life.kill()
+        key = house.objects()[0]
+        del house.memory.objects[key]
+
+        life = await house.start()
+        opened = await life.open(tier=COLD_FAST)
+        await asyncio.sleep(20)
+        assert opened.log.local_log_start_offset == 0
+        assert opened.tier.status().blocked_by == "damaged"
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_nothing_local_goes_before_the_copy() -> None:
+    """With the store down, local retention and disk pressure drop nothing (G12)."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store, limits=replace(LIMITS, local_bytes_max=1000))
+        opened = await life.open(new=True, tier=COLD_FAST)
+        store.down = True
+        await life.fill(60)
+        await asyncio.sleep(60)
+        assert opened.log.local_log_start_offset == 0 and len(await read_everything(house, opened)) == 60
+        store.down = False
+        await settle(lambda: all_local_gone(opened))
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_disk_pressure_gives_back_copied_bytes_only() -> None:
+    """Over thermocline.local.bytes.max the oldest copied segments go, though retention would keep them."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start(limits=replace(LIMITS, local_bytes_max=5000))
+        opened = await life.open(new=True, tier=TIER)
+        await life.fill(100)
+        await settle(lambda: opened.log.local_bytes <= 5000)
+        assert opened.log.local_bytes > 2000, "no more than was asked for"
+        assert len(await read_everything(house, opened)) == 100
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_a_power_cut_at_any_effect_of_expiry_leaves_a_log_that_opens() -> None:
+    """Copy, then local expiry, cut off at every change of the disk."""
+
+    async def scenario() -> None:
+        at = 0
+        while True:
+            house = House(seed=at)
+            life = await house.start()
+            opened = await life.open(new=True, tier=TIER)
+            await life.fill(40)
+            await opened.tier.seal_and_copy()
+            left = at
+
+            def count(kind: str, path: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise OSError(5, "the power is gone", path)
+
+            house.disk.on_effect = count
+            opened.tier.reconfigure(COLD_FAST)
+            await asyncio.sleep(10)
+            house.disk.on_effect = None
+            done = all_local_gone(opened) and left >= 0
+            await life.power_cut(keep=0.5)
+            life = await house.start()
+            opened = await life.open(tier=COLD_FAST)
+            await settle(lambda opened=opened: opened.tier.partition_state.claimed)  # type: ignore[misc]
+            assert len(await read_everything(house, opened)) == 40, at
+            await life.kill()
+            if done:
+                break
+            at += 1
+        assert at > 10
+
+    run_fast(scenario())
+
+
+# ── objects ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_total_retention_by_size_moves_the_start_then_waits_then_deletes() -> None:
+    """The root's log start first, the grace, then the objects, then the cursor (KAFKA-15352)."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, COLD_FAST)
+        await settle(lambda: all_local_gone(opened))
+        before = house.objects()
+        opened.tier.reconfigure(replace(COLD_FAST, retention_bytes=5000))
+        await settle(lambda: opened.tier.log_start_offset > 0)
+        start = opened.tier.log_start_offset
+        assert house.objects() == before, "the grace has not passed"
+        assert opened.log.log_start_offset == start
+        await asyncio.sleep(LIMITS.gc_grace_ms / 1000 + 2)
+        manifest = await house.manifest()
+        assert manifest.deletion_cursor == start == manifest.log_start_offset
+        assert len(house.objects()) == manifest.live.segments < len(before)
+        manifest.check()
+        held = manifest.live.log_bytes + opened.log.active_info().bytes
+        assert held >= 5000 > held - manifest.tail[0].log_bytes
+        assert sorted(await read_everything(house, opened)) == list(range(start, 60))
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_total_retention_by_time_lets_everything_cold_go() -> None:
+    """Records older than retention.ms go, oldest first, also when nothing comes any more."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, replace(COLD_FAST, retention_ms=20_000, seal_ms=5_000))
+        await settle(lambda: opened.tier.remote_end_offset == 60)
+        await asyncio.sleep(40)
+        manifest = await house.manifest()
+        assert manifest.log_start_offset == manifest.deletion_cursor == 60
+        assert house.objects() == [] and manifest.live.segments == 0
+        assert opened.log.log_start_offset == 60 == opened.log.local_log_start_offset
+        life.append()
+        await life.stop()
+        life = await house.start()
+        opened = await life.open(tier=COLD_FAST)
+        assert opened.log.log_start_offset == 60 and opened.log.log_end_offset == 61
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_bytes_in_both_tiers_count_once() -> None:
+    """What is local and cold is not deleted early (KAFKA-17062, KAFKA-15479)."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, TIER)
+        await opened.tier.seal_and_copy()
+        total = (await house.manifest()).live.log_bytes
+        opened.tier.reconfigure(replace(TIER, retention_bytes=total))
+        await asyncio.sleep(20)
+        assert opened.tier.log_start_offset == 0
+        opened.tier.reconfigure(replace(TIER, retention_bytes=total // 2))
+        await settle(lambda: opened.tier.log_start_offset > 0)
+        await life.stop()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST])
+def test_a_deletion_that_fails_is_done_again(fault: Fault) -> None:
+    """KAFKA-17428: deleting is repeated until the cursor has moved; nothing dangles."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        opened = await life.open(new=True, tier=replace(COLD_FAST, retention_bytes=3000))
+        store.script(Operation.DELETE, fault, times=3)
+        await life.fill(60)
+        await asyncio.sleep(30)
+        manifest = await house.manifest()
+        assert store.hits[fault] == 3
+        assert 0 < manifest.deletion_cursor == manifest.log_start_offset
+        assert len(house.objects()) == manifest.live.segments
+        assert not house.failures
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_a_deletion_cut_off_by_a_kill_is_finished_by_the_next_life() -> None:
+    """The root says what is left to delete; the next claim's writer waits its own grace and does it."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, replace(COLD_FAST, retention_bytes=3000))
+        await settle(lambda: opened.tier.log_start_offset > 0)
+        await asyncio.sleep(2)
+        await life.kill()
+        assert (await house.manifest()).deletion_cursor == 0
+        life = await house.start()
+        await life.open(tier=replace(COLD_FAST, retention_bytes=3000))
+        await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
+        manifest = await house.manifest()
+        assert manifest.deletion_cursor == manifest.log_start_offset > 0
+        assert len(house.objects()) == manifest.live.segments
+        await life.kill()
+
+    run_fast(scenario())
+
+
+# ── DeleteRecords ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_design_c26_delete_records_is_durable_before_it_answers() -> None:
+    """C26: the log start is in the root when the call returns; a lost disk does not bring the records back."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, TIER)
+        await opened.tier.seal_and_copy()
+        await opened.tier.delete_records(25)
+        assert (await house.manifest()).log_start_offset == 25
+        assert opened.log.log_start_offset == 25
+        await life.lose_disk()
+        life = await house.start()
+        opened = await life.open()
+        assert opened.log.log_start_offset == 25
+        assert sorted(await read_everything(house, opened)) == list(range(25, 60))
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_design_c26_delete_records_fails_when_the_root_cannot_be_changed() -> None:
+    """No root, no answer: the records stay readable."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        opened = await life.open(new=True)
+        await life.fill(60)
+        await settle(lambda: opened.tier.remote_end_offset > 0)
+        store.down = True
+        with pytest.raises(Exception, match="root") as refused:
+            await opened.tier.delete_records(25)
+        assert refused.type.__name__ in ("Retryable", "Unsettled")
+        assert opened.log.log_start_offset == 0
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_delete_records_beyond_what_is_copied() -> None:
+    """The deleted part is never copied; the next object begins at or below the log start, and the tiles still tile."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        opened = await life.open(new=True, tier=replace(TIER, copy_disable=True))
+        await life.fill(60)
+        await opened.tier.delete_records(45)
+        opened.tier.reconfigure(TIER)
+        await opened.tier.seal_and_copy()
+        manifest = await house.manifest()
+        manifest.check()
+        assert manifest.tail[0].base_offset <= 45 < manifest.tail[0].end_offset
+        assert sorted(await read_everything(house, opened)) == list(range(45, 60))
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_delete_records_of_everything_then_go_on() -> None:
+    """Up to the high watermark: nothing is left in either tier, offsets go on."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, COLD_FAST)
+        await opened.tier.seal_and_copy()
+        await opened.tier.delete_records(60)
+        await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
+        assert house.objects() == []
+        assert life.append() == 60
+        await opened.tier.seal_and_copy()
+        assert (await house.manifest()).tail[0].base_offset == 60
+        await life.stop()
+
+    run_fast(scenario())
+
+
+# ── logs that are not tiered ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_log_that_is_not_tiered_has_plain_retention() -> None:
+    """By size and by time, the active segment rolled when it alone is too old; nothing reaches the bucket."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=replace(UNTIERED, retention_bytes=5000))
+        await life.fill(60)
+        await settle(lambda: opened.log.log_start_offset > 0)
+        assert 5000 <= opened.log.local_bytes < 7500
+        start = opened.log.log_start_offset
+        await life.kill()
+        life = await house.start()
+        opened = await life.open(tier=replace(UNTIERED, retention_ms=30_000))
+        assert opened.log.log_start_offset == start
+        await asyncio.sleep(45)
+        assert opened.log.log_start_offset == 60 == opened.log.log_end_offset
+        assert house.objects() == []
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_snapshots_of_an_internal_topic_replace_its_log() -> None:
+    """The newest snapshot is what a lost disk starts from; old ones go after the grace; local segments below it go."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=INTERNAL)
+        assert await opened.tier.read_snapshot() is None
+        for n in range(3):
+            end = await life.fill(20)
+            await opened.tier.commit_snapshot(end, b"state %d" % n)
+        assert await opened.tier.read_snapshot() == (60, b"state 2")
+        await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
+        assert len(house.objects("snapshots")) == 1 and house.objects() == []
+        assert opened.log.local_log_start_offset == opened.log.active_info().base_offset > 0
+        await life.lose_disk()
+        life = await house.start()
+        opened = await life.open(tier=INTERNAL)
+        assert await opened.tier.read_snapshot() == (60, b"state 2")
+        assert opened.log.local_log_start_offset == 60 and opened.log.log_end_offset == 1000
+        assert life.append() == 1000
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_snapshot_that_is_not_what_was_written_is_refused() -> None:
+    """Bit rot in the bucket: Corrupt, never a wrong group state."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=INTERNAL)
+        await opened.tier.commit_snapshot(0, b"state")
+        key = house.objects("snapshots")[0]
+        house.memory.objects[key].data = b"stote"
+        with pytest.raises(Exception, match="not what was written"):
+            await opened.tier.read_snapshot()
+        await life.stop()
+
+    run_fast(scenario())
+
+
+# ── deleted topics ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_purging_a_topic_deletes_its_root_last() -> None:
+    """Segments, pages and snapshots first: a purge that is cut off is found again by its root."""
+
+    async def scenario() -> None:
+        order: list[str] = []
+
+        class Noting(MemoryStore):
+            async def delete(self, keys: Sequence[str]) -> None:
+                order.extend(keys)
+                await super().delete(keys)
+
+        house = House()
+        house.memory = house.store = Noting()
+        life, opened = await filled(house, TIER)
+        await opened.tier.seal_and_copy()
+        await life.service.close_partition(opened.tier, give_back=False)
+        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+        assert house.memory.objects == {}
+        assert order[-1].endswith("manifest.json") and len(order) > 3
+        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+        life.opened.clear()
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
+    """R2 answered 200 and kept the objects: the purge fails, so that it is tried again."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        opened = await life.open(new=True)
+        await life.fill(30)
+        await opened.tier.seal_and_copy()
+        await life.service.close_partition(opened.tier, give_back=False)
+        store.script(Operation.DELETE, Fault.IGNORED, times=100)
+        with pytest.raises(Exception, match="still listed"):
+            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+        store.calm()
+        await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+        assert house.memory.objects == {}
+        life.opened.clear()
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_segment_bytes_of_the_test_log() -> None:
+    """The scenarios above count on segments of 13 to 15 batches."""
+    assert LOG.segment_bytes == 2000
