@@ -20,6 +20,8 @@ SNAPSHOT: Final = ".snapshot"
 PRODUCERS: Final = ".producers"
 """Ours, beside each `.snapshot`: the last five batches of every producer. Its presence also proves that everything
 below its offset was durable when it was written (see recovery)."""
+STAGED_PRODUCERS: Final = ".restart-producers"
+"""The producers of a restart that is being prepared (see restart)."""
 DELETED: Final = ".deleted"
 TEMPORARY: Final = ".tmp"
 CLEANED: Final = ".cleaned"
@@ -33,6 +35,7 @@ OFFSET_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT, PRODUCERS)
 NAME_CHARS_MAX: Final = 255
 
 _OFFSET_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+)")
+_RESTART_NAME: Final = re.compile(r"[0-9]{20}\.restart(-producers)?")
 _PARTITION_DIR: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _DELETED_DIR: Final = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 
@@ -55,8 +58,12 @@ def is_leftover(name: str) -> bool:
     for suffix in (DELETED, TEMPORARY, CLEANED):
         if name.endswith(suffix):
             inner = name.removesuffix(suffix)
-            return parse_offset_file(inner) is not None or inner in (EPOCHS_FILE, "partition.metadata")
-    return False
+            return _RESTART_NAME.fullmatch(inner) is not None or _is_ours(inner)
+    return name.endswith(STAGED_PRODUCERS) and _RESTART_NAME.fullmatch(name) is not None
+
+
+def _is_ours(name: str) -> bool:
+    return parse_offset_file(name) is not None or name in (EPOCHS_FILE, "partition.metadata")
 
 
 def is_swap(name: str) -> bool:

@@ -7,6 +7,7 @@ Must not know: why segments go. Source: Kafka's LocalLog.deleteSegmentFiles (suf
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 from hotstore.file_names import DELETED, OFFSET_SUFFIXES, PRODUCERS, SNAPSHOT, offset_file, parse_offset_file
@@ -29,11 +30,12 @@ def drop_segment_files(disk: Disk, directory: str, bases: Iterable[int]) -> None
 
 
 def remove_files(disk: Disk, directory: str, names: Iterable[str]) -> int:
-    """Unlink files by name and make that durable; how many. Raises OSError."""
+    """Unlink files by name and make that durable; how many were there. Raises OSError."""
     count = 0
     for name in names:
-        disk.unlink(f"{directory}/{name}")
-        count += 1
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(f"{directory}/{name}")
+            count += 1
     if count:
         disk.sync_dir(directory)
     return count

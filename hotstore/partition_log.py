@@ -484,6 +484,7 @@ class PartitionLog:
         """
         if offset >= self.log_end_offset:
             return
+        self._sync_all()  # what stays becomes durable first: the cut must not be the only thing that is
         segments = self._locator.segments
         if offset <= segments[0].base_offset:
             self.start_at(offset, self.epochs.truncate_from_end(offset), ())
@@ -541,6 +542,11 @@ class PartitionLog:
         """
         if clean and self.state is not LogState.FAILED:
             self._sync_all()
+            assert self._active.indexer is not None
+            self._active.indexer.seal()
+            write_index_files(self._active)
+            write_producer_files(self.disk, self.path, self.producers.at(self.log_end_offset))
+            self.disk.sync_dir(self.path)
         for segment in self._locator.segments:
             segment.file.close()
 
@@ -554,11 +560,6 @@ class PartitionLog:
         if seal is not None:
             seal.run()
             durability.finish_seal(seal, self.epochs)
-        assert self._active.indexer is not None
-        self._active.indexer.seal()
-        write_index_files(self._active)
-        write_producer_files(self.disk, self.path, self.producers.at(self.log_end_offset))
-        self.disk.sync_dir(self.path)
 
     def _save_epochs(self) -> None:
         replace_file(self.disk, f"{self.path}/{EPOCHS_FILE}", self.epochs.to_bytes())

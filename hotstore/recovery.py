@@ -138,7 +138,12 @@ def recover(
         recovery_point = min(recovery_point, restart)
     run = _Recovery(disk, path, config, names, now_ms, cache)
     found = run.open(plan, recovery_point, log_start, clean)
-    if found.log_start_offset > found.segments[-1].end_offset:
+    log_end = found.segments[-1].end_offset
+    if found.log_start_offset > log_end:
+        if config.waits_for_flush:
+            # Deleting records never passed what was durable: the checkpoint is wrong, and obeying it loses the log.
+            what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
+            raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
         # Every record here was deleted, and the end was lost: go on where offsets were promised to (Kafka too).
         epochs = found.epochs.truncate_from_start(found.log_start_offset)
         segment = restart_at(disk, path, found.log_start_offset, epochs, found.producers, config.index_interval_bytes)

@@ -12,13 +12,16 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hotstore.durability import write_producer_files
-from hotstore.file_names import EPOCHS_FILE, parse_offset_file
+from hotstore.file_names import EPOCHS_FILE, STAGED_PRODUCERS, offset_file, parse_offset_file
 from hotstore.local_files import drop_segment_files, producer_files_above, remove_files
-from hotstore.producer_state import Producers, ProducersAt
+from hotstore.log_config import NEVER
+from hotstore.producer_state import Producers
 from hotstore.segment import Segment, create_segment
 from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import decode_producer_state, encode_producer_state
 from seams.disk import Disk, read_file, replace_file
 
+RESTART: Final = ".restart"
 _MARKER: Final = re.compile(r"([0-9]{20})\.restart")
 
 
@@ -26,10 +29,10 @@ def restart_at(
     disk: Disk, directory: str, offset: int, epochs: LeaderEpochs, producers: Producers, interval_bytes: int
 ) -> Segment:
     """Drop every local segment and begin an empty one at `offset`; durable when it returns. Raises OSError."""
-    _remove_proofs_above(disk, directory, offset)
-    write_producer_files(disk, directory, ProducersAt(offset, producers.at(offset).entries))
-    disk.sync_dir(directory)
-    replace_file(disk, f"{directory}/{offset:020d}.restart", epochs.to_bytes())
+    # Not under their own name yet: a producer file at `offset` would claim that the old log reaches so far.
+    staged = f"{directory}/{offset_file(offset, STAGED_PRODUCERS)}"
+    replace_file(disk, staged, encode_producer_state(producers.at(offset).state()))
+    replace_file(disk, f"{directory}/{offset_file(offset, RESTART)}", epochs.to_bytes())
     return finish_restart(disk, directory, offset, interval_bytes)
 
 
@@ -40,7 +43,8 @@ def pending_restart(names: Iterable[str]) -> int | None:
 
 def finish_restart(disk: Disk, directory: str, offset: int, interval_bytes: int) -> Segment:
     """Carry out the restart whose marker is durable. May be repeated from any point."""
-    marker = f"{directory}/{offset:020d}.restart"
+    marker = f"{directory}/{offset_file(offset, RESTART)}"
+    staged = f"{directory}/{offset_file(offset, STAGED_PRODUCERS)}"
     epochs = LeaderEpochs.from_bytes(read_file(disk, marker))
     replace_file(disk, f"{directory}/{EPOCHS_FILE}", epochs.to_bytes())
     drop_segment_files(disk, directory, [base for base in _bases(disk.list_dir(directory)) if base != offset])
@@ -51,6 +55,12 @@ def finish_restart(disk: Disk, directory: str, offset: int, interval_bytes: int)
     for suffix in (".index", ".timeindex", ".txnindex"):
         if disk.stat(f"{directory}/{offset:020d}{suffix}") is not None:
             disk.unlink(f"{directory}/{offset:020d}{suffix}")
+    if disk.stat(staged) is not None:
+        _remove_proofs_above(disk, directory, offset)
+        producers = decode_producer_state(read_file(disk, staged))
+        write_producer_files(disk, directory, Producers(NEVER, producers.producers).at(offset))
+        disk.sync_dir(directory)
+        disk.unlink(staged)
     segment = create_segment(disk, directory, offset, interval_bytes)
     disk.sync_dir(directory)
     disk.unlink(marker)

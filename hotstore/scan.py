@@ -50,10 +50,12 @@ class SegmentScanner:
 
     def __init__(self, on_batch: Callable[[BatchHeader], None], buffer_bytes: int = SCAN_BUFFER_BYTES) -> None:
         self._on_batch = on_batch
-        self._buffer = bytearray(buffer_bytes)
+        self._buffer_bytes = buffer_bytes
+        self._buffer = bytearray()
 
     def scan(self, segment: Segment, file_size: int, durable_offset: int) -> Scanned:
         """Read the first `file_size` bytes. Raises OSError only: damage is a result."""
+        self._reserve(file_size)
         indexer = SegmentIndexer(segment.base_offset, segment.interval_bytes)
         add, on_batch = indexer.add, self._on_batch
         expected = segment.base_offset
@@ -87,6 +89,7 @@ class SegmentScanner:
 
     def rewrite(self, segment: Segment, start: int, end: int) -> None:
         """Write the bytes [start, end) over themselves, so that the next sync really writes them. Raises OSError."""
+        self._reserve(end - start)
         view = memoryview(self._buffer)
         while start < end:
             count = segment.file.read_into(start, view[: min(len(view), end - start)])
@@ -94,6 +97,12 @@ class SegmentScanner:
                 raise OSError(EIO, "file became shorter", segment.file.path)
             segment.file.write_at(start, [view[:count]])
             start += count
+
+    def _reserve(self, file_size: int) -> None:
+        """Small logs need no large buffer: a broker opens hundreds of them."""
+        wanted = min(file_size, self._buffer_bytes)
+        if len(self._buffer) < wanted:
+            self._buffer = bytearray(wanted)
 
     def _holds_batch(self, at: int, filled: int) -> bool:
         """Whether a whole batch begins at `at`, or something that never will be one."""

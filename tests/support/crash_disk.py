@@ -8,7 +8,8 @@ grown files may be long and empty (zeros). `kill` is SIGKILL: the cache survives
 Faults: `inject` makes an operation raise (once, later, always), `capacity_bytes` fills the disk with a short write
 first. A failed sync behaves as Linux does: its pages are marked clean, so that the next sync "succeeds" without them.
 `on_effect(kind, path)` is called before each change, so that a hook that raises cuts the power between two effects;
-`hits` counts what took effect, injected faults too (`fault:<kind>`).
+`hits` counts what took effect, injected faults too (`fault:<kind>`). A disk after `crash` or `kill` shares the counts
+and has neither hook nor faults.
 Not modelled: latency (wrap the workers), permissions, symlinks, and directory cycles.
 """
 
@@ -459,6 +460,6 @@ class CrashDisk:
         return inode
 
     def _heir(self) -> CrashDisk:
-        after = CrashDisk(capacity_bytes=self.capacity_bytes, on_effect=self.on_effect)
+        after = CrashDisk(capacity_bytes=self.capacity_bytes)
         after.hits = self.hits
         return after
