@@ -201,6 +201,7 @@ def replay(broker: Broker, payload: Payload, count: int, watch: Callable[[], Non
             if message.error():
                 raise KafkaException(message.error())
             partition = message.partition()
+            assert partition is not None
             sequence = expected[partition]
             if message.value() != payload.value(sequence) or message.offset() != sequence // PARTITIONS:
                 raise Failed(f"partition {partition} offset {message.offset()}: not what was produced")
