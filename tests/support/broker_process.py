@@ -1,7 +1,7 @@
 """A real broker in a process of its own: `thermocline serve`, its ready line, and ways to end it.
 
-Owns the child process. Always true: it is ended by its own pid when the `with` block ends, and what it wrote to stderr is
-in the failure message of whoever waited in vain.
+Owns the child process. Always true: it is ended by its own pid when the `with` block ends, and what it wrote to
+stderr is in the failure message of whoever waited in vain.
 """
 
 from __future__ import annotations
