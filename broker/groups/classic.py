@@ -120,6 +120,10 @@ class ClassicGroup(RebalancingGroup):
         """Nobody here, nobody coming, nothing being stored: only committed offsets can keep this group alive."""
         return self.state is EMPTY and not self._pending and not self._stores
 
+    def knows(self, member_id: str) -> bool:
+        """Whether the id is a member's, or was handed out."""
+        return member_id in self.members or member_id in self._pending
+
     @property
     def is_consumer_group(self) -> bool:
         return self.protocol_type == "consumer"
@@ -174,11 +178,12 @@ class ClassicGroup(RebalancingGroup):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not config.session_timeout_min_ms <= event.session_timeout_ms <= config.session_timeout_max_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
+        if len(event.protocols) > PROTOCOLS_MAX:
+            return ErrorCode.INVALID_REQUEST
         names = [event.protocol_type, event.instance_id or "", *(protocol.name for protocol in event.protocols)]
         if any(len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX for name in names):
             return ErrorCode.INVALID_REQUEST
-        metadata_bytes = sum(len(protocol.metadata) for protocol in event.protocols)
-        if metadata_bytes > config.member_metadata_bytes_max or len(event.protocols) > PROTOCOLS_MAX:
+        if sum(len(protocol.metadata) for protocol in event.protocols) > config.member_metadata_bytes_max:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 

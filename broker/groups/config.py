@@ -46,6 +46,12 @@ class GroupConfig:
     """One group's metadata record: 1 000 members with 4 KiB of subscription and assignment each, twice."""
     state_bytes_max: int = 512 * 1024 * 1024
     """Everything that clients made us keep: members, assignments, offsets (estimated, see `size_bytes`)."""
+    commit_rows_max: int = 20_000
+    """Partitions of one OffsetCommit, 30 µs each on the loop: more at once would hold everybody up."""
+    fetch_rows_max: int = 100_000
+    """Partitions named in one group's OffsetFetch, 3 µs each."""
+    leavers_max: int = 10_000
+    """Members of one LeaveGroup."""
     append_batch_bytes_max: int = 512 * 1024
     """How much waiting state goes into one batch: many commits share one flush."""
     append_queue_max: int = 20_000

@@ -58,7 +58,7 @@ from broker.groups.shard import Group, Shard, ShardState, Snapshot
 from broker.groups.timers import Timers
 from broker.wire.errors import ErrorCode
 from broker.wire.primitives import ZERO_UUID
-from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
+from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed, ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng
 from seams.tasks import Tasks, supervise
@@ -208,13 +208,12 @@ class GroupCoordinator:
     def dirty_since(self, partition: int) -> float | None:
         """Clock.monotonic_s of the first change that no written snapshot of `partition` holds; None: nothing to do.
 
-        Due when it lies GroupConfig.snapshot_interval_ms back. Meaningless until the partition is loaded.
+        Due when it lies GroupConfig.snapshot_interval_ms back. None too while the partition is not loaded.
         """
-        shard = self._shards[partition]
-        return None if shard.state is ShardState.LOADING else shard.dirty_since_s
+        return self._shards[partition].dirty_since_s
 
     async def snapshot(self, partition: int) -> Snapshot:
-        """The durable state of `partition` now. One at a time a partition."""
+        """The durable state of `partition` now; Retryable while it is not loaded. One at a time a partition."""
         return await self._shards[partition].snapshot()
 
     def snapshot_written(self, partition: int, end_offset: int) -> None:
@@ -229,7 +228,7 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         try:
             await self._log.ensure_created()
-        except (Retryable, Fenced, StorageFailed, OSError) as failure:
+        except (ThermoclineError, OSError) as failure:
             log.warning("__consumer_offsets is not there: %s", failure)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
@@ -251,11 +250,17 @@ class GroupCoordinator:
         named = replace(
             event,
             token=future,
-            new_member_id=f"{prefix}-{self._rng.uuid()}",
+            new_member_id=self._new_member_id(prefix, group),
             client_id=event.client_id[:CLIENT_ID_CHARS_MAX],
         )
         self._give(shard, group or shard.create(group_id), named)
         return await future
+
+    def _new_member_id(self, prefix: str, group: Group | None) -> str:
+        while True:  # a source of randomness that begins again after a restart must not name two members alike
+            member_id = f"{prefix}-{self._rng.uuid()}"
+            if group is None or not group.machine.knows(member_id):
+                return member_id
 
     async def sync(self, group_id: str, event: Sync) -> SyncReply:
         """Answered when the leader's assignments are durable, or the rebalance starts over. `event`'s token is filled
@@ -288,6 +293,8 @@ class GroupCoordinator:
         shard, error = self._shard(group_id, empty_is_valid=False)
         if shard is None:
             return LeaveReply(error)
+        if len(members) > self._config.leavers_max:
+            return LeaveReply(ErrorCode.INVALID_REQUEST)
         group = shard.groups.get(group_id)
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
@@ -314,6 +321,8 @@ class GroupCoordinator:
         shard, error = self._shard(group_id)
         if shard is None:
             return [error] * len(rows)
+        if len(rows) > self._config.commit_rows_max:
+            return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
         group = shard.groups.get(group_id)
         if group is None:
             if member.generation >= 0:
@@ -383,6 +392,8 @@ class GroupCoordinator:
         shard, error = self._shard(group_id)
         if shard is None:
             return error, ()
+        if wanted is not None and sum(len(row.partitions) for row in wanted) > self._config.fetch_rows_max:
+            return ErrorCode.INVALID_REQUEST, ()
         group = shard.groups.get(group_id)
         if group is not None and not group.writes.is_settled:
             try:

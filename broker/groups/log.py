@@ -37,7 +37,7 @@ class OffsetsLog(Protocol):
     def replay(self, partition: int) -> AsyncIterator[bytes]:
         """Everything from the start, in order: the newest snapshot, then the local log above it.
 
-        Each item holds whole batches, their CRCs checked. Empty when the topic does not exist yet. Raises Retryable
+        Each item holds whole batches. Empty when the topic does not exist yet. Raises Retryable
         (the store is away: the coordinator tries again), Corrupt, StorageFailed.
         """
         ...

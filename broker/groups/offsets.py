@@ -124,5 +124,6 @@ class GroupOffsets:
 
     def of_topics(self, topics: frozenset[str]) -> list[TopicPosition]:
         """Positions of topics that were deleted, those still being written too."""
-        held = [(topic, partition) for topic in topics for partition in self._topics.get(topic, {})]
-        return held + [p for p in self._pending if p[0] in topics and p not in held]
+        held = [(topic, partition) for topic in sorted(topics) for partition in self._topics.get(topic, {})]
+        known = set(held)
+        return held + [position for position in self._pending if position[0] in topics and position not in known]

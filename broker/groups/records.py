@@ -24,7 +24,7 @@ from broker.wire.generated.messages import (
 )
 from broker.wire.primitives import ZERO_UUID
 from logformat.errors import Corrupt, InvalidRequest
-from logformat.record_batch import walk
+from logformat.record_batch import check_stored, walk
 from logformat.records import Record, encode_batch, iter_records
 
 NO_EXPIRY: Final = -1
@@ -209,17 +209,22 @@ def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0) -> 
 
 
 def parse_batches(batches: bytes) -> Iterator[tuple[int, tuple[Parsed, ...]]]:
-    """For each batch: the offset after it, and what its records say. Raises Corrupt.
+    """For each batch: the offset after it, and what its records say. Raises Corrupt, for a wrong CRC or a cut end too.
 
     Control batches (gaps, markers) say nothing. Transactional ones cannot be believed without their markers, which are
     not served here: they are left out.
     """
+    end = 0
     for position, header in walk(batches):
+        end = position + header.size
+        check_stored(batches, position, len(batches))
         if header.is_control or header.is_transactional:
             yield header.next_offset, ()
             continue
         parsed = (parse(r.key, r.value) for r in iter_records(batches, position) if r.key is not None)
         yield header.next_offset, tuple(record for record in parsed if record is not None)
+    if end < len(batches):
+        raise Corrupt(f"__consumer_offsets: {len(batches) - end} bytes behind the last whole batch")
 
 
 def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:

@@ -30,6 +30,7 @@ from broker.groups.records import (
     stored_group_record,
 )
 from broker.groups.writer import PartitionWriter
+from logformat.errors import Retryable
 from seams.clock import Clock
 from seams.tasks import Tasks
 
@@ -121,6 +122,7 @@ class Shard:
     ) -> None:
         self.partition = partition
         self.state = ShardState.LOADING
+        self.is_loaded = False
         self.groups: dict[str, Group] = {}
         self.end_offset = 0
         self.writer = PartitionWriter(partition, offsets_log, clock, config, tasks, self._appended)
@@ -163,6 +165,7 @@ class Shard:
             if not group.is_gone:
                 yield group, effects
         self._loaded.clear()
+        self.is_loaded = True
         if self.end_offset:
             # What was replayed may be newer than the newest snapshot: whoever keeps that confirms it, or writes one.
             self._dirty_since_s = self._clock.monotonic_s()
@@ -235,7 +238,7 @@ class Shard:
     @property
     def dirty_since_s(self) -> float | None:
         """Monotonic time of the first change that no written snapshot holds."""
-        return self._dirty_since_s
+        return self._dirty_since_s if self.is_loaded else None
 
     def snapshot_written(self, end_offset: int) -> None:
         """The snapshot that ended there is durable (after a start: was durable already)."""
@@ -244,7 +247,12 @@ class Shard:
             self._taken = None
 
     async def snapshot(self) -> Snapshot:
-        """Cut at the moment of the call; the encoding takes turns with everybody else (20 µs a record)."""
+        """Cut at the moment of the call; the encoding takes turns with everybody else (20 µs a record).
+
+        Raises Retryable while the partition is not loaded: half a state must never replace a whole one.
+        """
+        if not self.is_loaded:
+            raise Retryable(f"the groups of __consumer_offsets-{self.partition} are not loaded; keep the last snapshot")
         end_offset = self.end_offset
         self._taken = (end_offset, None)
         groups = [(g.group_id, g.record, list(g.offsets)) for g in self.groups.values()]

@@ -11,16 +11,19 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.groups.config import GroupConfig
-from broker.groups.log import OffsetsLog
+from broker.groups.log import BATCH_BYTES_MAX, OffsetsLog
 from broker.groups.records import KeyValue, batch_of
-from logformat.errors import Retryable, ThermoclineError
+from logformat.errors import InvalidRequest, Retryable, ThermoclineError
 from seams.clock import Clock
 from seams.tasks import Tasks
 
 log = logging.getLogger(__name__)
+
+
+_RECORD_OVERHEAD_BYTES: Final = 64  # lengths, deltas and the batch's header: 20 at most are used
 
 
 class Done(Protocol):
@@ -66,15 +69,21 @@ class PartitionWriter:
         size = sum(record.size for record in records)
         limits = self._config
         if len(self._queue) >= limits.append_queue_max or self._queued_bytes + size > limits.append_queue_bytes_max:
-            refusal = Retryable(f"__consumer_offsets-{self._partition} is {len(self._queue)} writes behind; try again")
-            # Not now: the caller may be in the middle of performing effects.
-            asyncio.get_running_loop().call_soon(done, refusal)
+            late = Retryable(f"__consumer_offsets-{self._partition} is {len(self._queue)} writes behind; try again")
+            self._refuse(done, late)
+            return
+        if size + _RECORD_OVERHEAD_BYTES * len(records) > BATCH_BYTES_MAX:
+            self._refuse(done, InvalidRequest(f"a write of {len(records)} records and {size} bytes is too large"))
             return
         self._queue.append(_Write(records, size, done))
         self._queued_bytes += size
         if not self._is_running:
             self._is_running = True
             self._tasks.spawn(f"groups-append-{self._partition}", self._drain())
+
+    def _refuse(self, done: Done, refusal: Exception) -> None:
+        # Not now: the caller may be in the middle of performing effects.
+        asyncio.get_running_loop().call_soon(done, refusal)
 
     async def _drain(self) -> None:
         try:
@@ -101,7 +110,7 @@ class PartitionWriter:
         failure: Exception | None = Retryable("the append was cut off; its outcome is unknown")
         try:
             batch = batch_of([record for write in writes for record in write.records], self._clock.wall_ms())
-            await self._log.ensure_created()
+            await self._ensure_created()
             last_offset = await self._log.append(self._partition, batch)
             failure = None
             self._appended(last_offset + 1)
@@ -111,3 +120,9 @@ class PartitionWriter:
         finally:
             for write in writes:
                 write.done(failure)
+
+    async def _ensure_created(self) -> None:
+        try:
+            await self._log.ensure_created()
+        except InvalidRequest as refused:  # that is not the fault of whoever commits
+            raise Retryable(f"__consumer_offsets cannot be made: {refused}") from refused

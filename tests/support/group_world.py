@@ -23,13 +23,14 @@ class GroupWorld:
     def __init__(self, log: MemoryOffsetsLog | None = None, **config: Any) -> None:
         self.log = log or MemoryOffsetsLog(1)
         self.config = GroupConfig(**{"initial_rebalance_delay_ms": 0, **config})
+        self.rng = SeededRng(1)
         self.failures: list[BaseException] = []
         self.tasks: Tasks
         self.groups: GroupCoordinator
 
     def start(self) -> None:
         self.tasks = Tasks(lambda _, failure: self.failures.append(failure))
-        self.groups = GroupCoordinator(self.log, FastClock(), SeededRng(1), self.config, self.tasks)
+        self.groups = GroupCoordinator(self.log, FastClock(), self.rng, self.config, self.tasks)
         self.groups.start()
 
     async def ready(self) -> None:

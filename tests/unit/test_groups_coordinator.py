@@ -6,12 +6,16 @@ import asyncio
 
 import pytest
 
-from broker.groups.events import AdmitCommit, Leaver
+from broker.groups.coordinator import CommitRow
+from broker.groups.events import AdmitCommit, Leaver, Protocol
+from broker.groups.offsets import Wanted
 from broker.groups.shard import ShardState
 from broker.wire.errors import ErrorCode as E
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import read_header
+from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
+from tests.support.group_conversation import subscription
 from tests.support.group_world import GroupWorld, in_world
 from tests.support.memory_offsets_log import MemoryOffsetsLog
 
@@ -121,8 +125,6 @@ async def test_a_client_that_goes_away_does_not_take_its_commit_along(w):
 @in_world
 async def test_each_partition_of_a_commit_has_its_own_verdict(w):
     """What is too large is left out, the rest is stored."""
-    from broker.groups.coordinator import CommitRow
-
     rows = [CommitRow("t", 0, 1, -1, ""), CommitRow("t", 1, 1, -1, "m" * 5_000), CommitRow("t", 2, 1, -1, "")]
     codes = await w.groups.commit_offsets("g", AdmitCommit(None), rows)
     assert codes == [E.NONE, E.OFFSET_METADATA_TOO_LARGE, E.NONE]
@@ -137,6 +139,14 @@ async def test_a_bug_in_the_log_does_not_stop_the_writer(w):
     assert await w.commit("g", 2) is E.NONE
     assert [str(failure) for failure in w.failures] == ["a bug"]
     w.failures.clear()
+
+
+@in_world
+async def test_a_commit_that_no_batch_can_hold_is_refused(w):
+    """BATCH_BYTES_MAX is a promise to the log."""
+    rows = [CommitRow("t", i, 1, -1, "m" * 4_000) for i in range(5_000)]
+    assert set(await w.groups.commit_offsets("g", AdmitCommit(None), rows)) == {E.INVALID_COMMIT_OFFSET_SIZE}
+    assert (w.log.appends, await w.fetch("g"), w.groups.group_count) == (0, -1, 0)
 
 
 @in_world
@@ -348,9 +358,13 @@ async def test_the_topic_is_made_when_somebody_looks_for_a_coordinator(w):
     async def refuse() -> None:
         raise Retryable("no controller")
 
-    w.log.ensure_created = refuse
-    assert await w.groups.find("g") is E.COORDINATOR_NOT_AVAILABLE
-    assert await w.commit("g", 1) is E.COORDINATOR_NOT_AVAILABLE
+    async def refuse_for_good() -> None:
+        raise InvalidRequest("no room for 50 partitions")
+
+    for refusal in (refuse, refuse_for_good):
+        w.log.ensure_created = refusal
+        assert await w.groups.find("g") is E.COORDINATOR_NOT_AVAILABLE
+        assert await w.commit("g", 1) is E.COORDINATOR_NOT_AVAILABLE
 
 
 # ---- expiry ----------------------------------------------------------------------------------------------------------
@@ -379,9 +393,7 @@ async def test_offsets_and_groups_expire_into_tombstones(w):
 @in_world
 async def test_offsets_of_members_do_not_expire(w):
     """A group that reads a topic keeps its place in it, however quiet the topic is."""
-    from tests.support.group_conversation import subscription
-
-    protocols = (__import__("broker.groups.events", fromlist=["Protocol"]).Protocol("range", subscription("t")),)
+    protocols = (Protocol("range", subscription("t")),)
     me, generation = await w.member("g", protocols=protocols, session_timeout_ms=1_800_000)
     await w.commit("g", 1, me, generation)
     await w.commit("g", 1, me, generation, topic="left-long-ago")
@@ -389,6 +401,20 @@ async def test_offsets_of_members_do_not_expire(w):
         await asyncio.sleep(1_800 - 1)
         assert await w.beat("g", me, generation) is E.NONE
     assert (await w.fetch("g"), await w.fetch("g", "left-long-ago")) == (1, -1)
+
+
+@in_world
+async def test_expiry_forgets_no_group_that_somebody_needs(w):
+    """Not one with members and without offsets, nor an empty one whose offsets are young: its generation lives on."""
+    protocols = (Protocol("range", subscription("t")),)
+    me, generation = await w.member("busy", protocols=protocols, session_timeout_ms=1_800_000)
+    gone, _ = await w.member("empty")
+    await w.commit("empty", 1, gone, 1)
+    await w.leave("empty", gone)
+    await asyncio.sleep(1_300)
+    await w.restart()
+    assert await w.beat("busy", me, generation) is E.NONE
+    assert (await w.join("empty")).generation == 3
 
 
 @in_world
@@ -512,6 +538,24 @@ async def test_what_no_snapshot_holds_yet_is_known(w):
     assert w.groups.dirty_since(0) is None
 
 
+def test_half_a_state_is_never_a_snapshot():
+    """While a partition is loaded, and when it cannot be: the one in the bucket is better, even after a close."""
+
+    async def run() -> None:
+        w = GroupWorld()
+        w.log.fail_replay = [Corrupt("bit rot")]
+        w.start()
+        for _ in range(2):
+            assert w.groups.dirty_since(0) is None
+            with pytest.raises(Retryable):
+                await w.groups.snapshot(0)
+            await w.groups.wait_loaded()
+            await w.groups.close()
+        await w.kill()
+
+    run_fast(run())
+
+
 @in_world
 async def test_an_empty_state_has_an_empty_snapshot(w):
     """Everything expired: nothing lives, but the end counts."""
@@ -534,8 +578,6 @@ def test_memory_is_bounded_against_clients_that_only_take():
         await w.ready()
         me, generation = await w.member("mine")
         assert await w.commit("mine", 1, me, generation) is E.NONE
-        from broker.groups.events import Protocol
-
         fat = (Protocol("range", bytes(100_000)),)
         joins = [w.ask(w.join(f"fat{i}", protocols=fat)) for i in range(20)]
         ids = [await w.join(f"ids{i % 7}", member_id_required=True) for i in range(400)]
@@ -565,6 +607,35 @@ def test_the_number_of_groups_is_bounded():
         assert [await w.commit(f"g{i}", 1) for i in range(4)] == [E.NONE] * 3 + [E.INVALID_COMMIT_OFFSET_SIZE]
         assert (await w.join("g9")).error is E.GROUP_MAX_SIZE_REACHED
         assert (await w.join("g1")).error is E.NONE
+        await w.kill()
+
+    run_fast(run())
+
+
+@in_world
+async def test_one_request_cannot_name_a_million_things(w):
+    """commit_rows_max, fetch_rows_max, leavers_max: refused before any work is done for them."""
+    rows = [CommitRow("t", i, 1, -1, "") for i in range(20_001)]
+    assert set(await w.groups.commit_offsets("g", AdmitCommit(None), rows)) == {E.INVALID_COMMIT_OFFSET_SIZE}
+    error, _ = await w.groups.fetch_offsets("g", [Wanted("t", range(100_001))])
+    assert error is E.INVALID_REQUEST
+    assert (await w.groups.leave("g", [Leaver("m")] * 10_001)).error is E.INVALID_REQUEST
+    assert w.log.appends == 0
+
+
+def test_randomness_that_repeats_names_no_two_members_alike():
+    """A broker whose generator starts over after a restart (a simulated one) meets its old ids again."""
+
+    async def run() -> None:
+        w = GroupWorld()
+        await w.ready()
+        me, generation = await w.member("g")
+        w.rng = SeededRng(1)
+        await w.restart()
+        joining = w.ask(w.join("g"))
+        await asyncio.sleep(0.1)
+        assert (await w.join("g", me)).generation == generation + 1
+        assert (await joining).member_id != me
         await w.kill()
 
     run_fast(run())

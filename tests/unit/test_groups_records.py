@@ -182,6 +182,18 @@ def test_control_and_transactional_batches_say_nothing_but_take_offsets():
     assert [len(records) for _, records in parsed] == [0, 0, 1]
 
 
+@given(st.integers(0, 10_000))
+def test_no_flipped_bit_is_believed(bit):
+    """The CRC is checked here again: a batch that rotted on disk is Corrupt, not another offset."""
+    record = offset_record(OffsetKey("g", "t", 0), CommittedOffset(1, -1, "", 0))
+    batch = bytearray(batch_of([record], 0))
+    bit %= 8 * len(batch)
+    batch[bit // 8] ^= 1 << bit % 8
+    if bit // 8 in range(8, 12) or bit // 8 >= 16:  # base offset and epoch lie outside the CRC
+        with pytest.raises(Corrupt):
+            list(parse_batches(bytes(batch)))
+
+
 @given(st.lists(st.binary(max_size=30), max_size=30), st.integers(1, 5), st.integers(1, 60))
 def test_chunks_keep_order_and_bounds(values, count_max, bytes_max):
     """Nothing lost; a chunk above the size is a single record."""
