@@ -8,6 +8,7 @@ it sends from, whatever is given up here (T23). Must not know stores, tasks, clo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
@@ -18,15 +19,17 @@ SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 700 segments of 128 Mi
 PLACES_MAX: Final = 16_384
 # A chunk the disk had no room for lies in our own memory, not in the page cache: eight of them weigh like 64 others.
 _MEMORY_WEIGHT: Final = 8
+CHUNKS_MAX: Final = 256  # each may keep a descriptor
 
 ChunkId = tuple[UUID, int]  # segment, number of the chunk
 LogPlace = tuple[UUID, int, int]  # topic id, partition, offset
 
 
 class HeldChunks:
-    """Chunks by segment and number, at most `bytes_max` of them."""
+    """Chunks by segment and number, at most `bytes_max` bytes. `on_drop` hears of each that is given up."""
 
     def __init__(self, bytes_max: int, pin_s: float) -> None:
+        self.on_drop: Callable[[ChunkId], None] = lambda _chunk_id: None
         self._bytes_max = bytes_max
         self._pin_s = pin_s
         self._bytes = 0
@@ -67,7 +70,7 @@ class HeldChunks:
         else:
             self._free[chunk_id] = chunk
         self._unpin_old(now_s)
-        while self._bytes > self._bytes_max and len(self) > 1:
+        while (self._bytes > self._bytes_max or len(self) > CHUNKS_MAX) and len(self) > 1:
             oldest = next(iter(self._free if self._free else self._pinned))
             if oldest == chunk_id:  # the newest stays, whatever it weighs
                 break
@@ -90,6 +93,7 @@ class HeldChunks:
         chunk = self._free.pop(chunk_id, None) if pinned is None else pinned[0]
         if chunk is not None:
             self._bytes -= _weight(chunk)
+            self.on_drop(chunk_id)
 
     def drop_segment(self, uuid: UUID) -> None:
         for chunk_id in [chunk_id for chunk_id in (*self._free, *self._pinned) if chunk_id[0] == uuid]:

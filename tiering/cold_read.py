@@ -28,7 +28,7 @@ from seams.rng import Rng
 from seams.tasks import Tasks
 from seams.workers import Workers
 from seams.world import World
-from tiering.cold_hold import ChunkId
+from tiering.cold_hold import ChunkId, LogPlace
 from tiering.cold_loader import ColdLimits, ColdLoader, ManifestView
 from tiering.cold_slice import NOTHING, PLACE_BYTES, ColdSlice, HeldChunk, OpenSegment, Place, TooLarge, cut
 from tiering.cold_source import RANGE_BYTES_MAX, ColdSource
@@ -38,7 +38,9 @@ from tiering.tier_config import TierLimits
 
 __all__ = ["ColdLimits", "ColdReader", "ColdSlice", "ManifestView", "cold_limits", "open_cold_reader"]
 
+HOLD_BYTES_MIN: Final = 16 * RANGE_BYTES_MAX  # an answer of fetch.max.bytes, and somebody else's next chunk
 DEFAULT_LIMITS: Final = ColdLimits()
+OPEN_AHEAD_MAX: Final = 4  # footers asked for at once, ahead of a reader of small segments
 _KEEP_UNREAD_S: Final = 30.0
 
 
@@ -70,12 +72,13 @@ class ColdReader:
         self._cache = cache
         self._tasks = tasks
         self._clock = clock
+        self._streams = Streams(limits.prefetch_chunks)
+        self._unread = Unread(limits.unread_bytes_max, _KEEP_UNREAD_S)
         self._source = ColdSource(store, cache, workers)
         self._loader = ColdLoader(self._source, footers, workers, tasks, clock, rng, limits)
         self._loader.on_loaded = self._note_latency
         self._loader.on_ahead = self._note_ahead
-        self._streams = Streams(limits.prefetch_chunks)
-        self._unread = Unread(limits.unread_bytes_max, _KEEP_UNREAD_S)
+        self._loader.chunks.on_drop = self._unread.read
         self._workers = workers
 
     async def start(self) -> None:
@@ -120,7 +123,7 @@ class ColdReader:
             if not self._loader.is_loading((found.opened.entry.uuid, found.chunk)):
                 self.misses += 1
             waiting = self._loader.want_chunk(manifests, found.opened, found.chunk)
-            self._look_ahead(manifests, opened, position, self._streams.window(stream))
+            self._read_on(manifests, opened, position, self._streams.window(stream))
             return waiting
         answer, opened, end = found
         if answer.length:
@@ -130,7 +133,7 @@ class ColdReader:
             following = (stream[0], stream[1], end.offset)
             if end.position < opened.footer.log_bytes:
                 self._loader.places.add(following, opened.entry.uuid, end.position)
-            self._look_ahead(manifests, opened, end.position, self._streams.window(following))
+            self._read_on(manifests, opened, end.position, self._streams.window(following))
         return answer
 
     def _slice(
@@ -232,33 +235,53 @@ class ColdReader:
         return held, position - index * opened.footer.chunk_bytes
 
     # ── reading ahead ────────────────────────────────────────────────────────────────────────────────────────────
-    def _look_ahead(self, manifests: ManifestView, opened: OpenSegment, position: int, window: int) -> None:
-        """Begin to load up to `window` chunks behind the one at `position`, into the next segments."""
+    def _read_on(self, manifests: ManifestView, opened: OpenSegment, position: int, window: int) -> None:
+        """Somebody reads in order, and will ask for `position` next: load `window` chunks behind that one's."""
+        if window:
+            index = opened.chunk_at(min(position, opened.footer.log_bytes - 1))
+            self._look_ahead(manifests, opened, index, window + 1)
+
+    def _look_ahead(self, manifests: ManifestView, opened: OpenSegment, index: int, count: int) -> None:
+        """Begin to load `count` chunks from chunk `index` of a segment on, and to open the segments they reach into."""
         free = self._loader.slots.free_ahead()
-        if not window or not free:
+        if not free:
             return
         ahead: list[tuple[OpenSegment, int]] = []
-        index = opened.chunk_at(min(position, opened.footer.log_bytes - 1))
-        at = opened
-        while len(ahead) <= window:
-            if index < len(at.footer.chunk_crcs):
-                ahead.append((at, index))
+        while len(ahead) < count:
+            if index < len(opened.footer.chunk_crcs):
+                ahead.append((opened, index))
                 index += 1
                 continue
-            place = (at.key.topic_id, at.key.partition, at.entry.end_offset)
+            place = (opened.key.topic_id, opened.key.partition, opened.entry.end_offset)
             following = self._loader.segments.beginning_at(place)
             if following is None:
-                manifest = manifests.manifest
-                if manifest is not None and place[2] < manifest.remote_end_offset:
-                    self._loader.open_ahead(
-                        manifests, place, lambda: self._look_ahead(manifests, opened, position, window)
-                    )
+                self._open_ahead(manifests, place, count - len(ahead), opened.footer.chunk_bytes)
                 break
-            at, index = following, 0
+            opened, index = following, 0
         room = self._unread.room(self._clock.monotonic_s())
-        states = [self._state(at, index) for at, index in ahead]
+        states = [self._state(segment, number) for segment, number in ahead]
         for number in to_load(states, room_bytes=room, places=free):
             self._loader.load_ahead(manifests, *ahead[number])
+
+    def _open_ahead(self, manifests: ManifestView, place: LogPlace, count: int, chunk_bytes: int) -> None:
+        """Open the segment at `place`, then load `count` chunks from there; meanwhile open small ones behind it."""
+        manifest = manifests.manifest
+        if manifest is None or not manifest.coverage_start <= place[2] < manifest.remote_end_offset:
+            return
+
+        def opened() -> None:
+            segment = self._loader.segments.beginning_at(place)
+            if segment is not None:
+                self._look_ahead(manifests, segment, 0, count)
+
+        self._loader.open_ahead(manifests, place, opened)
+        at = manifest.tail_index(place[2])  # what pages hold is opened one after the other
+        for entry in manifest.tail[at : at + OPEN_AHEAD_MAX]:
+            if count <= 0:
+                break
+            if entry.base_offset > place[2]:
+                self._loader.open_ahead(manifests, (place[0], place[1], entry.base_offset), _nothing)
+            count -= -(-entry.log_bytes // chunk_bytes)
 
     def _state(self, opened: OpenSegment, index: int) -> tuple[ChunkState, int]:
         chunk_id = (opened.entry.uuid, index)
@@ -328,14 +351,19 @@ class ColdReader:
 
 
 def cold_limits(limits: TierLimits) -> ColdLimits:
-    """A broker's limits as its cold reads take them. What is loaded ahead has at most a quarter of the chunk cache."""
-    ahead = min(DEFAULT_LIMITS.unread_bytes_max, max(limits.cache_bytes_max // 4, RANGE_BYTES_MAX))
+    """A broker's limits as its cold reads take them.
+
+    A chunk at hand keeps its file's disk space even when the cache evicted it: so at most a quarter of the cache is at
+    hand, and half of that loaded ahead.
+    """
+    hold = min(DEFAULT_LIMITS.hold_bytes, max(limits.cache_bytes_max // 4, HOLD_BYTES_MIN))
     return ColdLimits(
         queue_max=limits.cold_reads_waiting_max,
         concurrency=limits.cold_reads_max,
         prefetch_chunks=limits.prefetch_bytes // RANGE_BYTES_MAX,
         deadline_s=limits.store_timeout_s,
-        unread_bytes_max=ahead,
+        hold_bytes=hold,
+        unread_bytes_max=hold // 2,
     )
 
 
@@ -346,6 +374,10 @@ def open_cold_reader(
     cache = ChunkCache(world.disk, world.workers, cache_directory, limits.cache_bytes_max)
     footers = FooterCache(store)
     return ColdReader(store, cache, footers, world.workers, tasks, world.clock, world.rng, cold_limits(limits))
+
+
+def _nothing() -> None:
+    """What follows when a segment was opened that nobody reads yet."""
 
 
 def _of(manifest: Manifest, offset: int, failure: ThermoclineError) -> ThermoclineError:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 WINDOW_FIRST: Final = 1
 STREAMS_MAX: Final = 4096
-LOADING_MAX: Final = 4  # chunks one reader has under way: 4 ranged GETs at once saturate a loop (measured)
+LOADING_MAX: Final = 6
 
 Stream = tuple[UUID, int, int]  # topic id, partition, the offset it asks for next
 

@@ -1,4 +1,4 @@
-"""A cold log for tests of the read side: segment objects in a store, a manifest that names them, and a patient reader."""
+"""A cold log for tests of the read side: segment objects in a store, a manifest that names them, a patient reader."""
 
 from __future__ import annotations
 
