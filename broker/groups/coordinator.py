@@ -206,9 +206,10 @@ class GroupCoordinator:
         return self._shards[partition].state
 
     def dirty_since(self, partition: int) -> float | None:
-        """Clock.monotonic_s of the first change that no written snapshot of `partition` holds; None: nothing to do.
+        """Clock.monotonic_s since when a lost disk would lose changes of `partition`: the cut of its newest written
+        snapshot. None while nothing changed after that, and while the partition is not loaded.
 
-        Due when it lies GroupConfig.snapshot_interval_ms back. None too while the partition is not loaded.
+        A snapshot is due when it lies GroupConfig.snapshot_interval_ms back: at once for a change after a quiet time.
         """
         return self._shards[partition].dirty_since_s
 

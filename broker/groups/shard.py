@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -49,6 +50,15 @@ class Snapshot(NamedTuple):
 
     end_offset: int
     batches: bytes
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A snapshot that was cut and not yet confirmed; `is_behind` when something changed after the cut."""
+
+    end_offset: int
+    cut_s: float
+    is_behind: bool = False
 
 
 class Writes:
@@ -130,8 +140,9 @@ class Shard:
         self._config = config
         self._clock = clock
         self._loaded: dict[str, GroupMetadata | None] = {}
-        self._dirty_since_s: float | None = None
-        self._taken: tuple[int, float | None] | None = None  # a snapshot not yet confirmed; the first change after it
+        self._cut_s = clock.monotonic_s()  # when the newest written snapshot was cut; at first, when this began
+        self._is_dirty = False  # something changed since then
+        self._taken: _Taken | None = None
 
     # ---- loading ---------------------------------------------------------------------------------------------------
 
@@ -168,8 +179,9 @@ class Shard:
         self.is_loaded = True
         if self.end_offset:
             # What was replayed may be newer than the newest snapshot: whoever keeps that confirms it, or writes one.
-            self._dirty_since_s = self._clock.monotonic_s()
-            self._taken = (self.end_offset, None)
+            self._is_dirty = True
+            self._taken = _Taken(self.end_offset, self._clock.monotonic_s())
+        self._cut_s = self._clock.monotonic_s()
 
     def create(self, group_id: str) -> Group:
         """The group, empty if it was not there."""
@@ -229,21 +241,19 @@ class Shard:
     def _appended(self, end_offset: int) -> None:
         """The log holds more now, and the state is about to say so."""
         self.end_offset = max(self.end_offset, end_offset)
-        now_s = self._clock.monotonic_s()
-        if self._dirty_since_s is None:
-            self._dirty_since_s = now_s
-        if self._taken is not None and self._taken[1] is None:
-            self._taken = (self._taken[0], now_s)
+        self._is_dirty = True
+        if self._taken is not None:
+            self._taken.is_behind = True
 
     @property
     def dirty_since_s(self) -> float | None:
-        """Monotonic time of the first change that no written snapshot holds."""
-        return self._dirty_since_s if self.is_loaded else None
+        """Monotonic time of the newest written snapshot's cut, if anything changed after it."""
+        return self._cut_s if self._is_dirty and self.is_loaded else None
 
     def snapshot_written(self, end_offset: int) -> None:
         """The snapshot that ended there is durable (after a start: was durable already)."""
-        if self._taken is not None and self._taken[0] == end_offset:
-            self._dirty_since_s = self._taken[1]
+        if self._taken is not None and self._taken.end_offset == end_offset:
+            self._cut_s, self._is_dirty = self._taken.cut_s, self._taken.is_behind
             self._taken = None
 
     async def snapshot(self) -> Snapshot:
@@ -254,7 +264,7 @@ class Shard:
         if not self.is_loaded:
             raise Retryable(f"the groups of __consumer_offsets-{self.partition} are not loaded; keep the last snapshot")
         end_offset = self.end_offset
-        self._taken = (end_offset, None)
+        self._taken = _Taken(end_offset, self._clock.monotonic_s())
         groups = [(g.group_id, g.record, list(g.offsets)) for g in self.groups.values()]
         count = sum((record is not None) + len(offsets) for _, record, offsets in groups)
         # Each live record came from an offset of its own, so they fit below the end; the last one lies just below it.

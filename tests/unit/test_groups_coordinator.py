@@ -512,28 +512,31 @@ async def test_a_snapshot_is_cut_at_one_moment(w):
 
 @in_world
 async def test_what_no_snapshot_holds_yet_is_known(w):
-    """dirty_since: the first change since; a write that fails leaves it; one that succeeds does not hide later ones."""
+    """dirty_since: the last cut, once something changed. A write that fails leaves it; one that succeeds hides no
+    later change."""
     now = asyncio.get_running_loop().time
+    began = now()
+    await asyncio.sleep(5)
     assert w.groups.dirty_since(0) is None
     await w.commit("g", 1)
-    first = w.groups.dirty_since(0)
-    assert first is not None and first <= now()
-    await asyncio.sleep(5)
-    await w.commit("g", 2)
-    assert w.groups.dirty_since(0) == first
+    assert w.groups.dirty_since(0) == pytest.approx(began), "due at once after a quiet time"
     end_offset, _ = await w.groups.snapshot(0)
-    assert w.groups.dirty_since(0) == first, "taken is not written"
+    assert w.groups.dirty_since(0) == pytest.approx(began), "taken is not written"
+    first_cut = now()
     w.groups.snapshot_written(0, end_offset)
     assert w.groups.dirty_since(0) is None
+    await asyncio.sleep(5)
     end_offset, _ = await w.groups.snapshot(0)
+    second_cut = now()
     await asyncio.sleep(5)
     await w.commit("g", 3)
+    assert w.groups.dirty_since(0) == pytest.approx(first_cut)
     w.groups.snapshot_written(0, end_offset)
-    assert w.groups.dirty_since(0) == pytest.approx(now(), abs=1)
+    assert w.groups.dirty_since(0) == pytest.approx(second_cut)
     w.groups.snapshot_written(0, 12345)
     assert w.groups.dirty_since(0) is not None
     await w.restart()
-    assert w.groups.dirty_since(0) is not None, "the log may be ahead of the bucket"
+    assert w.groups.dirty_since(0) == pytest.approx(now()), "the log may be ahead of the bucket"
     w.groups.snapshot_written(0, w.log.ends[0])
     assert w.groups.dirty_since(0) is None
 
