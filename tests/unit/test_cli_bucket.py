@@ -7,11 +7,15 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
-from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key
+from broker.metadata.cluster_store import ClusterContent, SnapshotPointer
+from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key, metadata_key
 from coldstore.manifest_store import ManifestStore
+from coldstore.root import RootStore
 from coldstore.stores.directory import DirectoryStore
 from seams.clock import SystemClock
 from seams.disk import PosixDisk
@@ -141,6 +145,45 @@ def test_verify_finds_nothing_wrong_but_orphans(bucket: Filled, capsys: pytest.C
         }
 
 
+def test_verify_of_nothing_is_no_success(bucket: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped URL or topic must not look like a sound bucket."""
+    assert run(capsys, "verify", f"file://{tmp_path}/mistyped") == (1, [])
+    assert run(capsys, "verify", bucket.url, "--topic", "other") == (1, [])
+    assert not (tmp_path / "mistyped").exists()
+
+
+async def put_cluster(path: Path, page: bytes) -> str:
+    """`cluster.json` naming one page of metadata; the page's key."""
+    workers = ThreadWorkers()
+    store = DirectoryStore(PosixDisk(), workers, str(path), SeededRng(1))
+    key = metadata_key(1, 1, UUID(int=1, version=4))
+    root = RootStore(store, cluster_key(), ClusterContent, SeededRng(2), SystemClock())
+    content = ClusterContent("cluster", SnapshotPointer(key, len(page), crc32c(page)))
+    await root.commit(lambda found: found, epoch=1, claim=True, initial=content)
+    await store.put_segment(key, upload_of(page))
+    await store.close()
+    workers.close()
+    return key
+
+
+@pytest.mark.parametrize("harm", ["none", "page missing", "page damaged", "root damaged"])
+def test_verify_looks_at_the_clusters_metadata_too(
+    bucket: Filled, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it no topic has a name: what `cluster.json` names must be there and whole."""
+    page = bucket.path / asyncio.run(put_cluster(bucket.path, b"{}"))
+    if harm == "page missing":
+        page.unlink()
+    elif harm == "page damaged":
+        page.write_bytes(b"[]")
+    elif harm == "root damaged":
+        (bucket.path / cluster_key()).write_bytes(b"{")
+    code, lines = run(capsys, "verify", bucket.url, "--json")
+    damaged = [row for row in map(json.loads, lines) if row["damage"]]
+    assert (code, len(damaged)) == ((0, 0) if harm == "none" else (5, 1))
+    assert all(row["topic_id"] is None for row in damaged)
+
+
 @pytest.mark.parametrize("harm", ["missing", "short", "flip", "swap", "manifest"])
 def test_verify_exits_5_on_damage(bucket: Filled, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Missing, cut, bit-rotten (deep), swapped objects, and a manifest that somebody deleted."""
@@ -162,7 +205,6 @@ def test_verify_exits_5_on_damage(bucket: Filled, harm: str, capsys: pytest.Capt
     code, lines = run(capsys, "verify", bucket.url, "--deep", "--json")
     assert code == 5
     assert any(json.loads(line)["damage"] for line in lines)
-    assert run(capsys, "verify", bucket.url, "--topic", "other")[0] == 0
 
 
 def test_gc_lists_first_and_deletes_only_what_nothing_can_name(

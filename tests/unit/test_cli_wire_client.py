@@ -228,6 +228,21 @@ def test_tier_status_finds_http_through_describe_configs(
     assert (first["high_watermark"], first["local_bytes"]) == (100, 4096)
 
 
+def test_tier_status_watch_looks_again_until_stopped(
+    thermocline_broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look a second; Ctrl-C ends it as intended, with 0."""
+    looks = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("thermocline.cli.tier.time.sleep", sleep)
+    assert main(["tier", "status", "-b", f"127.0.0.1:{thermocline_broker.port}", "--watch"]) == 0
+    assert capsys.readouterr().out.count("high wm") == 3
+
+
 def test_tier_seal_posts_json_and_reports_a_refusal(
     thermocline_broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from coldstore.audit import Finding, FindingKind, GcPlan
 from coldstore.keys import SegmentKey, parse_key
 from coldstore.probe import probe, race
 from thermocline.cli.bucket_reading import Bucket, with_bucket
-from thermocline.cli.outcome import Exit
+from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import Progress, json_line, note
 
 
@@ -50,6 +50,13 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
         progress = Progress()
         damage = others = 0
         partitions = await bucket.partitions(topic)
+        if not partitions:
+            what = f"no topic {topic}" if topic is not None else "nothing of Thermocline's"
+            raise CommandFailed(f"{bucket.store.url} holds {what}: nothing was verified")
+        for finding in await bucket.verify_metadata() if topic is None else ():
+            damage += finding.kind.is_damage
+            others += not finding.kind.is_damage
+            print(_finding_line(finding, None, as_json=as_json))
         for number, (topic_id, index, name) in enumerate(partitions):
             progress.show(f"{number} of {len(partitions)} partitions: {name or topic_id}-{index}")
             findings = await bucket.inspector.verify(topic_id, index, deep=deep)
@@ -58,7 +65,7 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
             for finding in findings:
                 damage += finding.kind.is_damage
                 others += not finding.kind.is_damage
-                print(_finding_line(finding, topic_id, index, name, as_json=as_json))
+                print(_finding_line(finding, (topic_id, index, name), as_json=as_json))
         if not as_json:
             how = "every byte read" if deep else "every object's size and footer checked"
             print(f"{len(partitions)} partitions, {how}: {damage} damaged or missing, {others} other findings")
@@ -76,21 +83,24 @@ def _rootless(findings: list[Finding], name: str | None) -> list[Finding]:
     return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]
 
 
-def _finding_line(finding: Finding, topic_id: UUID, index: int, name: str | None, *, as_json: bool) -> str:
+def _finding_line(finding: Finding, place: tuple[UUID, int, str | None] | None, *, as_json: bool) -> str:
+    """`place`: topic id, partition and name; None for the cluster's own metadata."""
+    topic_id, index, name = place or (None, None, None)
     if as_json:
         return json_line(
             {
                 "kind": finding.kind.value,
                 "damage": finding.kind.is_damage,
                 "topic": name,
-                "topic_id": str(topic_id),
+                "topic_id": None if topic_id is None else str(topic_id),
                 "partition": index,
                 "offset": finding.offset,
                 "key": finding.key,
                 "detail": finding.detail,
             }
         )
-    where = f"{name or topic_id}-{index}" + ("" if finding.offset is None else f" at {finding.offset}")
+    where = "cluster metadata" if place is None else f"{name or topic_id}-{index}"
+    where += "" if finding.offset is None else f" at {finding.offset}"
     return f"{finding.kind.value:20} {where}: {finding.detail}" + (f" ({finding.key})" if finding.key else "")
 
 
@@ -135,8 +145,8 @@ def _print_sums(plans: list[GcPlan], *, deleted: bool) -> None:
     pending = sum(len(plan.pending) for plan in plans)
     size = show_size(sum(plan.deletable_bytes for plan in plans))
     verb = "deleted" if deleted else "deletable"
-    print(
-        f"{deletable} objects {verb} ({size}), {pending} pending: an attempt of the running broker may still name them"
-    )
+    print(f"{deletable} objects {verb} ({size}), {pending} pending")
+    if pending:
+        print("pending: of the root's own epoch, so that the running broker may still name it")
     if deletable and not deleted:
         print("this was a dry run; add --delete")

@@ -21,7 +21,7 @@ from logformat.record_batch import whole_batches_end
 from thermocline.cli.batch_lines import BatchLines
 from thermocline.cli.bucket_reading import Bucket, with_bucket
 from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import Cell, json_line, table
+from thermocline.cli.output import Cell, json_line, note, table
 
 _GET_BYTES = 4 << 20
 
@@ -39,6 +39,8 @@ def ls(url: str, topic: str | None, partition: int | None, *, as_json: bool) -> 
                 else:
                     rows.append(_row(cells))
         if not as_json:
+            if not rows:
+                note(f"{bucket.store.url}: no manifest names a segment" + ("" if topic is None else f" of {topic}"))
             header = ("topic", "part", "base", "end", "records", "log", "key")
             print(table(header, rows, right=("part", "base", "end", "records", "log")))
         return Exit.DONE

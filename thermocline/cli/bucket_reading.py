@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-from coldstore.audit import GcPlan, Named, gc_plan
+from crc32c import crc32c
+
+from broker.metadata.cluster_store import ClusterContent
+from coldstore.audit import Finding, FindingKind, GcPlan, Named, gc_plan, orphan_findings
 from coldstore.bucket_inspection import BucketInspector, PartitionView
-from coldstore.keys import METADATA_PREFIX
+from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX
+from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectMissing, ObjectStore
-from coldstore.root import RootStore
+from coldstore.root import Root, RootStore
 from coldstore.url import open_store, parse_bucket_url
+from logformat.errors import Corrupt
 from seams.clock import SystemClock
 from seams.disk import PosixDisk
 from seams.net import TcpNet
@@ -30,6 +35,8 @@ from thermocline.cli.outcome import CommandFailed
 from thermocline.cli.tier_status import ColdPartition, Partition
 
 T = TypeVar("T")
+
+_VERIFY_TRIES = 3  # beside a broker that commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +76,6 @@ class Bucket:
         return found
 
     async def _name(self, topic_id: UUID, index: int) -> str | None:
-        from coldstore.manifest_store import ManifestStore
-        from logformat.errors import Corrupt
-
         opened = ManifestStore(self.store, topic_id, index, self.world.rng, self.world.clock)
         try:
             manifest = await opened.load()
@@ -81,15 +85,42 @@ class Bucket:
 
     async def plan_metadata_gc(self) -> GcPlan:
         """Pages of the cluster's metadata that `cluster.json`, read after the listing, does not name."""
-        from broker.metadata.cluster_store import ClusterContent
-        from coldstore.keys import cluster_key
-
         listing = [info async for info in self.store.list(METADATA_PREFIX)]
-        root = await RootStore(self.store, cluster_key(), ClusterContent, self.world.rng, self.world.clock).load()
+        return gc_plan(listing, await self._metadata_named())
+
+    async def verify_metadata(self) -> list[Finding]:
+        """Whether `cluster.json` can be read, and the page that it names is there and whole."""
+        try:
+            for _ in range(_VERIFY_TRIES):
+                plan, named = await self.plan_metadata_gc(), await self._metadata_named()
+                damage = [] if named is None else [found for key in named.keys if (found := await self._page(key))]
+                if not damage or named == await self._metadata_named():  # else a live broker replaced it meanwhile
+                    break
+        except Corrupt as broken:
+            return [Finding(FindingKind.UNREADABLE, CLUSTER_KEY, None, str(broken))]
+        return damage + orphan_findings(plan)
+
+    async def _metadata_named(self) -> Named | None:
+        root = await self._cluster_root()
         if root is None:
-            return gc_plan(listing, None)
+            return None
         snapshot = root.content.snapshot
-        return gc_plan(listing, Named(root.epoch, frozenset(() if snapshot is None else (snapshot.key,))))
+        return Named(root.epoch, frozenset(() if snapshot is None else (snapshot.key,)))
+
+    async def _page(self, key: str) -> Finding | None:
+        root = await self._cluster_root()
+        if root is None or root.content.snapshot is None or root.content.snapshot.key != key:
+            return None
+        try:
+            data = (await self.store.get(key)).data
+        except ObjectMissing as gone:
+            return Finding(FindingKind.MISSING, key, None, str(gone))
+        if (len(data), crc32c(data)) != (root.content.snapshot.size, root.content.snapshot.crc32c):
+            return Finding(FindingKind.DAMAGED, key, None, f"{len(data)} bytes are not what cluster.json names")
+        return None
+
+    async def _cluster_root(self) -> Root[ClusterContent] | None:
+        return await RootStore(self.store, CLUSTER_KEY, ClusterContent, self.world.rng, self.world.clock).load()
 
 
 @asynccontextmanager
