@@ -181,6 +181,9 @@ class _Recovery:
         self._cache = cache
         self._epochs = LeaderEpochs()
         self._epoch = -1
+        self._durable = 0
+        self._durable_epoch = -1
+        """The checkpoint's latest epoch: it was written before the recovery point passed a later one."""
         self._producers = Producers(config.producer_id_expiration_ms)
         self._to_index: list[Segment] = []
         self._to_snapshot: list[ProducersAt] = []
@@ -191,6 +194,7 @@ class _Recovery:
 
     def open(self, plan: DirectoryPlan, recovery_point: int, log_start: int | None, clean: bool) -> Recovered:
         durable = max(recovery_point, proven_end(self._disk, self._path, self._names))
+        self._durable = durable
         if not plan.bases:
             return self._open_empty(plan, durable, log_start or 0)
         first = plan.bases[0]
@@ -273,6 +277,7 @@ class _Recovery:
         loaded = LeaderEpochs()
         try:
             loaded = LeaderEpochs.from_bytes(read_file(self._disk, f"{self._path}/{EPOCHS_FILE}"))
+            self._durable_epoch = -1 if loaded.latest is None else loaded.latest.epoch
             loaded = loaded.truncate_from_end(scan_start)
             if self._confirms(loaded, trusted):
                 return loaded
@@ -334,8 +339,12 @@ class _Recovery:
     def _on_batch(self, header: BatchHeader) -> None:
         epoch = header.leader_epoch
         if epoch != self._epoch and epoch >= 0:
-            if epoch < self._epoch:
-                raise CorruptBatch(f"batch at offset {header.base_offset} has epoch {epoch} after {self._epoch}")
+            known = self._durable_epoch
+            if epoch < self._epoch or (known >= 0 and epoch > known and header.base_offset < self._durable):
+                raise CorruptBatch(
+                    f"batch at offset {header.base_offset} has epoch {epoch} after {self._epoch}, the checkpoint's "
+                    f"latest is {known}"
+                )
             self._epoch = epoch
             self._epochs = self._epochs.assign(epoch, header.base_offset)
         if header.producer_id >= 0:

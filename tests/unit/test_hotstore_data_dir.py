@@ -1,0 +1,213 @@
+"""The data directory: one process, whose it is, what checkpoints say, how a log is deleted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hotstore.data_dir import DataDir
+from hotstore.errors import DamagedLog, DataDirLocked
+from hotstore.log_config import LogConfig
+from logformat.checkpoints import decode_offsets
+from logformat.errors import Corrupt
+from logformat.values import NewerFormat, TopicPartition
+from seams.disk import PosixDisk, read_file
+from seams.rng import SeededRng
+from tests.support.crash_disk import CrashDisk
+from tests.support.hotstore_kit import (
+    DATA,
+    LOG_PATH,
+    META,
+    TOPIC_ID,
+    append,
+    batch,
+    flush,
+    new_log,
+    open_log,
+    read_all,
+    seal,
+)
+
+CONFIG = LogConfig()
+ORDERS = TopicPartition("orders", 0)
+
+
+def test_a_second_process_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The lock is real on a real disk, and goes with `close`."""
+    path = str(tmp_path_factory.mktemp("data"))
+    first = DataDir.open(PosixDisk(), path)
+    with pytest.raises(DataDirLocked, match="in use"):
+        DataDir.open(PosixDisk(), path)
+    first.close()
+    DataDir.open(PosixDisk(), path).close()
+
+
+def test_identity_is_kept_and_a_newer_one_refused() -> None:
+    """meta.properties says whose the directory is; a version we do not know is not opened, and not changed."""
+    disk = CrashDisk()
+    directory = DataDir.open(disk, DATA)
+    assert directory.meta is None
+    directory.format(META)
+    directory.close()
+    again = DataDir.open(disk.crash(SeededRng(1), 0.0), DATA)
+    assert again.meta == META
+    newer = META.to_bytes().replace(b"version=1", b"version=2")
+    file = disk.open(f"{DATA}/meta.properties", write=True)
+    file.write_at(0, [newer])
+    with pytest.raises(NewerFormat):
+        DataDir.open(disk, DATA)
+    assert read_file(disk, f"{DATA}/meta.properties") == newer
+    file.write_at(0, [META.to_bytes()])
+    DataDir.open(disk, DATA).close()  # the refusal let go of the lock
+
+
+def test_the_clean_marker_is_taken_away_durably_before_anything_else() -> None:
+    """A crash of the next process must not find the marker of the one before."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    log.close(clean=True)
+    directory.checkpoint([log]).run()
+    directory.mark_clean(broker_epoch=7)
+    assert json.loads(read_file(disk, f"{DATA}/.kafka_cleanshutdown")) == {"version": 0, "brokerEpoch": 7}
+    directory.close()
+    after = disk.crash(SeededRng(1), 0.0)
+    assert DataDir.open(after, DATA).was_clean
+    assert not DataDir.open(after.crash(SeededRng(1), 0.0), DATA).was_clean
+
+
+def test_a_clean_stop_needs_no_scan() -> None:
+    """No batch is read again; everything is there."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    batches: list[bytes] = []
+    for count in (1, 2, 3):
+        data = batch(count)
+        append(log, data)
+        batches.append(bytes(data))
+    log.close(clean=True)
+    directory.checkpoint([log]).run()
+    directory.mark_clean()
+    _, again = open_log(disk.crash(SeededRng(1), 0.0), CONFIG)
+    assert again.recovery.scanned_bytes == 0
+    assert read_all(again, 0) == batches
+
+
+def test_checkpoints_are_kafkas_and_hold_every_log() -> None:
+    """Recovery point, log start and high watermark, a line each."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(5))
+    flush(log)
+    log.advance_log_start(2)
+    directory.checkpoint([log], {ORDERS: 4}).run()
+    assert read_file(disk, f"{DATA}/log-start-offset-checkpoint") == b"0\n1\norders 0 2\n"
+    assert decode_offsets(read_file(disk, f"{DATA}/replication-offset-checkpoint"), "") == {ORDERS: 4}
+    again = DataDir.open(disk.crash(SeededRng(1), 0.0), DATA)
+    assert again.high_watermarks == {ORDERS: 4}
+    assert again.open_log("orders", 0, CONFIG, now_ms=0).log_start_offset == 2
+
+
+def test_the_recovery_point_waits_for_the_epoch_checkpoint() -> None:
+    """A sync alone does not make a new epoch durable: until its file is written, recovery must read the batches."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    append(log, batch(5), leader_epoch=3)
+    flush(log)
+    assert (log.flushed_end_offset, log.recovery_point) == (5, 0)
+    job = log.durability.begin_seal(log.epochs)
+    assert job is not None
+    append(log, batch(1), leader_epoch=4)
+    flush(log)
+    job.run()
+    log.durability.finish_seal(job, log.epochs)
+    assert (log.flushed_end_offset, log.recovery_point) == (6, 5)
+
+
+def test_entries_of_a_refused_log_stay() -> None:
+    """Its recovery point is what tells damage from a torn tail at the next start as well."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(50))
+    flush(log)
+    seal(log)
+    directory.checkpoint([log]).run()
+    other = directory.create_log("other", 1, bytes(range(1, 17)), CONFIG)
+    disk.flip_bit(f"{LOG_PATH}/{0:020d}.log", 100, 3)
+    after = disk.kill()
+    for _ in range(2):
+        directory = DataDir.open(after, DATA)
+        with pytest.raises(DamagedLog):
+            directory.open_log("orders", 0, CONFIG, now_ms=0)
+        directory.checkpoint([other]).run()
+        directory.close()
+        points = decode_offsets(read_file(after, f"{DATA}/recovery-point-offset-checkpoint"), "")
+        assert points == {ORDERS: 50, TopicPartition("other", 1): 0}
+
+
+def test_a_damaged_recovery_checkpoint_means_a_longer_scan_and_damaged_log_starts_a_refusal() -> None:
+    """Forgetting log starts would bring deleted records back."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    directory.checkpoint([log]).run()
+    directory.close()
+    disk.flip_bit(f"{DATA}/recovery-point-offset-checkpoint", 0, 7)
+    directory = DataDir.open(disk, DATA)
+    assert directory.damaged_checkpoints == ["recovery-point-offset-checkpoint"]
+    directory.close()
+    disk.flip_bit(f"{DATA}/log-start-offset-checkpoint", 0, 7)
+    with pytest.raises(Corrupt):
+        DataDir.open(disk, DATA)
+
+
+def test_only_logs_are_listed() -> None:
+    """Deleted directories apart, foreign names not at all."""
+    disk = CrashDisk()
+    directory, _ = new_log(disk, CONFIG)
+    directory.create_log("a-b.c", 12, bytes(range(1, 17)), CONFIG)
+    for name in ("lost+found", "orders", "orders-x", "orders-01", "x-0.deadbeef-delete"):
+        disk.make_dirs(f"{DATA}/{name}")
+    disk.open(f"{DATA}/file-0", write=True, create=True)
+    assert directory.partitions() == [TopicPartition("a-b.c", 12), ORDERS]
+
+
+def test_a_deleted_topic_is_renamed_then_removed() -> None:
+    """As Kafka does; a crash in between leaves a name that no start opens, and a new topic of that name is new."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(9))
+    flush(log)
+    directory.checkpoint([log]).run()
+    path = directory.mark_deleted("orders", 0, "ab" * 16)
+    assert path == f"{DATA}/orders-0.{'ab' * 16}-delete"
+    after = disk.crash(SeededRng(1), 0.0)
+    directory = DataDir.open(after, DATA)
+    assert directory.partitions() == [] and directory.deleted_directories() == [path]
+    fresh = directory.create_log("orders", 0, bytes(range(1, 17)), CONFIG)
+    assert fresh.log_end_offset == 0
+    directory.remove_deleted(path)
+    assert directory.deleted_directories() == []
+    directory = DataDir.open(after.kill(), DATA)
+    again = directory.open_log("orders", 0, CONFIG, now_ms=0)
+    assert again.log_end_offset == 0, "the old log's recovery point does not count for the new one"
+
+
+def test_a_long_topic_name_is_cut_when_deleted() -> None:
+    """A directory name has 255 bytes at most."""
+    disk = CrashDisk()
+    directory = DataDir.open(disk, DATA)
+    topic = "t" * 249
+    directory.create_log(topic, 0, TOPIC_ID, CONFIG)
+    path = directory.mark_deleted(topic, 0, "0" * 32)
+    assert len(path.rsplit("/", 1)[1]) == 255
+    assert directory.deleted_directories() == [path]
+
+
+def test_an_interrupted_creation_is_finished_or_begun_again() -> None:
+    """A directory without segments and without anything durable is a creation that a crash stopped."""
+    disk = CrashDisk()
+    directory, _ = new_log(disk, CONFIG)
+    disk.unlink(f"{LOG_PATH}/{0:020d}.log")
+    log = directory.open_log("orders", 0, CONFIG, now_ms=0, topic_id=TOPIC_ID)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    append(log, batch())

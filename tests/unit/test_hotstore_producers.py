@@ -1,0 +1,187 @@
+"""Idempotence: sequences, epochs, resends of the last five, wraparound, expiry, and that state survives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotstore.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+from hotstore.log_config import LogConfig
+from hotstore.partition_log import PartitionLog
+from hotstore.producer_state import Producers
+from logformat.producer_snapshot import ProducerEntry, decode_kafka_snapshot
+from logformat.record_batch import INT32_MAX, BatchHeader, read_header
+from seams.disk import read_file
+from tests.support.crash_disk import CrashDisk
+from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, seal
+
+CONFIG = LogConfig(segment_bytes=700, producer_id_expiration_ms=1_000)
+
+
+def header(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7) -> BatchHeader:
+    return read_header(batch(count, producer_id=producer_id, epoch=epoch, sequence=sequence))
+
+
+def test_the_first_batch_of_an_unknown_producer_may_have_any_sequence() -> None:
+    """As Kafka since KIP-360: the log may have forgotten the producer, retention takes records away."""
+    assert Producers(1_000).check(header(42), 0) is None
+
+
+def test_sequences_go_on_and_wrap_at_two_to_the_31() -> None:
+    """After 2^31−1 comes 0, also inside a batch."""
+    producers = Producers(1_000)
+    producers.record(header(INT32_MAX - 1, count=3), 10, 0)  # 2^31−2, 2^31−1, 0
+    assert producers.check(header(1), 0) is None
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(header(2), 0)
+    found = producers.check(header(INT32_MAX - 1, count=3), 0)
+    assert found is not None and (found.first_offset, found.last_offset, found.last_sequence) == (10, 12, 0)
+    producers.record(header(INT32_MAX), 20, 0)
+    assert producers.check(header(0), 0) is None
+
+
+def test_the_last_five_are_answered_and_older_ones_named() -> None:
+    """A resend of any of five gets its offsets; one before them is a duplicate without offset; one ahead is a gap."""
+    producers = Producers(1_000)
+    for number in range(8):
+        producers.record(header(2 * number, count=2), 100 + 2 * number, 0)
+    for number in range(3, 8):
+        found = producers.check(header(2 * number, count=2), 0)
+        assert found is not None and found.first_offset == 100 + 2 * number
+    for number in range(3):
+        with pytest.raises(DuplicateSequence):
+            producers.check(header(2 * number, count=2), 0)
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(header(18), 0)
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(header(14, count=1), 0)  # a known sequence, but not the batch it came in
+
+
+def test_epochs_fence() -> None:
+    """A lower epoch is refused, a higher one begins at 0 and forgets the older batches."""
+    producers = Producers(1_000)
+    producers.record(header(0, epoch=3), 0, 0)
+    with pytest.raises(InvalidProducerEpoch):
+        producers.check(header(1, epoch=2), 0)
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(header(1, epoch=4), 0)
+    assert producers.check(header(0, epoch=4), 0) is None
+    producers.record(header(0, epoch=4), 1, 0)
+    assert producers.check(header(1, epoch=4), 0) is None
+
+
+def test_silent_producers_are_forgotten() -> None:
+    """By the time since they were seen, whatever their records' timestamps say."""
+    producers = Producers(1_000)
+    producers.record(read_header(batch(timestamp=1, producer_id=7, epoch=0, sequence=0)), 0, 5_000)
+    assert producers.check(header(0), 6_000) is not None
+    assert producers.check(header(9), 6_001) is None
+    assert producers.expire(6_000) == 0 and producers.expire(6_001) == 1
+
+
+def test_batches_of_one_append_are_checked_together() -> None:
+    """Each after the ones before it; nothing is recorded by checking; all resent is a resend, some is refused."""
+    producers = Producers(1_000)
+    assert producers.check_all([header(0, 2), header(2, 2)], 0) is None
+    assert len(producers) == 0
+    with pytest.raises(OutOfOrderSequence):
+        producers.check_all([header(0, 2), header(3)], 0)
+    producers.record(header(0, 2), 0, 0)
+    producers.record(header(2, 2), 2, 0)
+    known = producers.check_all([header(0, 2), header(2, 2)], 0)
+    assert known is not None and (known[0].first_offset, known[1].last_offset) == (0, 3)
+    with pytest.raises(OutOfOrderSequence):
+        producers.check_all([header(2, 2), header(4)], 0)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(0, INT32_MAX), st.integers(0, 11))
+def test_any_recent_resend_gets_its_first_offsets(counts: list[int], first: int, which: int) -> None:
+    """Against a list: wherever the sequences begin, also across the wrap."""
+    producers = Producers(1_000)
+    sequence, offset = first, 0
+    sent: list[tuple[BatchHeader, int]] = []
+    for count in counts:
+        data = header(sequence, count)
+        assert producers.check(data, 0) is None
+        producers.record(data, offset, 0)
+        sent.append((data, offset))
+        sequence = (sequence + count) & INT32_MAX
+        offset += count
+    data, base = sent[which % len(sent)]
+    if (len(sent) - which % len(sent)) <= 5:
+        found = producers.check(data, 0)
+        assert found is not None and found.first_offset == base
+    else:
+        with pytest.raises(DuplicateSequence):
+            producers.check(data, 0)
+
+
+def produce(log: PartitionLog, numbers: range) -> None:
+    for number in numbers:
+        append(log, batch(2, producer_id=7, epoch=1, sequence=2 * number), now_ms=100)
+
+
+def resends_are_known(log: PartitionLog, newest: int) -> None:
+    for number in range(newest - 4, newest + 1):
+        done = append(log, batch(2, producer_id=7, epoch=1, sequence=2 * number), now_ms=100)
+        assert (done.duplicate, done.base_offset) == (True, 2 * number)
+
+
+def test_resends_are_known_after_a_roll_a_kill_and_a_clean_stop() -> None:
+    """G4: five batches back, whatever happened in between; Kafka's own snapshot would know one."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    produce(log, range(14))
+    resends_are_known(log, 13)
+    flush(log)
+    seal(log)
+    _, killed = open_log(disk.kill(), CONFIG, now_ms=100)
+    resends_are_known(killed, 13)
+    log.close(clean=True)
+    directory.mark_clean()
+    _, stopped = open_log(disk.kill(), CONFIG, now_ms=100)
+    resends_are_known(stopped, 13)
+    produce(stopped, range(14, 15))
+
+
+def test_both_snapshot_files_are_kept_for_every_roll_point() -> None:
+    """Named by the new segment's base offset: the state before it (C8), in Kafka's format and in ours."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    produce(log, range(12))
+    base = log.sealed_segments()[0].end_offset
+    pending = log.producer_snapshot_at(base)
+    flush(log)
+    seal(log)
+    written = log.producer_snapshot_at(base)
+    assert pending == written and written is not None and written.end_offset == base
+    (entry,) = written.producers
+    assert len(entry.batches) == min(5, base // 2) and entry.batches[-1].last_offset == base - 1
+    (kafka,) = decode_kafka_snapshot(read_file(disk, f"{LOG_PATH}/{base:020d}.snapshot"))
+    assert kafka.batches == entry.batches[-1:] and kafka.producer_id == 7
+    assert log.producer_snapshot_at(base + 1) is None
+
+
+def test_producers_are_bounded() -> None:
+    """A client that invents producer ids makes the log forget the oldest ones, not run out of memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hotstore.producer_state.PRODUCERS_MAX", 100)
+        producers = Producers(1_000)
+        for number in range(1_000):
+            producers.record(header(0, producer_id=number), number, number)
+            assert len(producers) <= 100
+        assert producers.check(header(0, producer_id=999), 999) is not None
+
+
+def test_entries_come_back_as_they_went() -> None:
+    """A frozen copy encodes what was there when it was taken, not what came later."""
+    producers = Producers(1_000)
+    producers.record(header(0), 5, 77)
+    frozen = producers.at(6)
+    producers.record(header(1), 6, 78)
+    (entry,) = frozen.state().producers
+    assert isinstance(entry, ProducerEntry)
+    assert (entry.producer_id, entry.last_timestamp, entry.batches[-1].last_offset) == (7, 77, 5)
+    again = Producers(1_000, frozen.state().producers)
+    assert again.at(6) == frozen
