@@ -257,7 +257,11 @@ def check_range(
     Raises Corrupt with the offset of the first batch that is not what was appended; OSError.
     """
     scan = scan_range(ranges, wanted.start_offset, wanted.end_offset)
-    producers = local.producer_snapshot_at(wanted.end_offset) or ProducerState(wanted.end_offset, ())
+    producers = local.producer_snapshot_at(wanted.end_offset)
+    if producers is None:
+        # Recovery writes one for every roll point: somebody removed it. Records matter more than resends.
+        log.warning("%s at %d: no producer state, resends will not be known after a lost disk", key, wanted.end_offset)
+        producers = ProducerState(wanted.end_offset, ())
     footer = build_footer(key, topic, scan, lineage=lineage, producers=producers)
     size = scan.log_bytes + len(footer)
     crc = object_crc32c(scan.log_crc32c, footer)

@@ -143,7 +143,7 @@ class PartitionTier:
         self._queues.commits.wake(self._upkeep)
 
     def rolled(self) -> None:
-        """The log rolled: look for something to copy now."""
+        """A batch began a new segment: there may be something to copy now, and from now on something to seal."""
         self._queues.copies.wake(self._copying)
 
     async def delete_records(self, offset: int) -> None:
@@ -315,11 +315,9 @@ class PartitionTier:
             self._partition.flusher.request()
 
     def _next_look_s(self) -> float:
-        """Until the seal is due; for an empty active segment a look as often as a fresh record could become due."""
+        """Until the seal is due. An empty segment has nothing to seal: its first batch wakes us (`rolled`)."""
         due_ms = self._seal_due_ms()
-        if due_ms is None:
-            due_ms = min(self._partition.config.seal_ms, self._partition.log.config.segment_ms)
-        return min(due_ms, self._limits.interval_ms_max) / 1000
+        return (self._limits.interval_ms_max if due_ms is None else min(due_ms, self._limits.interval_ms_max)) / 1000
 
     def _report_progress(self) -> None:
         self._progress.set()

@@ -93,6 +93,8 @@ class TierService:
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
         self._checkpoints = asyncio.Lock()
         self._store_away = False
+        self.local_excess_bytes = 0
+        """Over the local limit when the disk was last looked at; what cannot be given back yet throttles appends."""
         self._started_s = world.clock.monotonic_s()
         self.copy_counters = CopyCounters()
         self.expire_counters = ExpireCounters()
@@ -254,6 +256,7 @@ class TierService:
         space = await world.workers.run(world.disk.space, self._data_dir.path)
         used = sum(opened.log.local_bytes for opened in self._open.values())
         excess = excess_bytes(used, space, limits.local_bytes_max, limits.local_space_ratio_max)
+        self.local_excess_bytes = max(excess, 0)
         if excess <= 0:
             return
         held = [

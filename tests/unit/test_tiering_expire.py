@@ -305,7 +305,7 @@ def test_a_deletion_that_fails_is_done_again(fault: Fault) -> None:
         house = House()
         store = FaultyStore(house.memory, SeededRng(1))
         life = await house.start(store=store)
-        opened = await life.open(new=True, tier=replace(COLD_FAST, retention_bytes=3000))
+        await life.open(new=True, tier=replace(COLD_FAST, retention_bytes=3000))
         store.script(Operation.DELETE, fault, times=3)
         await life.fill(60)
         await asyncio.sleep(30)
