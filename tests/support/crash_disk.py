@@ -278,6 +278,21 @@ class CrashDisk:
         ]
         return after
 
+    def forget(self, path: str) -> None:
+        """The disk below `path` is lost: everything in it is gone, durably."""
+        for names in (self._names, self._durable):
+            for known in [name for name in names if name == path or name.startswith(path + "/")]:
+                del names[known]
+
+        def stays(name: str) -> bool:
+            return name != path and not name.startswith(path + "/")
+
+        kept = (
+            NameChange(tuple(filter(stays, change.removes)), tuple(add for add in change.adds if stays(add[0])))
+            for change in self._pending
+        )
+        self._pending = [change for change in kept if change.removes or change.adds]
+
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """Damage a file at rest, in the cache and below it."""
         inode = self._names[path]

@@ -1,0 +1,226 @@
+"""One machine, its disk, a bucket, and the brokers that run on it.
+
+Owns what survives a process: the disk, the bucket, the network. Always true: a broker is started by `broker.app.run`
+with the seams of its process; `kill` runs none of its code any more; a power cut kills every process at once and leaves
+what `CrashDisk.crash` keeps; with a directory bucket the cut hits the bucket too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from contextvars import copy_context
+from typing import Any
+
+from broker import app
+from broker.app import Broker
+from broker.config.resolve import resolve
+from coldstore.object_store import ObjectStore
+from coldstore.stores.directory import DirectoryStore
+from coldstore.stores.faulty import FaultyStore
+from seams.disk import Lock
+from seams.rng import SeededRng
+from seams.world import World
+from tests.sim.bucket import RemoteBucket
+from tests.sim.clock import SimClock
+from tests.sim.loop import PROCESS, Process, SimLoop
+from tests.sim.net import SimNet
+from tests.sim.workers import SimWorkers
+from tests.support.crash_disk import CrashDisk
+from tests.support.memory_store import MemoryStore
+
+HOST = "127.0.0.1"
+BUCKET_DIR = "/bucket"
+
+
+class ProcessDisk:
+    """The machine's disk as one process holds it: its locks go with it."""
+
+    def __init__(self, disk: CrashDisk) -> None:
+        self.inner = disk
+        self._locks: list[Lock] = []
+
+    def lock(self, path: str, *, wait_s: float = 0.0) -> Lock:
+        lock = self.inner.lock(path, wait_s=wait_s)
+        self._locks.append(lock)
+        return lock
+
+    def release_all(self) -> None:
+        for lock in self._locks:
+            lock.release()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Observed(Broker):
+    """The broker itself, remembered by its process so that invariants can look at it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        process = PROCESS.get()
+        assert isinstance(process, Node)
+        process.broker = self
+
+
+class Node(Process):
+    """One broker process. `exit_code` once it ended by itself."""
+
+    def __init__(self, name: str, address: tuple[str, int], disk: ProcessDisk, clock: SimClock) -> None:
+        super().__init__(name)
+        self.address = address
+        self.disk = disk
+        self.clock = clock
+        self.workers: SimWorkers
+        self.stop: asyncio.Event
+        self.main: asyncio.Task[int]
+        self.broker: Observed | None = None
+        self.ready_at: float | None = None
+        self.store: ObjectStore
+
+    @property
+    def alive(self) -> bool:
+        return not self.dead and not self.main.done()
+
+    @property
+    def serving(self) -> bool:
+        return self.alive and not self.paused and self.ready_at is not None
+
+
+class Cluster:
+    """The world of one run; everything random in it comes from `seed`."""
+
+    def __init__(self, loop: SimLoop, seed: str, *, directory_bucket: bool, settings: Sequence[str] = ()) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.settings = list(settings)
+        self.directory_bucket = directory_bucket
+        self.disk = CrashDisk()
+        self.net = SimNet(loop, SeededRng(f"{seed}/net"))
+        self.outside = copy_context()
+        self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
+        self.store_hits: Counter[Any] = Counter()
+        self.boots = 1
+        self.started = 0
+        self.nodes: list[Node] = []
+        self.graveyard: list[Any] = []
+        self.exits: list[tuple[float, str, int]] = []
+        self.failures: list[str] = []  # what no promise allows: a broker that ended by an exception nobody expected
+
+    # --- processes ---
+    def start(self, directory: str, port: int = 9092, *extra: str) -> Node:
+        """A broker on `/data/<directory>`, as `serve` starts one."""
+        self.started += 1
+        name = f"{directory}#{self.started}"
+        disk = ProcessDisk(self.disk)
+        boot = f"boot-{self.boots}"
+        node = Node(name, (HOST, port), disk, SimClock(self.loop, lambda: boot))
+        rng = SeededRng(f"{self.seed}/{name}")
+        node.workers = SimWorkers(self.loop, SeededRng(f"{self.seed}/{name}/workers"))
+        flags = {
+            "log.dirs": f"/data/{directory}",
+            "thermocline.bucket": f"file://{BUCKET_DIR}",
+            "listeners": f"PLAINTEXT://{HOST}:{port}",
+            "thermocline.http": "",
+        }
+        config = resolve(flags, [*self.settings, *extra], {}, None)
+        world = World(disk, node.workers, node.clock, rng, self.net)  # type: ignore[arg-type]
+        node.main = node.context.run(self._launch, node, config, world, rng)
+        self.nodes.append(node)
+        return node
+
+    def _launch(self, node: Node, config: Any, world: World, rng: SeededRng) -> asyncio.Task[int]:
+        node.stop = asyncio.Event()
+
+        def announce(_: str) -> None:
+            node.ready_at = self.loop.time()
+
+        def open_bucket(_: Any, world: World) -> ObjectStore:
+            if self.directory_bucket:
+                directory = DirectoryStore(world.disk, world.workers, BUCKET_DIR, world.rng)
+                faulty = FaultyStore(directory, SeededRng(f"{self.seed}/{node.name}/store"), self.store.plan)
+                faulty.hits = self.store.hits
+                node.store = faulty
+            else:
+                node.store = RemoteBucket(self.loop, self.store, self.outside)
+            return node.store
+
+        async def main() -> int:
+            try:
+                code = await app.run(config, world, node.stop, announce, open_bucket=open_bucket)
+            except Exception as failure:
+                self.failures.append(f"{node.name} ended by {failure!r}")
+                logging.getLogger("tests.sim").exception("%s ended", node.name)
+                raise
+            self.exits.append((self.loop.time(), node.name, int(code)))
+            return int(code)
+
+        task = self.loop.create_task(main(), name=node.name)
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        task.add_done_callback(lambda _: self._gone(node))
+        return task
+
+    def _gone(self, node: Node) -> None:
+        if not node.dead:
+            node.dead = True
+            self.net.drop_process(node)
+            node.disk.release_all()
+
+    def kill(self, node: Node) -> None:
+        """SIGKILL: nothing of it runs again; its page cache stays."""
+        node.dead = True
+        self.graveyard.extend(node.tasks)
+        for task in node.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.net.drop_process(node)
+        node.disk.release_all()
+
+    def pause(self, node: Node) -> None:
+        node.paused = True
+
+    def resume(self, node: Node) -> None:
+        if not node.dead:
+            self.loop.resume(node)
+
+    def power_cut(self, keep: float, rng: SeededRng) -> None:
+        """Every process dies; of what was not synced each piece survives with probability `keep`."""
+        after = self.disk.crash(rng, keep)
+        for node in self.nodes:
+            if not node.dead:
+                self.kill(node)
+        self.graveyard.append(self.disk)
+        self.disk = after
+        self.boots += 1
+
+    def lose_directory(self, directory: str) -> None:
+        """The disk under a data directory is gone for good."""
+        self.disk.forget(f"/data/{directory}")
+
+    def stores(self) -> list[FaultyStore]:
+        """Where faults are switched: the shared store, or each process's own way to the directory bucket."""
+        if not self.directory_bucket:
+            return [self.store]
+        return [
+            node.store for node in self.nodes if not node.dead and isinstance(getattr(node, "store", None), FaultyStore)
+        ]
+
+    def plain_store(self) -> ObjectStore:
+        """The bucket without faults, for the checker."""
+        if not self.directory_bucket:
+            return self.store._inner
+        return DirectoryStore(self.disk, SimWorkers(self.loop, SeededRng("checker")), BUCKET_DIR, SeededRng("checker"))  # type: ignore[arg-type]
+
+    def bury(self) -> None:
+        """Let go of dead processes' tasks; their `finally` blocks run now, in a world that is over."""
+        for node in self.nodes:
+            self.graveyard.extend(node.tasks)
+        for buried in self.graveyard:
+            if isinstance(buried, asyncio.Task):
+                buried._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = buried.get_coro()
+                with contextlib.suppress(BaseException):
+                    coroutine.close()  # type: ignore[union-attr]
+        self.graveyard.clear()

@@ -1,0 +1,241 @@
+"""`Net` in memory: connections with latency, split reads, a bounded pipe, and disconnects at any moment.
+
+Owns transports and listeners. Always true: bytes of one direction arrive in order and once, or the connection is lost;
+a callback runs in the process of the protocol it belongs to, so a dead or paused process hears nothing; a pipe holds
+at most `WINDOW` bytes that its reader has not taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any
+
+from seams.disk import File
+from seams.rng import SeededRng
+from tests.sim.loop import PROCESS, Process
+
+WINDOW = 64 << 10
+LATENCY_S = (0.0001, 0.003)
+
+Address = tuple[str, int]
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(self, net: SimNet, protocol: Any, context: Context, peername: Address) -> None:
+        super().__init__()
+        self._net = net
+        self._loop = net.loop
+        self.protocol = protocol
+        self.context = context
+        self._peername = peername
+        self.other: SimTransport
+        self._unread = bytearray()  # arrived, not taken by the protocol
+        self._in_flight = 0  # sent by us, not taken by the other side
+        self._buffer = bytearray()  # written, no room in the pipe yet
+        self._arrives_at = 0.0
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._high = WINDOW
+        self._write_paused = False
+
+    # --- what protocols call ---
+    def write(self, data: Any) -> None:
+        if self._closing or self._lost:
+            return
+        self._buffer += data
+        self._push()
+        if len(self._buffer) > self._high and not self._write_paused:
+            self._write_paused = True
+            self.protocol.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = WINDOW if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._buffer)
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._loop.call_soon(self._feed, context=self.context)
+
+    def is_closing(self) -> bool:
+        return self._closing or self._lost
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._peername if name == "peername" else default
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            if not self._buffer:
+                self._hang_up()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._buffer.clear()
+        self._hang_up()
+
+    # --- the pipe ---
+    def room(self) -> int:
+        return 0 if self._buffer or self.is_closing() else WINDOW - self._in_flight
+
+    def send_now(self, data: bytes) -> None:
+        self._buffer += data
+        self._push()
+
+    def _push(self) -> None:
+        """Give the pipe what it has room for, in pieces that arrive in order."""
+        rng = self._net.rng
+        while self._buffer and self._in_flight < WINDOW:
+            count = min(len(self._buffer), WINDOW - self._in_flight)
+            if count > 1 and rng.randrange(16) == 0:
+                count = 1 + rng.randrange(min(count, 64)) if rng.randrange(2) else 1
+                self._net.hits["split"] += 1
+            piece = bytes(self._buffer[:count])
+            del self._buffer[:count]
+            self._in_flight += count
+            self._arrives_at = max(self._arrives_at, self._loop.time() + rng.uniform(*LATENCY_S))
+            self._loop.call_at(self._arrives_at, self.other._arrived, piece, context=self.other.context)
+        if not self._buffer and self._closing:
+            self._hang_up()
+
+    def _arrived(self, piece: bytes) -> None:
+        if not self._lost:
+            self._unread += piece
+            self._feed()
+
+    def _feed(self) -> None:
+        taken = 0
+        while self._unread and self._reading and not self._lost and not self._closing:
+            buffer = self.protocol.get_buffer(-1)
+            count = min(len(buffer), len(self._unread))
+            buffer[:count] = self._unread[:count]
+            del self._unread[:count]
+            taken += count
+            del buffer
+            self.protocol.buffer_updated(count)
+        if taken:
+            self._loop.call_later(
+                self._net.rng.uniform(*LATENCY_S), self.other._acked, taken, context=self.other.context
+            )
+
+    def _acked(self, count: int) -> None:
+        self._in_flight -= count
+        if self._lost:
+            return
+        self._push()
+        if not self._buffer and self._write_paused:
+            self._write_paused = False
+            self.protocol.resume_writing()
+
+    def _hang_up(self) -> None:
+        """Our side is done: we hear of it now, the other side after what is under way."""
+        self.lose(None)
+        when = max(self._arrives_at, self._loop.time()) + self._net.rng.uniform(*LATENCY_S)
+        self._loop.call_at(when, self.other.lose, None, context=self.other.context)
+
+    def lose(self, failure: Exception | None) -> None:
+        if not self._lost:
+            self._lost = self._closing = True
+            self._net.open.pop(self, None)
+            self._loop.call_soon(self.protocol.connection_lost, failure, context=self.context)
+
+
+class SimListener:
+    """A bound address of one process."""
+
+    def __init__(self, net: SimNet, address: Address, factory: Callable[[], Any], context: Context) -> None:
+        self.net, self._address, self.factory, self.context = net, address, factory, context
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    @property
+    def process(self) -> Process | None:
+        return self.context.get(PROCESS)
+
+    async def close(self) -> None:
+        if self.net.listeners.get(self._address) is self:
+            del self.net.listeners[self._address]
+
+
+class SimNet:
+    """The network of one run. `hits` counts what took effect."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.hits: Counter[str] = Counter()
+        self.listeners: dict[Address, SimListener] = {}
+        self.open: dict[SimTransport, None] = {}
+        self._ports = 50_000
+
+    async def listen(self, host: str, port: int, factory: Callable[[], Any]) -> SimListener:
+        address = (host or "0.0.0.0", port)
+        if address in self.listeners:
+            raise OSError(98, f"address already in use: {address}")
+        listener = SimListener(self, address, factory, copy_context())
+        self.listeners[address] = listener
+        return listener
+
+    def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
+        assert isinstance(transport, SimTransport)
+        count = min(transport.room(), length)
+        if count <= 0:
+            return 0
+        if self.rng.randrange(4) == 0:
+            return -1  # as under TLS
+        data = file.read_at(position, count)
+        transport.send_now(data)
+        return len(data)
+
+    async def connect(self, address: Address, protocol: Any) -> SimTransport:
+        """A client connects. ConnectionRefusedError when nobody listens; a paused process accepts (its kernel does)."""
+        await asyncio.sleep(self.rng.uniform(*LATENCY_S))
+        listener = self.listeners.get(address)
+        if listener is None or (listener.process is not None and listener.process.dead):
+            raise ConnectionRefusedError(111, f"connection refused: {address}")
+        self._ports += 1
+        server = SimTransport(self, None, listener.context, ("127.0.0.1", self._ports))
+        client = SimTransport(self, protocol, copy_context(), address)
+        server.other, client.other = client, server
+        self.open[client] = self.open[server] = None
+        self.loop.call_soon(self._accept, listener, server, context=listener.context)
+        protocol.connection_made(client)
+        return client
+
+    def _accept(self, listener: SimListener, server: SimTransport) -> None:
+        server.protocol = listener.factory()
+        server.protocol.connection_made(server)
+
+    def drop_process(self, process: Process) -> None:
+        """Its kernel closes everything the process had open."""
+        for address, listener in list(self.listeners.items()):
+            if listener.process is process:
+                del self.listeners[address]
+        for transport in list(self.open):
+            if transport.context.get(PROCESS) is process:
+                self.cut(transport)
+
+    def cut(self, transport: SimTransport) -> None:
+        """A connection breaks: bytes under way to either side may be lost."""
+        for end in (transport, transport.other):
+            end._lost = end._closing = True
+            self.open.pop(end, None)
+            if end.protocol is not None:
+                self.loop.call_later(
+                    self.rng.uniform(*LATENCY_S),
+                    end.protocol.connection_lost,
+                    ConnectionResetError(104, "reset"),
+                    context=end.context,
+                )

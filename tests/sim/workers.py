@@ -1,0 +1,73 @@
+"""`Workers` in virtual time: a blocking call takes a while before its effect, and is heard of a while after it.
+
+Owns the lanes. Always true: a lane runs at most as many calls as it has threads; a call that began is not undone when
+its caller is cancelled; the function itself runs in one step, and other events run between it and its answer, as with
+a thread that finishes later than it worked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from seams.rng import SeededRng
+from seams.workers import Lane
+
+BEFORE_MS = {Lane.FLUSH: (0.2, 6.0), Lane.STORE: (0.5, 15.0), Lane.COPY: (0.1, 2.0)}
+SLOW = 100.0  # a slow disk is so many times slower
+
+
+class SimWorkers:
+    """`slow` makes every flush a hundred times slower while set (D9)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._waiting: dict[Lane, deque[tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]]] = {
+            lane: deque() for lane in Lane
+        }
+        self._running = dict.fromkeys(Lane, 0)
+        self.slow = False
+        self.slowed = 0
+
+    async def run(self, function: Callable[..., Any], *args: Any, lane: Lane = Lane.FILES) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting[lane].append((function, args, future))
+        self._start(lane)
+        return await future
+
+    def _start(self, lane: Lane) -> None:
+        waiting = self._waiting[lane]
+        while waiting and self._running[lane] < lane.value[1]:
+            function, args, future = waiting.popleft()
+            if future.cancelled():
+                continue
+            self._running[lane] += 1
+            low, high = BEFORE_MS.get(lane, (0.05, 1.0))
+            delay_s = self._rng.uniform(low, high) / 1000
+            if self.slow and lane is Lane.FLUSH:
+                delay_s *= SLOW
+                self.slowed += 1
+            self._loop.call_later(delay_s, self._work, lane, function, args, future, context=copy_context())
+
+    def _work(
+        self, lane: Lane, function: Callable[..., Any], args: tuple[Any, ...], future: asyncio.Future[Any]
+    ) -> None:
+        result, failure = None, None
+        try:
+            result = function(*args)
+        except Exception as raised:  # noqa: BLE001 - handed to whoever awaits it, as a thread pool does
+            failure = raised
+        self._loop.call_later(self._rng.uniform(0.0, 0.001), self._finish, lane, future, result, failure)
+
+    def _finish(self, lane: Lane, future: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
+        self._running[lane] -= 1
+        if not future.done():
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(result)
+        self._start(lane)
