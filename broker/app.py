@@ -16,8 +16,6 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, TypeVar
 
-from tiering.service import TierService
-
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.admission import DirectoryIdentity, Verdict
@@ -27,7 +25,7 @@ from broker.controller.membership import Joined, Membership, Refused, Station
 from broker.dispatcher import BrokerDispatcher
 from broker.groups.coordinator import GroupCoordinator
 from broker.metadata.cluster_store import ClusterStore
-from broker.metadata.image import Topic
+from broker.metadata.image import ClusterImage, Topic
 from broker.net.limits import NetLimits
 from broker.net.server import Server
 from broker.observe.exposition import Sources, exposition, status_json
@@ -51,6 +49,7 @@ from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.residency import Residency
+from tiering.service import TierService
 from tiering.tier_config import TierLimits
 
 log = logging.getLogger(__name__)
@@ -157,6 +156,7 @@ class Broker:
         if joined is None:
             return
         await self._settle(data_dir, joined)
+        _check_tiering(config, joined.image)
         self._tasks.spawn("membership", supervise("membership", self._keep, world.rng, self._report))
         await self._until(stop, self._open(data_dir, store, cluster, joined, verify_by_head=verify_by_head))
 
@@ -393,6 +393,16 @@ class Broker:
         reach("shutdown.marked")
 
 
+def _check_tiering(config: BrokerConfig, image: ClusterImage) -> None:
+    """As Kafka: a broker without tiering refuses to start where a topic has it."""
+    tiered = [topic.name for topic in image.topics.values() if topic.configs.get("remote.storage.enable") == "true"]
+    if tiered and not config.tiering_enabled:
+        raise Refused(
+            f"remote.log.storage.system.enable=false, but {', '.join(tiered[:5])} have remote.storage.enable=true: "
+            "their history lies in the bucket; enable it"
+        )
+
+
 async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
@@ -400,6 +410,7 @@ async def _awaited(work: Awaitable[T]) -> T:
 def _net_limits(config: BrokerConfig) -> NetLimits:
     return NetLimits(
         request_bytes_max=config.request_bytes_max,
+        frame_bytes_total_max=config.inflight_request_bytes_max or NetLimits().frame_bytes_total_max,
         idle_ms_max=config.connection_idle_ms_max,
         frame_ms_max=config.frame_timeout_ms,
         connections_max=config.connections_max,

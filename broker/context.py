@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tiering.residency import Residency
-
 from broker.config.resolve import BrokerConfig
 from broker.controller.controller import Controller
 from broker.controller.gate import Gate
@@ -20,6 +18,7 @@ from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
 from seams.tasks import Tasks
 from seams.world import World
+from tiering.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)

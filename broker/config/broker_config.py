@@ -59,7 +59,6 @@ class BrokerConfig:
     log_start_checkpoint_interval_ms: int
     high_watermark_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
-    producer_id_expiration_check_interval_ms: int
     local_bytes_max: int | None  # None: local_space_ratio_max decides
     local_space_ratio_max: float  # share of the file system, 0 to 1
 

@@ -70,7 +70,6 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.flush.start.offset.checkpoint.interval.ms": H("Time between two writes of the log start offsets."),
     "replica.high.watermark.checkpoint.interval.ms": H("Time between two writes of the high watermarks."),
     "producer.id.expiration.ms": H("An idempotent producer silent for this long is forgotten."),
-    "producer.id.expiration.check.interval.ms": H("Time between two looks for silent producers."),
     # groups
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
     "group.min.session.timeout.ms": H("The shortest session timeout a member may ask for."),

@@ -198,7 +198,6 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         log_start_checkpoint_interval_ms=number("log.flush.start.offset.checkpoint.interval.ms"),
         high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
         producer_id_expiration_ms=number("producer.id.expiration.ms"),
-        producer_id_expiration_check_interval_ms=number("producer.id.expiration.check.interval.ms"),
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
         groups=_groups(values),

@@ -22,6 +22,11 @@ class Lease(msgspec.Struct, frozen=True):
     incarnation: str
     counter: int
     released: bool = False
+    lease_ms: int = 0
+    """How long its holder must be silent before anybody may take over.
+
+    A watcher with a shorter lease waits for this.
+    """
 
 
 class LeaseWatch:
@@ -42,17 +47,19 @@ class LeaseWatch:
         if self._started_at is None:
             self._started_at = self._moved_at = self._polled_at = now_s
             self._last = lease
+        # The length belongs to the bucket: a watcher configured with a shorter one must not oust a healthy holder.
+        lease_s = self._lease_s if lease is None else max(self._lease_s, lease.lease_ms / 1000)
         # A gap between polls longer than a lease means we slept: what we saw before it says nothing about now.
-        slept = now_s - self._polled_at > self._lease_s
+        slept = now_s - self._polled_at > lease_s
         self._polled_at = now_s
         if lease != self._last or slept:
             self._moved_at = now_s
         self._last = lease
         if lease is not None and lease.released:
             self.sight = LeaseSight.RELEASED
-        elif now_s - self._moved_at >= self._lease_s:
+        elif now_s - self._moved_at >= lease_s:
             self.sight = LeaseSight.STILL
-        elif now_s - self._started_at >= 2 * self._lease_s:
+        elif now_s - self._started_at >= 2 * lease_s:
             self.sight = LeaseSight.MOVING
         else:
             self.sight = LeaseSight.WATCHING

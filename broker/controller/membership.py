@@ -172,10 +172,18 @@ class Membership:
 
         def bump(lease: Lease) -> Lease:
             if lease.incarnation != self.incarnation:
-                return Lease(epoch, self.incarnation, lease.counter + 1)
+                return Lease(epoch, self.incarnation, lease.counter + 1, lease_ms=self._lease_ms)
             return replace(lease, counter=lease.counter + 1, released=False)
 
-        await self._lease.commit(bump, epoch=epoch, claim=True, initial=Lease(epoch, self.incarnation, 0))
+        await self._lease.commit(bump, epoch=epoch, claim=True, initial=self._first_lease)
+
+    @property
+    def _lease_ms(self) -> int:
+        return int(self._lease_s * 1000)
+
+    @property
+    def _first_lease(self) -> Lease:
+        return Lease(self._cluster.epoch, self.incarnation, 0, lease_ms=self._lease_ms)
 
     async def release(self) -> None:
         """The last act of a clean stop: the next broker need not wait. A failure only costs it that wait."""
@@ -184,7 +192,7 @@ class Membership:
                 lambda lease: replace(lease, released=True),
                 epoch=self._cluster.epoch,
                 claim=True,
-                initial=Lease(self._cluster.epoch, self.incarnation, 0),
+                initial=self._first_lease,
             )
         except (Retryable, Fenced) as failure:
             log.warning("lease not released: %s; a replacement will wait %.0f s", failure, self._lease_s)

@@ -62,7 +62,11 @@ async def handle_describe_cluster(
     return DescribeClusterResponse(
         cluster_id=context.controller.cluster_id,
         controller_id=context.config.node_id,
-        brokers=[DescribeClusterResponseBroker(broker_id=context.config.node_id, host=host, port=port)],
+        brokers=[
+            DescribeClusterResponseBroker(
+                broker_id=context.config.node_id, host=host, port=port, rack=context.config.rack
+            )
+        ],
     )
 
 

@@ -128,7 +128,8 @@ def _read(
         case Route.COLD:
             if bytes_max <= 0 and result.size > 0:
                 return
-            cold = partition.tier.read(offset, bytes_max, min_one=result.size == 0)
+            wanted_bytes = min(bytes_max, context.config.cold_fetch_bytes_max)
+            cold = partition.tier.read(offset, wanted_bytes, min_one=result.size == 0)
             if isinstance(cold, asyncio.Future):
                 result.loading.append(cold)
             else:
@@ -200,7 +201,10 @@ class LongPoll:
             for wanted in topic.partitions
         )
         self._partitions = [partition for partition in found if partition is not None]
-        self._timer = loop.call_later(min(request.max_wait_ms / 1000, _WAIT_MAX_S), self._expire)
+        wait_ms = request.max_wait_ms
+        if first.loading:
+            wait_ms = max(wait_ms, context.config.cold_fetch_wait_ms_max)  # remote.fetch.max.wait.ms, as Kafka parks it
+        self._timer = loop.call_later(min(wait_ms / 1000, _WAIT_MAX_S), self._expire)
         for partition in self._partitions:
             partition.watch(self._wake)
         self._await(first)

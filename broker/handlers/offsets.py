@@ -6,6 +6,7 @@ how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005; kafka-se
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from broker.context import Call, Context
@@ -112,7 +113,8 @@ async def _by_time(
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
     found = None
     if partition.log.local_log_start_offset > partition.log_start_offset:
-        found = await partition.tier.offset_for_timestamp(timestamp, partition.log.local_log_start_offset)
+        async with asyncio.timeout(context.config.list_offsets_wait_ms_max / 1000):
+            found = await partition.tier.offset_for_timestamp(timestamp, partition.log.local_log_start_offset)
     if found is None:
         local = await context.world.workers.run(partition.log.offset_for_timestamp, timestamp, lane=Lane.HOT_READ)
         found = None if local is None else (local.timestamp, local.offset)

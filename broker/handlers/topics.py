@@ -60,7 +60,7 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
     host, port = context.advertised
     node_id = context.config.node_id
     response = MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=node_id, host=host, port=port)],
+        brokers=[MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=context.config.rack)],
         cluster_id=context.controller.cluster_id,
         controller_id=node_id,
     )
@@ -197,10 +197,13 @@ def _partition_count(context: Context, wanted: CreateTopicsRequestTopic) -> int:
         if indexes != list(range(len(indexes))) or any(ids != [context.config.node_id] for ids in replicas):
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"every replica is node {context.config.node_id}")
         return len(indexes)
-    if wanted.replication_factor not in (_DEFAULT, 1):
+    replication_factor = wanted.replication_factor
+    if replication_factor == _DEFAULT:
+        replication_factor = context.config.default_replication_factor
+    if replication_factor != 1:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted.replication_factor}, but 1 broker is available; use 1",
+            f"replication factor {replication_factor}, but 1 broker is available; use 1",
         )
     return context.config.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions
 
@@ -220,6 +223,7 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic.topic_id}")
             chosen = name
             deleted = await within(request.timeout_ms, lambda: context.controller.delete_topic(chosen))  # noqa: B023
+            context.groups.forget_topics(frozenset((chosen,)))
             answer.name, answer.topic_id = name, UUID(deleted.topic_id)
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)

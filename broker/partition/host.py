@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from tiering.service import TierService
-
 from broker.config.resolve import BrokerConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
@@ -29,6 +27,7 @@ from seams.crash_points import reach
 from seams.disk import read_file
 from seams.tasks import Tasks, supervise
 from seams.world import World
+from tiering.service import TierService
 from tiering.tier_config import Opening, TierConfig
 
 log = logging.getLogger(__name__)
@@ -182,9 +181,14 @@ class Host:
         await self._world.workers.run(job.run)
 
     async def keep_checkpoints(self) -> None:
-        """Until cancelled."""
+        """Until cancelled: the three checkpoints are written together, as often as the most frequent one asks."""
+        interval_ms = min(
+            self._config.recovery_point_checkpoint_interval_ms,
+            self._config.log_start_checkpoint_interval_ms,
+            self._config.high_watermark_checkpoint_interval_ms,
+        )
         while True:
-            await asyncio.sleep(self._config.recovery_point_checkpoint_interval_ms / 1000)
+            await asyncio.sleep(interval_ms / 1000)
             await self.checkpoint()
 
     async def keep_ticking(self) -> None:

@@ -19,7 +19,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from broker.wire.errors import ErrorCode
-from logformat.errors import Retryable
+from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import check_batch, whole_batches_end
 from seams.clock import Clock
 from seams.disk import FileRange
@@ -44,6 +44,8 @@ class OffsetsTopic:
         self._config = config
         self._clock = clock
         self._workers = workers
+        self._found_ends: dict[int, int] = {}
+        """Where the snapshot found in the bucket ended, by partition, until the coordinator was told."""
 
     @property
     def partitions(self) -> int:
@@ -89,10 +91,15 @@ class OffsetsTopic:
         source = self._partition(partition)
         offset = source.log.local_log_start_offset
         snapshot = await source.tier.read_snapshot()
-        if snapshot is not None and snapshot[0] >= offset:
-            offset = snapshot[0]
-            yield snapshot[1]
-        offset = max(offset, source.log.local_log_start_offset)
+        if snapshot is not None:
+            if snapshot[0] < offset:
+                raise Corrupt(
+                    f"{TOPIC}-{partition}: the snapshot ends at {snapshot[0]}, the local log begins at {offset}: "
+                    "commits in between are missing; restore the data directory or the bucket's last snapshot"
+                )
+            self._found_ends[partition] = offset = snapshot[0]
+            if snapshot[1]:
+                yield snapshot[1]
         end = source.log.log_end_offset
         for found in source.log.batch_ranges(offset, end) if offset < end else ():
             async for piece in self._pieces(FileRange(found.file, found.position, found.length)):
@@ -136,6 +143,9 @@ class OffsetsTopic:
 
     async def keep_snapshots(self, groups: GroupCoordinator) -> None:
         """Until cancelled: look a few times an interval for partitions whose snapshot is due."""
+        await groups.wait_loaded()
+        for index, end_offset in self._found_ends.items():
+            groups.snapshot_written(index, end_offset)
         while True:
             await asyncio.sleep(self._config.groups.snapshot_interval_ms / 1000 / _LOOKS_PER_INTERVAL)
             await self.write_snapshots(groups)
