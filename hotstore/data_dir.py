@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final
 
 from hotstore.errors import DataDirLocked
 from hotstore.file_names import (
+    CHECKPOINTS_LOCK_FILE,
     CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
     TEMPORARY,
@@ -39,24 +40,22 @@ from logformat.errors import Corrupt
 from logformat.values import NewerFormat, TopicPartition
 from seams.disk import Disk, Lock, read_file, remove_tree, replace_file
 
+CHECKPOINTS_WAIT_S: Final = 30.0  # for another job's three fsyncs; beyond it the disk is stuck, which is an OSError
 Offsets = dict[TopicPartition, int]
 
 
-class CheckpointJob(NamedTuple):
-    """The three checkpoints as they were when the job was made. One runs at a time."""
+class CheckpointJob:
+    """Writes the three checkpoints. Several jobs may run at once, in any order: each writes what is known when it has
+    the checkpoints to itself, which is at least what was known when it was made."""
 
-    disk: Disk
-    path: str
-    recovery_points: bytes
-    log_starts: bytes
-    high_watermarks: bytes
+    __slots__ = ("_data_dir",)
+
+    def __init__(self, data_dir: DataDir) -> None:
+        self._data_dir = data_dir
 
     def run(self) -> None:
         """Blocking; durable when it returns. Raises OSError; then the old checkpoints stand."""
-        # Log starts first: bytes below them may be unlinked as soon as this job is done.
-        replace_file(self.disk, f"{self.path}/{LOG_START_FILE}", self.log_starts)
-        replace_file(self.disk, f"{self.path}/{RECOVERY_POINT_FILE}", self.recovery_points)
-        replace_file(self.disk, f"{self.path}/{REPLICATION_FILE}", self.high_watermarks)
+        self._data_dir.save_checkpoints()
 
 
 class DataDir:
@@ -195,20 +194,28 @@ class DataDir:
         for log in logs:
             self._note(log.checkpoint_state())
         self.high_watermarks.update(high_watermarks or {})
-        return CheckpointJob(
-            self.disk,
-            self.path,
-            encode_offsets(self._recovery_points),
-            encode_offsets(self._log_starts),
-            encode_offsets(self.high_watermarks),
-        )
+        return CheckpointJob(self)
+
+    def save_checkpoints(self) -> None:
+        """Write what is known now. Raises OSError."""
+        writing = self.disk.lock(f"{self.path}/{CHECKPOINTS_LOCK_FILE}", wait_s=CHECKPOINTS_WAIT_S)
+        try:
+            # Log starts first: bytes below them may be unlinked as soon as this is done.
+            self._save(LOG_START_FILE, self._log_starts)
+            self._save(RECOVERY_POINT_FILE, self._recovery_points)
+            self._save(REPLICATION_FILE, self.high_watermarks)
+        finally:
+            writing.release()
+
+    def _save(self, name: str, offsets: Offsets) -> None:
+        replace_file(self.disk, f"{self.path}/{name}", encode_offsets(offsets.copy()))
 
     def lower_recovery_point(self, topic: str, partition: int, offset: int) -> None:
         """Before a truncation to `offset`: nothing above it is claimed durable any more. Durable when it returns."""
         key = TopicPartition(topic, partition)
         if self._recovery_points.get(key, 0) > offset:
             self._recovery_points[key] = offset
-            replace_file(self.disk, f"{self.path}/{RECOVERY_POINT_FILE}", encode_offsets(self._recovery_points))
+            self.save_checkpoints()
 
     def _note(self, state: LogCheckpoint) -> None:
         self._recovery_points[state.topic_partition] = state.recovery_point
@@ -217,7 +224,7 @@ class DataDir:
     def _forget(self, key: TopicPartition) -> None:
         known = [offsets.pop(key, None) for offsets in (self._recovery_points, self._log_starts, self.high_watermarks)]
         if any(offset is not None for offset in known):
-            self.checkpoint(()).run()
+            self.save_checkpoints()
 
     # --- end ----------------------------------------------------------------------------------------------------
 

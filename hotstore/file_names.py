@@ -28,6 +28,7 @@ CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 LOCK_FILE: Final = ".lock"
+CHECKPOINTS_LOCK_FILE: Final = ".checkpoints.lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 
 SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)

@@ -11,6 +11,7 @@ written in a worker after the acknowledgements that waited for its bytes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,7 @@ from seams.tasks import FailureReport, Tasks
 from seams.workers import Lane, Workers
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
+SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
 TASKS_MAX: Final = 4  # one syncs, one seals; each may overlap its own successor's first step
 
 
@@ -45,6 +47,7 @@ class Flusher:
         self._closed = False
         self._failure_told = False
         self._round_over = asyncio.Event()
+        self._closing = asyncio.Event()
         self._expired_ms: int | None = None
 
     def request(self) -> None:
@@ -54,7 +57,7 @@ class Flusher:
             self._start()
 
     def tick(self, now_ms: int) -> None:
-        """Call about once a second: flush.ms, small files that lacked space, silent producers."""
+        """Call about once a second while the log is written to: flush.ms, and forgetting silent producers."""
         log = self._log
         if self._closed:
             return
@@ -91,6 +94,7 @@ class Flusher:
     async def close(self) -> None:
         """Start nothing more and wait for what runs; afterwards the log may be closed or truncated."""
         self._closed = True
+        self._closing.set()
         while self._syncing or self._sealing:
             await self._round_over.wait()
         await self._tasks.close()
@@ -153,7 +157,11 @@ class Flusher:
                     if not is_full(error):
                         log.fail(error)
                         self._tell_failure()
-                    return  # without space: all of it can be written later, after the next sync or tick
+                        return
+                    # Without space all of it can be written later; until then the segment may not be deleted.
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._closing.wait(), SEAL_AGAIN_S)
+                    continue
                 log.durability.finish_seal(job, log.epochs)
         finally:
             self._sealing = False

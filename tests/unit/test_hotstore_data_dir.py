@@ -160,6 +160,19 @@ def test_a_damaged_recovery_checkpoint_means_a_longer_scan_and_damaged_log_start
         DataDir.open(disk, DATA)
 
 
+def test_checkpoint_jobs_that_overtake_each_other_write_the_newest() -> None:
+    """The broker and tiering make jobs independently: a late old one must not bring an older log start back."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(9))
+    flush(log)
+    older = directory.checkpoint([log])
+    log.advance_log_start(5)
+    directory.checkpoint([log]).run()
+    older.run()
+    assert read_file(disk, f"{DATA}/log-start-offset-checkpoint") == b"0\n1\norders 0 5\n"
+
+
 def test_only_logs_are_listed() -> None:
     """Deleted directories apart, foreign names not at all."""
     disk = CrashDisk()
