@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from uuid import UUID
 
 from coldstore.keys import partition_prefix
 from coldstore.manifest import Manifest
@@ -111,7 +112,7 @@ class Bootstrap:
         """Raises Retryable (the store is needed and away), Fenced, Corrupt (DamagedLog too), StorageFailed, OSError."""
         found = await self._world.workers.run(self._look)
         if found.stale_id is not None:
-            await self._world.workers.run(self._move_away)
+            await self._leave_to_its_topic(found.stale_id)
             found = Found(False, None)
         way = way_of(found, new=self._opening.new, boot_id=self._world.clock.boot_id(), clean=self._opening.clean)
         match way:
@@ -139,8 +140,19 @@ class Bootstrap:
         # Opening refuses segments without their metadata file; a directory without either holds no log.
         return Found(has_segments, reservation)
 
+    async def _leave_to_its_topic(self, stale_id: bytes) -> None:
+        """The directory is of a topic that had our name before (C9): its purge, or the next start, removes it.
+
+        Raises Corrupt where that is not sure: a partition that was served before has a root, and a log of its own.
+        """
+        if not self._opening.new and await self._manifests.load() is not None:
+            raise Corrupt(
+                f"{self._path} belongs to topic id {UUID(bytes=stale_id)}, not to {self._opening.topic_id}; "
+                "move it away, or wait for its topic's deletion"
+            )
+        await self._world.workers.run(self._move_away)
+
     def _move_away(self) -> None:
-        """The directory is of a topic that had our name before: its purge, or the next start, removes it (C9)."""
         self._data_dir.mark_deleted(self._opening.topic, self._opening.partition, self._world.rng.uuid().hex)
 
     # ── a new topic ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -411,6 +411,31 @@ def test_design_c09_a_topic_created_again_under_its_name_has_nothing_of_the_old_
     run_fast(scenario())
 
 
+def test_a_directory_of_another_topic_is_refused_where_ours_was_served_before() -> None:
+    """D8: what is not understood is never deleted; the old topic's purge, or a person, moves it."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        await life.fill(3)
+        await life.kill()
+        other = House()
+        other.memory = other.store = house.memory
+        life = await other.start()
+        again = UUID(int=TOPIC_ID.int + 1)
+        await life.open(new=True, topic_id=again)
+        await life.kill()
+        house.lives = 1
+        life = await house.start()
+        with pytest.raises(Corrupt, match="belongs to topic id"):
+            await life.open(topic_id=again)
+        assert life.data_dir.deleted_directories() == []
+        await life.kill()
+
+    run_fast(scenario())
+
+
 def test_a_log_behind_the_remote_end_starts_there() -> None:
     """An old copy of the data directory, its reservation gone: the bucket's end wins."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -141,6 +142,15 @@ RESERVATIONS = st.builds(
 def test_the_local_copy_comes_back_as_written(value: LocalReservation) -> None:
     """Bytes and back."""
     assert decode_reservation(encode_reservation(value)) == value
+
+
+def test_the_documents_example_is_what_is_written() -> None:
+    """docs/formats/reservation.md shows these very bytes."""
+    page = (Path(__file__).parents[2] / "docs/formats/reservation.md").read_text()
+    example = page.rsplit("```\n", 2)[1].encode()
+    found = decode_reservation(example)
+    assert found is not None and encode_reservation(found) == example
+    assert (found.partition, found.reserved_end, found.flush_sync) == (3, 1 << 20, True)
 
 
 @given(RESERVATIONS, st.data())
