@@ -167,8 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.close()
         self._release_held()
         if self._waits_for_budget:
-            hub.budget.forget(self._budget_freed)
-            hub.budget.wake_next()
+            hub.budget.forget(self._budget_freed)  # if it was woken already, `_retry_budget` wakes the next one
         hub.left(self)
 
     # -- frames in ------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ class ScriptedTransport(asyncio.Transport):
         self.aborted = False
         self._high = 64 << 10
         self._write_paused = False
+        self._resuming = False
         self._unread = bytearray()
 
     # what the code under test calls
@@ -102,6 +103,7 @@ class ScriptedTransport(asyncio.Transport):
         return default
 
     def close(self) -> None:
+        assert not self._resuming, "closed within resume_writing: asyncio would report the loss twice (CPython 3.11)"
         if not self.closed:
             self.closed = True
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
@@ -135,7 +137,9 @@ class ScriptedTransport(asyncio.Transport):
         self._flush()
         if not self.buffered and self._write_paused:
             self._write_paused = False
+            self._resuming = True
             self.protocol.resume_writing()
+            self._resuming = False
 
     def send_now(self, data: bytes) -> int:
         count = 0 if self.buffered else min(self.room, len(data))

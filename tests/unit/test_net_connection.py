@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import struct
 from collections.abc import Awaitable, Callable
@@ -337,6 +338,53 @@ def test_a_failed_late_answer_closes_after_those_before_it(failure: Exception | 
     in_house(scenario)
 
 
+def test_a_blocking_request_that_is_answered_before_an_earlier_one_unblocks() -> None:
+    """Its answer waits for its turn, the frames behind it do not."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"p", blocks=False)
+        house.answer_later(b"join", blocks=True)
+        peer = house.net.connect()
+        peer.give(frames(b"p1", b"join", b"after"))
+        assert house.dispatcher.seen == [b"p1", b"join"]
+        await house.complete(b"join")
+        assert house.dispatcher.seen == [b"p1", b"join", b"after"] and wire(peer) == []
+        await house.complete(b"p1")
+        assert wire(peer) == [b"p1", b"join", b"after"]
+
+    in_house(scenario)
+
+
+def test_a_small_blocking_request_of_a_busy_read_holds_only_itself() -> None:
+    """It stays valid, and neither the read buffer nor the budget is taken for it."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"keep", blocks=True)
+        peer, other = house.net.connect(), house.net.connect()
+        peer.give(frames(b"x" * 30_000, b"keep me"))
+        view = house.dispatcher.views[-1]
+        other.give(frames(b"#" * 100_000))
+        assert bytes(view) == b"keep me"
+        assert house.server.budget.used == 0 and peer.reading
+        await house.complete(b"keep me")
+
+    in_house(scenario)
+
+
+def test_answers_ready_behind_a_late_one_count_too() -> None:
+    """A peer cannot pile up answers behind one slow request."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"p", blocks=False)
+        peer = house.net.connect()
+        peer.give(frames(b"p1", *[b"now"] * 20))
+        assert len(house.dispatcher.seen) == 4
+        await house.complete(b"p1")
+        assert wire(peer) == [b"p1"] + [b"now"] * 20
+
+    in_house(scenario, NetLimits(answers_in_flight_max=4))
+
+
 def test_too_many_answers_in_flight_stop_dispatching() -> None:
     """And one that leaves lets one more in."""
 
@@ -445,6 +493,8 @@ def test_an_idle_connection_is_closed_one_that_waits_for_its_answer_is_not() -> 
         assert idle.closed and not polling.closed and not active.closed
         assert house.closes == {CloseReason.IDLE: 1}
         await house.complete(b"poll")
+        polling.give(frames(b"next"))
+        assert wire(polling) == [b"poll", b"next"]
         tick(house, 120)
         await settled()
         assert polling.closed
@@ -501,13 +551,18 @@ def test_memory_we_hold_back_does_not_count_against_the_peers_deadline() -> None
         large = frame(b"L" * (7 * MIB))
         first, second = house.net.connect(), house.net.connect()
         first.give(large[: 6 * MIB])
-        second.give(large[: 6 * MIB])
+        second.give(large[:10_000])
+        tick(house, 10)
+        second.give(large[10_000 : 6 * MIB])
         assert second.unread
-        for _ in range(25):
+        for now_s in range(50):
             tick(house, 1)
+            if now_s % 10 == 0:
+                first.give(large[6 * MIB :] + large[: 6 * MIB])
+        assert second.unread and not second.closed
         first.give(large[6 * MIB :])
         await settled()
-        tick(house, 10)
+        tick(house, 25)
         await settled()
         assert not second.closed
         second.give(large[6 * MIB :])
@@ -563,6 +618,8 @@ def test_a_peer_that_goes_leaves_nothing_behind() -> None:
         assert house.dispatcher.peers[0].closed and house.closes == {CloseReason.PEER: 1}
         house.futures[b"p1"].set_exception(ValueError("late"))
         await house.complete(b"p2")
+        del house.futures[b"p1"]
+        gc.collect()
         await settled()
         assert b"never" not in house.dispatcher.seen
         assert peer.wire == b"" and complaints == []
