@@ -91,7 +91,8 @@ class TierService:
         self._collector = Collector(store, world, limits.upload_timeout_s)
         self._open: dict[tuple[UUID, int], Opened] = {}
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
-        self._checkpoints = asyncio.Lock()
+        self.checkpoints = asyncio.Lock()
+        """Held while a `DataDir.checkpoint` job runs: one at a time, whoever asks for it."""
         self._store_away = False
         self.local_excess_bytes = 0
         """Over the local limit when the disk was last looked at; what cannot be given back yet throttles appends."""
@@ -271,7 +272,7 @@ class TierService:
 
     async def _checkpoint(self, local: PartitionLog) -> None:
         """Make a log's start durable on disk."""
-        async with self._checkpoints:
+        async with self.checkpoints:
             await self._world.workers.run(self._data_dir.checkpoint([local]).run)
 
     # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────
