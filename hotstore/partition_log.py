@@ -423,11 +423,11 @@ class PartitionLog:
         return self._locator.is_cheap(offset)
 
     def prepare_read(self, offset: int) -> None:
-        """*Blocking*, may run beside the loop: read the index files that `read` at `offset` will ask for.
-
-        Only warms the page cache; the loop then parses them.
-        """
-        self._locator.segment_of(offset).touch_index_files()
+        """*Blocking*, beside the loop: load the indexes that `read` at `offset` will ask for. Raises DamagedLog."""
+        for segment in reversed(self._locator.segments.copy()):
+            if segment.base_offset <= offset:
+                segment.indexes(self._locator.cache)
+                return
 
     def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
         """For the copier: every whole batch that holds an offset of [start, end), file by file."""

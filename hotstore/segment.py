@@ -8,8 +8,6 @@ index that lies is built again from the log, silently (reliability D7). Must not
 
 from __future__ import annotations
 
-import contextlib
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from hotstore.batch_walk import Found, find_batch, walk_headers
@@ -76,8 +74,9 @@ class Segment:
     @property
     def max_timestamp(self) -> TimestampOffset:
         """The greatest timestamp (ms, −1 none) and the last offset of the first batch that has it."""
-        if self.indexer is not None:
-            return TimestampOffset(self.indexer.max_timestamp, self.indexer.max_timestamp_offset)
+        indexer = self.indexer  # read once: the loop may release it while a worker is here
+        if indexer is not None:
+            return TimestampOffset(indexer.max_timestamp, indexer.max_timestamp_offset)
         return self._max_timestamp
 
     @property
@@ -112,20 +111,20 @@ class Segment:
         self.indexer = build_indexer(self, seal=False)
         return SegmentIndexes(self.indexer.offset_index, self.indexer.time_index)
 
-    def touch_index_files(self) -> None:
-        """Blocking: bring both files into the page cache, if they are there."""
-        for suffix in (OFFSET_INDEX, TIME_INDEX):
-            with contextlib.suppress(FileNotFoundError):
-                read_file(self.disk, self.path_of(suffix))
-
     def indexes(self, cache: IndexCache) -> SegmentIndexes:
-        if self.indexer is not None:
-            return SegmentIndexes(self.indexer.offset_index, self.indexer.time_index)
+        indexer = self.indexer  # read once: the loop may release it while a worker is here
+        if indexer is not None:
+            return SegmentIndexes(indexer.offset_index, indexer.time_index)
         return cache.get(self)
 
     def _find(self, index: OffsetIndex, offset: int) -> Found | None:
         """None: the index is wrong, or there is no such batch."""
-        entry = index.lookup(offset)
+        try:
+            entry = index.lookup(offset)
+        except IndexError:
+            # A worker looks while the loop appends: the index's two columns grow one after the other, and the entry
+            # before the unfinished one is near enough.
+            entry = index.lookup_position(self.size)
         try:
             found = find_batch(self.file, entry.position, self.size, entry.offset)
             if found is None or (entry.position > 0 and found.end_offset != entry.offset + 1):
@@ -142,21 +141,23 @@ class Segment:
 
 
 class IndexCache:
-    """Indexes of sealed segments, least recently used out first. One for a whole data directory; bounded in bytes."""
+    """Indexes of sealed segments, least recently used out first. One for a whole data directory; bounded in bytes.
+
+    Workers use it beside the loop: every step is one operation of a dict, so that a race costs a second load at worst.
+    """
 
     def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
-        self._bytes = 0
-        self._loaded: OrderedDict[Segment, SegmentIndexes] = OrderedDict()
+        self._loaded: dict[Segment, SegmentIndexes] = {}
 
     def __contains__(self, segment: Segment) -> bool:
         return segment in self._loaded
 
     def get(self, segment: Segment) -> SegmentIndexes:
         """Blocking on a miss: reads both files, or builds the indexes again when they are missing or broken."""
-        found = self._loaded.get(segment)
+        found = self._loaded.pop(segment, None)
         if found is not None:
-            self._loaded.move_to_end(segment)
+            self._loaded[segment] = found
             return found
         try:
             return self._keep(segment, load_indexes(segment))
@@ -170,16 +171,17 @@ class IndexCache:
         return self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index))
 
     def drop(self, segment: Segment) -> None:
-        gone = self._loaded.pop(segment, None)
-        if gone is not None:
-            self._bytes -= _weight(gone)
+        self._loaded.pop(segment, None)
 
     def _keep(self, segment: Segment, indexes: SegmentIndexes) -> SegmentIndexes:
         self._loaded[segment] = indexes
-        self._bytes += _weight(indexes)
-        while self._bytes > self._bytes_max and len(self._loaded) > 1:
-            _, gone = self._loaded.popitem(last=False)
-            self._bytes -= _weight(gone)
+        entries = list(self._loaded.items())
+        excess = sum(_weight(kept) for _, kept in entries) - self._bytes_max
+        for oldest, kept in entries[:-1]:
+            if excess <= 0:
+                break
+            self._loaded.pop(oldest, None)
+            excess -= _weight(kept)
         return indexes
 
 

@@ -58,7 +58,11 @@ def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> Timest
 
 def _start(segment: Segment, cache: IndexCache, timestamp: int) -> int:
     """A position from which no batch before it holds the answer; 0 when the time index does not tell the truth."""
-    entry = segment.indexes(cache).times.lookup(timestamp)
+    try:
+        entry = segment.indexes(cache).times.lookup(timestamp)
+    except IndexError:
+        # The loop is appending to the active segment's index, whose columns grow one after the other.
+        return 0
     if entry.timestamp < 0 or not segment.base_offset <= entry.offset < segment.end_offset:
         return 0
     place = segment.locate(entry.offset, cache)

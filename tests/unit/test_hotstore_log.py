@@ -19,6 +19,7 @@ from hotstore.errors import (
 from hotstore.file_names import parse_partition_dir
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import LogState, PartitionLog
+from hotstore.segment import IndexCache
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.offset_index import OffsetIndex
@@ -398,6 +399,36 @@ def test_old_indexes_are_loaded_on_demand() -> None:
     log.prepare_read(1)
     assert log.read(1, 100, 8, min_one=True) is not None
     assert log.is_cheap(1)
+
+
+def test_the_index_cache_is_bounded_and_forgets_the_oldest() -> None:
+    """In bytes, over all logs of a data directory; what is in use stays."""
+    log = fresh(LogConfig(segment_bytes=500, index_interval_bytes=100))
+    for _ in range(12):
+        append(log, batch(size=300))
+    flush(log)
+    seal(log)
+    segments = list(log._locator.segments[:-1])
+    cache = IndexCache(bytes_max=2_000)
+    for segment in segments:
+        cache.get(segment)
+        cache.get(segments[0])
+    kept = [segment for segment in segments if segment in cache]
+    assert segments[0] in kept and segments[-1] in kept and 2 <= len(kept) <= 3
+
+
+def test_a_worker_may_look_while_the_loop_appends() -> None:
+    """An index entry that is half written is passed over."""
+    log = fresh(LogConfig(index_interval_bytes=100))
+    for number in range(20):
+        append(log, batch(2, size=60, timestamp=10 * number))
+    indexer = log.active_segment.indexer
+    assert indexer is not None
+    del indexer.offset_index._positions[-1]
+    del indexer.time_index._offsets[-1]
+    found = log.offset_for_timestamp(191)
+    assert found is not None and found[:2] == (191, 39)
+    assert log.batch_ranges(39, 40)[0].length == len(read_all(log, 39)[0])
 
 
 @pytest.mark.parametrize(
