@@ -168,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release_held()
         if self._waits_for_budget:
             hub.budget.forget(self._budget_freed)  # if it was woken already, `_retry_budget` wakes the next one
+        hub.wheel.disarm(self)
         hub.left(self)
 
     # -- frames in ------------------------------------------------------------------------------------------------
@@ -310,7 +311,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drop_answers(self) -> None:
         for waiting in self._answers.drain():
-            cast("asyncio.Future[list[Part] | None]", waiting).add_done_callback(_retrieve)
+            future = cast("asyncio.Future[list[Part] | None]", waiting)
+            future.remove_done_callback(self._progress)  # a request that waits for minutes must not keep us
+            future.add_done_callback(_retrieve)
 
     def _release_held(self) -> None:
         self._reader.release()

@@ -1,7 +1,7 @@
 """One coarse timer for the deadlines of all connections.
 
-Always true: a connection lies in the wheel at or before the tick its next deadline falls on, and setting a later one
-costs nothing. A tick is about a second of a loop that runs: a process that stood still does not hold it against its
+Always true: a connection lies in the wheel once, at or before the tick its next deadline falls on, and setting a later
+one costs nothing. A tick is about a second of a loop that runs: a process that stood still does not hold it against its
 peers. Sans-IO: somebody calls `advance`.
 """
 
@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Timed(Protocol):
-    """Something with a deadline."""
+    """Something with a deadline, hashed by identity."""
 
     armed_tick: int
     """Owned by the wheel: the tick it will be looked at, 0 for none."""
@@ -29,7 +29,7 @@ class DeadlineWheel(Generic[T]):
 
     def __init__(self) -> None:
         self.tick = 1
-        self._slots: dict[int, list[T]] = {}
+        self._slots: dict[int, dict[T, None]] = {}  # dicts as ordered sets: a simulation must repeat itself
 
     def __len__(self) -> int:
         """Slots in use: 0 means nobody needs a tick."""
@@ -40,16 +40,26 @@ class DeadlineWheel(Generic[T]):
         tick = max(tick, self.tick + 1)
         if thing.armed_tick and thing.armed_tick <= tick:
             return
-        thing.armed_tick = tick  # an entry in a later slot stays there and is skipped when its turn comes
-        self._slots.setdefault(tick, []).append(thing)
+        self.disarm(thing)
+        thing.armed_tick = tick
+        self._slots.setdefault(tick, {})[thing] = None
+
+    def disarm(self, thing: T) -> None:
+        """Forget `thing`: the wheel must not keep a closed connection for its idle time."""
+        if thing.armed_tick:
+            slot = self._slots[thing.armed_tick]
+            del slot[thing]
+            if not slot:
+                del self._slots[thing.armed_tick]
+            thing.armed_tick = 0
 
     def advance(self) -> None:
         """One tick passes."""
         self.tick += 1
-        for thing in self._slots.pop(self.tick, ()):
-            if thing.armed_tick != self.tick:
-                continue
+        slot = self._slots.pop(self.tick, {})
+        for thing in slot:
             thing.armed_tick = 0
+        for thing in slot:
             following = thing.check_deadlines(self.tick)
             if following:
                 self.arm(thing, following)

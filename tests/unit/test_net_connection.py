@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.net.buffers import ALLOWANCE, FrameBudget
+from broker.net.connection import Connection
 from broker.net.dispatch import Answer, CloseConnection, CloseReason, Later, Part
 from broker.net.limits import NetLimits
 from broker.net.server import Server
@@ -545,7 +546,7 @@ def test_a_peer_that_waits_for_memory_and_goes_lets_the_next_one_in() -> None:
 
 
 def test_memory_we_hold_back_does_not_count_against_the_peers_deadline() -> None:
-    """The frame deadline runs only while we read."""
+    """The frame deadline runs only while we read, and begins again when we do."""
 
     async def scenario(house: House) -> None:
         large = frame(b"L" * (7 * MIB))
@@ -565,9 +566,9 @@ def test_memory_we_hold_back_does_not_count_against_the_peers_deadline() -> None
         tick(house, 25)
         await settled()
         assert not second.closed
-        second.give(large[6 * MIB :])
+        tick(house, 10)
         await settled()
-        assert len(wire(second)) == 1
+        assert second.closed and house.closes == {CloseReason.FRAME_DEADLINE: 1}
 
     in_house(scenario, NetLimits(frame_bytes_total_max=10 * MIB, request_bytes_max=8 * MIB, frame_ms_max=30_000))
 
@@ -603,6 +604,23 @@ def test_a_short_file_ends_the_connection() -> None:
     in_house(scenario)
 
 
+def test_a_file_cut_short_while_the_peer_was_slow_ends_the_connection() -> None:
+    """Noticed when the socket has room again."""
+
+    async def scenario(house: House) -> None:
+        file = BytesFile(bytes(500_000))
+        house.answer_with(b"fetch", struct.pack(">i", 500_000), FileRange(file, 0, 500_000))
+        peer = house.net.connect(room=100_000)
+        peer.give(frames(b"fetch"))
+        file.truncate(300_000)
+        peer.take(1 << 30)
+        await settled()
+        assert peer.aborted and house.closes == {CloseReason.SHORT_FILE: 1}
+        assert len(peer.wire) < 500_000
+
+    in_house(scenario)
+
+
 def test_a_peer_that_goes_leaves_nothing_behind() -> None:
     """Answers that come later are dropped, failed ones without a complaint; the peer is marked."""
 
@@ -618,7 +636,7 @@ def test_a_peer_that_goes_leaves_nothing_behind() -> None:
         assert house.dispatcher.peers[0].closed and house.closes == {CloseReason.PEER: 1}
         house.futures[b"p1"].set_exception(ValueError("late"))
         await house.complete(b"p2")
-        del house.futures[b"p1"]
+        del house.futures[b"p1"], peer.protocol
         gc.collect()
         await settled()
         assert b"never" not in house.dispatcher.seen
@@ -677,6 +695,23 @@ def test_waiting_connections_are_not_read_until_they_are_admitted() -> None:
         assert wire(second) == [b"hello"] and house.server.connections_waiting == 0
 
     in_house(scenario, NetLimits(connections_max=1))
+
+
+def test_a_closed_connection_is_forgotten_by_all() -> None:
+    """Neither deadlines nor queues keep it: peers that come and go by the thousand leave no memory behind."""
+
+    async def scenario(house: House) -> None:
+        house.answer_later(b"poll", blocks=True)
+        for _ in range(20):
+            peer = house.net.connect()
+            peer.give(frames(b"poll", b"rest"))
+            peer.abort()
+        await settled()
+        del peer
+        gc.collect()
+        assert not [thing for thing in gc.get_objects() if type(thing) is Connection]
+
+    in_house(scenario)
 
 
 def test_a_peer_knows_its_connection() -> None:

@@ -223,8 +223,24 @@ def test_a_deadline_that_moves_on_costs_one_look() -> None:
     assert len(wheel) == 0
 
 
-def test_an_earlier_deadline_wins_and_the_later_entry_is_skipped() -> None:
-    """Arming twice looks once at the earlier tick, and not again at the stale one."""
+def test_a_disarmed_thing_is_forgotten() -> None:
+    """Nothing is left of it, also when others share its tick."""
+    wheel: DeadlineWheel[Alarm] = DeadlineWheel()
+    gone, stays = Alarm(due=0), Alarm(due=0)
+    wheel.arm(gone, 5)
+    wheel.arm(stays, 5)
+    wheel.disarm(gone)
+    wheel.disarm(gone)
+    for _ in range(9):
+        wheel.advance()
+    assert (gone.looked, stays.looked) == ([], [5])
+    wheel.arm(gone, 30)
+    wheel.disarm(gone)
+    assert len(wheel) == 0
+
+
+def test_an_earlier_deadline_wins() -> None:
+    """Arming twice looks once, at the earlier tick."""
     wheel: DeadlineWheel[Alarm] = DeadlineWheel()
     alarm = Alarm(due=0)
     wheel.arm(alarm, 10)
