@@ -104,6 +104,7 @@ class Cluster:
         self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
         self.store_hits: Counter[Any] = Counter()
         self.boots = 1
+        self.losses = 0  # events after which the promises allow some loss
         self.started = 0
         self.nodes: list[Node] = []
         self.graveyard: list[Any] = []
@@ -198,6 +199,13 @@ class Cluster:
     def lose_directory(self, directory: str) -> None:
         """The disk under a data directory is gone for good."""
         self.disk.forget(f"/data/{directory}")
+
+    def node_at(self, address: tuple[str, int]) -> str:
+        """Who answers at an address: the last one started there that was not refused."""
+        for node in reversed(self.nodes):
+            if node.address == address and node.ready_at is not None:
+                return node.name
+        return ""
 
     def stores(self) -> list[FaultyStore]:
         """Where faults are switched: the shared store, or each process's own way to the directory bucket."""

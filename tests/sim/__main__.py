@@ -1,0 +1,54 @@
+"""`python -m tests.sim --seed 7`, or `--seeds 1..50`: replay simulated runs and print what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+
+from tests.sim.run import simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", help="a range, A..B, both ends included")
+    parser.add_argument("--duration", type=float, default=20.0, help="simulated seconds of faults")
+    parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO if arguments.verbose else logging.CRITICAL + 1)
+    first, _, last = (arguments.seeds or f"{arguments.seed}..{arguments.seed}").partition("..")
+    hits: Counter[str] = Counter()
+    failed, simulated_s, acked = [], 0.0, 0
+    began = time.monotonic()
+    for seed in range(int(first), int(last) + 1):
+        seed_began = time.monotonic()
+        outcome = simulate(seed, arguments.duration)
+        took_s = time.monotonic() - seed_began
+        hits.update(outcome.hits)
+        simulated_s += outcome.simulated_s
+        acked += outcome.acked
+        print(
+            f"seed {seed}: {outcome.simulated_s:.0f} simulated s in {took_s:.2f} s, {outcome.acked} acked, "
+            f"{outcome.polls} polls, {outcome.callbacks} callbacks, digest {outcome.digest}"
+            f"{' FINDINGS' if outcome.findings else ''}",
+            flush=True,
+        )
+        if first == last:
+            print(f"  {outcome.shape}\n  errors answered: {dict(sorted(outcome.errors.items()))}")
+        for finding in outcome.findings[:12]:
+            print(f"  {finding.kind}: {finding.detail[:600]}")
+        if outcome.findings:
+            failed.append(seed)
+    took_s = time.monotonic() - began
+    print(f"{simulated_s:.0f} simulated s in {took_s:.1f} s; {acked} records acknowledged; faults that took effect:")
+    for name, count in sorted(hits.items()):
+        print(f"  {count:8} {name}")
+    print(f"seeds with findings: {failed or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""Seeded clients: producers, readers, groups, an admin. They write what they did and saw into the history.
+
+Always true: a producer resends with the same sequence until it is answered, in order, and never more than its window;
+an operation without an answer is INFO; every wait is bounded, so that a run ends. Must not know faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broker.wire.apis import ApiKey
+from broker.wire.errors import ErrorCode
+from logformat.record_batch import check_stored
+from logformat.records import Codec, Record, encode_batch, iter_records
+from seams.rng import SeededRng
+from tests.sim.client import EARLIEST, LATEST, Client, Disconnected, Fetched, ServerError, produce_request
+from tests.sim.clock import EPOCH_MS
+from tests.sim.cluster import Cluster, Node
+from tests.sim.history import Batch, Commit, Delete, History, Outcome, Place, Poll, Send
+
+NO_ANSWER = (Disconnected, TimeoutError)
+FATAL = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+@dataclass
+class Stage:
+    """What actors share. `leader`: the node clients are told to talk to. `errors` counts what brokers answered."""
+
+    cluster: Cluster
+    history: History
+    leader: Callable[[], Node]
+    stopping: asyncio.Event
+    unexpected: list[str]
+    errors: dict[str, int]
+    acked: int = 0
+    checked: int = 0
+    decoded: dict[tuple[int, int], Batch] | None = None
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def client(self) -> Client:
+        return Client(self.cluster.net, lambda: self.leader().address)
+
+    def rng(self, name: str) -> SeededRng:
+        return SeededRng(f"{self.cluster.seed}/{name}")
+
+    def answered(self, code: ErrorCode, what: str) -> None:
+        """An error answer: counted; one that says the broker did not expect it is a finding."""
+        self.errors[code.name] = self.errors.get(code.name, 0) + 1
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            self.unexpected.append(f"{what}: UNKNOWN_SERVER_ERROR at {self.now():.3f} s")
+
+    def batches(self, fetched: Fetched, place: Place) -> tuple[Batch, ...]:
+        """Polled batches, decoded once each."""
+        if self.decoded is None:
+            self.decoded = {}
+        found = []
+        for header, data in fetched.batches:
+            at = header.base_offset
+            try:
+                check_stored(data, 0, len(data), offset_min=0)
+            except Exception as broken:  # noqa: BLE001 - whatever it says, it is the finding
+                self.unexpected.append(f"{place} {at}: a batch that does not check: {broken}")
+                continue
+            key = (at, header.crc)
+            known = self.decoded.get(key)
+            digest = hashlib.sha256(data[8:12] + data[16:]).hexdigest()[:12]
+            if known is None or known.digest != digest:
+                values: tuple[str, ...] = ()
+                if not header.is_control:
+                    values = tuple((record.value or b"").split(b" ", 1)[0].decode() for record in iter_records(data))
+                known = self.decoded[key] = Batch(at, header.next_offset, digest, values)
+            found.append(known)
+        return tuple(found)
+
+
+@dataclass
+class _Pending:
+    sequence: int
+    number: int
+    values: tuple[str, ...]
+    data: bytes
+    invoked_s: float
+    answer: asyncio.Future[Any] | None = None
+
+
+class Producer:
+    """Idempotent, acks=all, up to `window` batches in flight to one partition."""
+
+    def __init__(self, stage: Stage, name: str, place: Place, pace_s: float) -> None:
+        self._stage = stage
+        self._name = name
+        self._place = place
+        self._pace_s = pace_s
+        self._rng = stage.rng(name)
+        self._client = stage.client()
+        self._window_max = 1 + self._rng.randrange(5)
+        self._pending: deque[_Pending] = deque()
+        self._session, self._producer, self._sequence, self._number, self._values = 0, (-1, -1), 0, 0, 0
+        self.fatal = 0
+        self._connection: Any = None
+
+    @property
+    def idle(self) -> bool:
+        return not self._pending
+
+    async def run(self) -> None:
+        """Until told to stop and everything was answered; cancelled when patience ends: what is left is INFO."""
+        try:
+            while not self._stage.stopping.is_set() or self._pending:
+                try:
+                    await self._step()
+                except (*NO_ANSWER, ServerError) as failure:
+                    if isinstance(failure, ServerError):
+                        self._stage.answered(failure.code, self._name)
+                    self._client.drop()
+                    self._connection = None
+                    await asyncio.sleep(self._rng.uniform(0.05, 0.4))
+        finally:
+            for batch in self._pending:
+                self._record(batch, Outcome.INFO)
+
+    async def _step(self) -> None:
+        if self._producer == (-1, -1):
+            self._producer = await self._client.init_producer_id()
+            self._session += 1
+            self._sequence = self._number = 0
+        connection = await self._client.connection()
+        if connection is not self._connection:
+            self._connection = connection
+            for batch in self._pending:
+                batch.answer = None
+        if len(self._pending) < self._window_max and not self._stage.stopping.is_set():
+            self._pending.append(self._next_batch())
+        for batch in self._pending:
+            if batch.answer is None:
+                batch.answer = connection.send(ApiKey.PRODUCE, produce_request(*self._place, batch.data))
+        first = self._pending[0]
+        if first.answer is not None and (first.answer.done() or len(self._pending) >= self._window_max):
+            async with asyncio.timeout(5.0):
+                await self._settle(await first.answer)
+        elif not self._stage.stopping.is_set():
+            await asyncio.sleep(self._pace_s * self._rng.uniform(0.2, 1.8))
+        elif first.answer is not None:
+            async with asyncio.timeout(5.0):
+                await self._settle(await first.answer)
+
+    async def _settle(self, response: Any) -> None:
+        """The oldest batch was answered."""
+        answer = response.responses[0].partition_responses[0]
+        first = self._pending[0]
+        code = ErrorCode(answer.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._pending.popleft()
+            self._record(first, Outcome.OK, answer.base_offset if code == ErrorCode.NONE else -1)
+            return
+        if code in FATAL:
+            # The oldest unanswered batch does not continue what the broker knows of us.
+            self._stage.answered(code, self._name)
+            if not self._stage.cluster.losses:
+                self._stage.unexpected.append(
+                    f"{self._name} {self._place}: {code.name} to sequence {first.sequence} though nothing was lost"
+                )
+            self.fatal += 1
+            while self._pending:
+                self._record(self._pending.popleft(), Outcome.INFO)
+            self._producer = (-1, -1)
+            raise ServerError(code, self._name)
+        # Those behind it fail with it; the whole window is sent again, in order, on a new connection.
+        raise ServerError(code, self._name)
+
+    def _next_batch(self) -> _Pending:
+        rng = self._rng
+        count = 1 + rng.randrange(6)
+        values = tuple(f"{self._name}.{self._session}.{self._values + i}" for i in range(count))
+        self._values += count
+        # Wall clocks of clients differ; values are padded so that segments fill at different speeds.
+        at_ms = EPOCH_MS + int(self._stage.now() * 1000)
+        padding = b" " + b"x" * rng.randrange(300)
+        records = [Record(i, at_ms, self._name.encode(), value.encode() + padding) for i, value in enumerate(values)]
+        codec = (Codec.NONE, Codec.NONE, Codec.GZIP, Codec.LZ4)[rng.randrange(4)]
+        producer_id, epoch = self._producer
+        data = encode_batch(
+            records, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=self._sequence
+        )
+        batch = _Pending(self._sequence, self._number, values, data, self._stage.now())
+        self._sequence += count
+        self._number += 1
+        return batch
+
+    def _record(self, batch: _Pending, outcome: Outcome, offset: int = -1) -> None:
+        stage = self._stage
+        if outcome is Outcome.OK:
+            stage.acked += len(batch.values)
+        session = f"{self._name}.{self._session}"
+        node = stage.cluster.node_at(self._client.connected_to)
+        stage.history.add(
+            Send(session, batch.number, self._place, batch.values, batch.invoked_s, stage.now(), outcome, offset, node)
+        )
+
+
+class Reader:
+    """Reads one partition; `again` starts over from the log start whenever it reached the end, else it tails."""
+
+    def __init__(self, stage: Stage, name: str, place: Place, *, again: bool) -> None:
+        self._stage, self._name, self._place, self._again = stage, name, place, again
+        self._rng = stage.rng(name)
+        self._client = stage.client()
+        self.position = -1
+        self.laps = 0
+
+    async def run(self) -> None:
+        while not self._stage.stopping.is_set():
+            await self.step()
+            await asyncio.sleep(self._rng.uniform(0.01, 0.3))
+
+    async def step(self) -> None:
+        """One poll; no answer is no event."""
+        stage = self._stage
+        try:
+            if self.position < 0:
+                self.position = await self._client.list_offset(*self._place, EARLIEST)
+            invoked_s = stage.now()
+            bytes_max = 1 + self._rng.randrange(6000)
+            fetched = await self._client.fetch(*self._place, self.position, bytes_max, 100 + self._rng.randrange(900))
+        except ServerError as failure:
+            stage.answered(failure.code, self._name)
+            await asyncio.sleep(0.2)
+            return
+        except NO_ANSWER:
+            await asyncio.sleep(0.1)
+            return
+        if fetched.error:
+            stage.answered(ErrorCode(fetched.error), self._name)
+            if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self.position = -1
+            await asyncio.sleep(0.1)
+            return
+        batches = stage.batches(fetched, self._place)
+        node = stage.cluster.node_at(self._client.connected_to)
+        poll = Poll(
+            self._name,
+            self._place,
+            self.position,
+            invoked_s,
+            stage.now(),
+            batches,
+            fetched.high_watermark,
+            fetched.log_start_offset,
+            node,
+        )
+        stage.history.add(poll)
+        if batches:
+            self.position = batches[-1].end
+        elif self._again and self.position >= fetched.high_watermark:
+            self.position = -1
+            self.laps += 1
+
+    async def read_to(self, end: int, patience_s: float) -> bool:
+        """Poll until `end`; whether it was reached in time."""
+        deadline_s = self._stage.now() + patience_s
+        while self.position < end and self._stage.now() < deadline_s:
+            await self.step()
+        return self.position >= end
+
+    async def ends(self) -> tuple[int, int] | None:
+        """(log start, log end) as the broker says, or None when it does not."""
+        try:
+            start = await self._client.list_offset(*self._place, EARLIEST)
+            return start, await self._client.list_offset(*self._place, LATEST)
+        except (*NO_ANSWER, ServerError):
+            return None
+
+
+class GroupMember:
+    """Commits ever higher offsets of one partition for one group, and reads them back."""
+
+    def __init__(self, stage: Stage, name: str, place: Place) -> None:
+        self._stage, self._name, self._place = stage, name, place
+        self._rng = stage.rng(name)
+        self._client = stage.client()
+        self._next = 1
+
+    async def run(self) -> None:
+        while not self._stage.stopping.is_set():
+            await self.step()
+            await asyncio.sleep(self._rng.uniform(0.1, 0.8))
+
+    async def step(self, *, read_only: bool = False) -> bool:
+        """One commit or one look; whether it was answered."""
+        stage = self._stage
+        invoked_s = stage.now()
+        read = read_only or self._rng.randrange(3) == 0
+        offset, outcome = self._next, Outcome.INFO
+        try:
+            await self._client.find_coordinator(self._name)
+            invoked_s = stage.now()
+            if read:
+                offset = await self._client.committed_offset(self._name, *self._place)
+            else:
+                self._next += 1
+                await self._client.commit_offset(self._name, *self._place, offset)
+            outcome = Outcome.OK
+        except ServerError as failure:
+            stage.answered(failure.code, self._name)
+        except NO_ANSWER:
+            pass
+        if outcome is Outcome.OK or not read:
+            stage.history.add(Commit(self._name, self._place, offset, invoked_s, stage.now(), outcome, read))
+        return outcome is Outcome.OK
+
+
+class Admin:
+    """DeleteRecords now and then; short-lived topics made, written to and deleted, and made again by the same name."""
+
+    def __init__(self, stage: Stage, places: list[Place]) -> None:
+        self._stage = stage
+        self._places = places
+        self._rng = stage.rng("admin")
+        self._client = stage.client()
+        self.deleted = 0
+
+    async def run(self) -> None:
+        while not self._stage.stopping.is_set():
+            await asyncio.sleep(self._rng.uniform(0.5, 4.0))
+            try:
+                if self._rng.randrange(3):
+                    await self._delete_records()
+                else:
+                    await self._churn_topic()
+            except ServerError as failure:
+                self._stage.answered(failure.code, "admin")
+            except NO_ANSWER:
+                pass
+
+    async def _delete_records(self) -> None:
+        stage, place = self._stage, self._places[self._rng.randrange(len(self._places))]
+        start = await self._client.list_offset(*place, EARLIEST)
+        end = await self._client.list_offset(*place, LATEST)
+        offset = start + self._rng.randrange(max((end - start) // 3, 1))
+        invoked_s, outcome = stage.now(), Outcome.INFO
+        try:
+            await self._client.delete_records(*place, offset)
+            outcome = Outcome.OK
+            self.deleted += 1
+        finally:
+            stage.history.add(Delete(place, offset, invoked_s, stage.now(), outcome))
+
+    async def _churn_topic(self) -> None:
+        name = f"passing{self._rng.randrange(2)}"
+        if self._rng.randrange(2):
+            await self._client.create_topic(name, 1, {"remote.storage.enable": "true"})
+        else:
+            await self._client.delete_topic(name)

@@ -1,0 +1,77 @@
+"""What must hold at every moment, looked at while a run goes on (end of design 9; C13).
+
+Always true: it only looks. A broken invariant is an `unexpected` of the stage, which fails the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from coldstore.manifest import Manifest
+from logformat.errors import Corrupt
+from tests.sim.actors import Stage
+from tests.sim.cluster import Cluster
+from tests.sim.history import Place
+from tests.sim.nemesis import manifests
+
+_NEVER_FALL = ("log_start_offset", "deletion_cursor", "remote_end_offset", "leader_epoch")
+
+
+async def watch_partitions(cluster: Cluster, stage: Stage) -> None:
+    """Until cancelled: the offsets of every led partition, ten times a second."""
+    while True:
+        await asyncio.sleep(0.1)
+        for node in cluster.nodes:
+            if not node.serving or node.broker is None or node.broker._rooms.host is None:
+                continue
+            for partition in node.broker._rooms.host._registry:
+                log, tier = partition.log, partition.tier
+                start, local = partition.log_start_offset, log.local_log_start_offset
+                held = {
+                    "log_start <= log_end": start <= log.log_end_offset,
+                    "local_start <= log_end": local <= log.log_end_offset,
+                    "local_start <= max(log_start, remote_end)": local <= max(start, tier.remote_end_offset),
+                    "last_stable <= high_watermark": partition.last_stable_offset <= partition.high_watermark,
+                    "high_watermark <= log_end": partition.high_watermark <= log.log_end_offset,
+                    "remote_end <= last_stable": not tier.enabled
+                    or tier.remote_end_offset <= partition.last_stable_offset,
+                    "log_end <= reserved_end": log.log_end_offset <= log.reserved_end or log.reserved_end == 0,
+                }
+                stage.checked += len(held)
+                for name, holds in held.items():
+                    if not holds:
+                        stage.unexpected.append(
+                            f"{node.name} {partition.topic}-{partition.index} at {stage.now():.3f} s: not {name} (start "
+                            f"{start}, local {local}, end {log.log_end_offset}, hw {partition.high_watermark}, "
+                            f"remote {tier.remote_end_offset}, reserved {log.reserved_end})"
+                        )
+
+
+async def watch_roots(cluster: Cluster, stage: Stage) -> None:
+    """Until cancelled: every manifest's books balance, and what never falls did not (manifest-regression)."""
+    before: dict[Place, Manifest] = {}
+    while True:
+        await asyncio.sleep(1.0)
+        boots = cluster.boots
+        try:
+            found = await manifests(cluster)
+        except Corrupt as broken:
+            stage.unexpected.append(f"at {stage.now():.3f} s: {broken}")
+            continue
+        if boots != cluster.boots:
+            continue  # the power went while we read: half of it is of the old machine
+        for place, manifest in found.items():
+            try:
+                manifest.check()
+            except Corrupt as broken:
+                stage.unexpected.append(f"{place} at {stage.now():.3f} s: {broken}")
+            old = before.get(place)
+            stage.checked += 1 + len(_NEVER_FALL)
+            if old is not None and old.topic_id == manifest.topic_id:
+                for name in _NEVER_FALL:
+                    if getattr(manifest, name) < getattr(old, name):
+                        stage.unexpected.append(
+                            f"manifest-regression {place} at {stage.now():.3f} s: {name} {getattr(old, name)} -> "
+                            f"{getattr(manifest, name)}"
+                        )
+        before = found

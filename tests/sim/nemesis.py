@@ -1,0 +1,338 @@
+"""What breaks things, seeded: processes, power, disks, bucket, network, clocks.
+
+Always true: each run draws a random half of the fault kinds (swarm testing); every few seconds a random subset of them
+is switched on, a quarter of the time none; a fault is counted when it took effect, by whoever has it; `heal` takes
+everything back. Losses that the promises allow are written into the history before anybody can see them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from broker.errors import ErrorCode
+from broker.wire.apis import ApiKey
+from coldstore.keys import RootKey, parse_key
+from coldstore.manifest import Manifest
+from coldstore.object_store import ObjectMissing
+from coldstore.root_format import RootCodec
+from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan
+from coldstore.stores.operations import Operation
+from logformat.records import Record, encode_batch
+from seams.rng import SeededRng
+from tests.sim.actors import Stage
+from tests.sim.client import Connection, produce_request
+from tests.sim.cluster import Cluster, Node
+from tests.sim.history import Epoch, Loss, Note, Outcome, Place, Send
+from tests.support import crash_disk
+from tests.support.crash_disk import CAPACITY_BYTES
+
+LEASE_S = 3.0
+
+
+class Kind(Enum):
+    """Fault kinds the nemesis draws from; those of the bucket have their own names in `coldstore.stores.faulty`."""
+
+    KILL = "kill -9"
+    RESTART = "clean restart"
+    POWER_CUT = "power cut"
+    PAUSE = "pause within the lease"
+    TAKE_OVER = "pause beyond the lease, take-over"
+    DISK_LOSS = "disk loss"
+    OUTAGE = "bucket outage"
+    TOXIC = "bucket toxics"
+    FULL = "disk full"
+    FSYNC = "fsync EIO"
+    SLOW = "slow fsync"
+    CLOCK = "wall clock jump"
+    CUT = "connection cut"
+
+
+KEEPS = (0.0, 0.1, 0.5, 0.9, 1.0)
+
+
+@dataclass
+class _DataFault(crash_disk.Fault):
+    """A fault of the data directory only: the bucket's directory is another disk."""
+
+    def strikes(self, operation: str, path: str) -> bool:
+        return path.startswith("/data/") and super().strikes(operation, path)
+
+
+class Nemesis:
+    """Breaks and mends one cluster. `node` is the broker clients are told of."""
+
+    def __init__(self, stage: Stage, node: Node, kinds: list[Kind], faults: list[Fault], *, sync: bool) -> None:
+        self.stage = stage
+        self.cluster: Cluster = stage.cluster
+        self.node = node
+        self.directory = "a"
+        self.hits: Counter[str] = Counter()
+        self._kinds = kinds
+        self._faults = faults
+        self._sync = sync
+        self._rng: SeededRng = stage.rng("nemesis")
+        self._directories = 1
+        self._busy = asyncio.Lock()
+        self.down_on_purpose = False
+
+    def note(self, text: str) -> None:
+        self.stage.history.add(Note(self.stage.now(), text))
+
+    async def run(self) -> None:
+        """Until told to stop."""
+        while not self.stage.stopping.is_set():
+            await asyncio.sleep(self._rng.uniform(0.5, 3.0))
+            if self.stage.stopping.is_set():
+                return
+            async with self._busy:
+                self._calm()
+                if self._rng.randrange(4) == 0:
+                    continue
+                chosen = [kind for kind in self._kinds if self._rng.randrange(3) == 0]
+                for kind in chosen:
+                    self.note(kind.value)
+                    await self._do(kind)
+
+    async def keep_up(self) -> None:
+        """The supervisor of every service: a broker that ended by itself is started again."""
+        while True:
+            await asyncio.sleep(0.25)
+            async with self._busy:
+                if self.node.dead:
+                    await self._start_again()
+
+    async def _start_again(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0.05, 0.5))
+        self.node = self.cluster.start(self.directory, self.node.address[1])
+
+    async def ready(self, patience_s: float) -> bool:
+        """Wait until the current broker serves."""
+        deadline_s = self.stage.now() + patience_s
+        while self.stage.now() < deadline_s:
+            if self.node.serving:
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+    # --- kinds ---
+    async def _do(self, kind: Kind) -> None:
+        match kind:
+            case Kind.KILL:
+                if self._rng.randrange(3) == 0:  # again while it recovers
+                    await self._kill()
+                    self.node = self.cluster.start(self.directory, self.node.address[1])
+                    await asyncio.sleep(self._rng.uniform(0.0, 0.05))
+                await self._kill()
+                await self._start_again()
+            case Kind.RESTART:
+                await self._restart()
+            case Kind.POWER_CUT:
+                await self._power_cut()
+            case Kind.PAUSE:
+                await self._pause()
+            case Kind.TAKE_OVER:
+                await self._take_over()
+            case Kind.DISK_LOSS:
+                await self._lose_disk()
+            case Kind.OUTAGE:
+                for store in self.cluster.stores():
+                    store.down = True
+            case Kind.TOXIC:
+                self._poison()
+            case Kind.FULL:
+                used = CAPACITY_BYTES - self.cluster.disk.space("/").free
+                self.cluster.disk.capacity_bytes = used + self._rng.randrange(4000)
+            case Kind.FSYNC:
+                fault = _DataFault("sync", errno.EIO, ".log", self._rng.randrange(3), 1)
+                self.cluster.disk.faults.append(fault)
+            case Kind.SLOW:
+                self.node.workers.slow = True
+            case Kind.CLOCK:
+                self.node.clock.jump_ms += (self._rng.randrange(3) - 1) * self._rng.randrange(7_200_000)
+                self.hits[kind.value] += 1
+            case Kind.CUT:
+                self._cut()
+
+    async def _kill(self) -> None:
+        if self.node.alive:
+            self.hits[Kind.KILL.value] += 1
+            self.cluster.kill(self.node)
+
+    async def _restart(self) -> None:
+        node = self.node
+        if not node.serving:
+            return
+        node.stop.set()
+        deadline_s = self.stage.now() + 30.0
+        while not node.main.done() and not node.dead and self.stage.now() < deadline_s:
+            await asyncio.sleep(0.05)
+        if not node.main.done():
+            self.stage.unexpected.append(f"{node.name} did not stop within 30 s of SIGTERM")
+            self.cluster.kill(node)
+        self.hits[Kind.RESTART.value] += 1
+        await self._start_again()
+
+    async def _power_cut(self) -> None:
+        keep = KEEPS[self._rng.randrange(len(KEEPS))]
+        if not self._sync:
+            await self.lose("page cache")
+        self.cluster.power_cut(keep, self._rng)
+        self.hits[f"power cut, keeps {keep}"] += 1
+        await self._start_again()
+
+    async def _pause(self) -> None:
+        if not self.node.serving:
+            return
+        self.cluster.pause(self.node)
+        await asyncio.sleep(self._rng.uniform(0.2, LEASE_S * 0.8))
+        self.cluster.resume(self.node)
+        self.hits[Kind.PAUSE.value] += 1
+
+    async def _lose_disk(self) -> None:
+        self.cluster.kill(self.node)
+        await self.lose("disk")
+        self.cluster.lose_directory(self.directory)
+        self._directories += 1
+        self.directory = f"d{self._directories}"
+        self.hits[Kind.DISK_LOSS.value] += 1
+        await self._start_again()
+
+    async def _take_over(self) -> None:
+        """Stop the broker's time, let another one replace it, and ask the first, resumed, to answer."""
+        old = self.node
+        if not old.serving:
+            return
+        witness = Connection()
+        await self.cluster.net.connect(old.address, witness)
+        self.cluster.pause(old)
+        for store in self.cluster.stores():
+            store.down = False
+        self._directories += 1
+        directory = f"d{self._directories}"
+        port = 9092 + self._directories
+        new = self.cluster.start(directory, port)
+        deadline_s = self.stage.now() + 40.0
+        while not new.serving and new.alive and self.stage.now() < deadline_s:
+            await asyncio.sleep(0.05)
+        if not new.serving:
+            self.note(f"{new.name} could not take over")
+            # How far it came nobody knows: the old one goes on if the bucket still says so, else `keep_up` starts it.
+            self.cluster.kill(new)
+            self.cluster.kill(old)
+            await self.lose("take-over")
+            self.node, self.directory = new, directory
+            return
+        await self.lose("take-over")
+        self.stage.history.add(Epoch(new.name, old.name, self.stage.now()))
+        self.hits[Kind.TAKE_OVER.value] += 1
+        self.node, self.directory = new, directory
+        old_directory = old.name.split("#")[0]
+        if not old.dead:
+            self.cluster.resume(old)
+            await self._ask_zombie(old, witness)
+            again = self.cluster.start(old_directory, old.address[1])
+            await self._expect_refusal(again)
+
+    async def _ask_zombie(self, old: Node, witness: Connection) -> None:
+        """Requests to a replaced broker, on a connection from before: nothing may come back but a refusal."""
+        value = f"zombie.{old.name}"
+        batch = encode_batch([Record(0, 1, None, value.encode())])
+        for i in range(4):
+            invoked_s = self.stage.now()
+            place = ("log", 0)
+            try:
+                async with asyncio.timeout(0.5):
+                    response = await witness.send(ApiKey.PRODUCE, produce_request(*place, batch))
+            except (TimeoutError, Exception):  # noqa: BLE001 - no answer is the right answer
+                continue
+            answer = response.responses[0].partition_responses[0]
+            if answer.error_code == ErrorCode.NONE:
+                done_s = self.stage.now()
+                self.stage.history.add(
+                    Send(value, i, place, (value,), invoked_s, done_s, Outcome.OK, answer.base_offset, old.name)
+                )
+        witness.close()
+        deadline_s = self.stage.now() + 4 * LEASE_S
+        while old.alive and self.stage.now() < deadline_s:
+            await asyncio.sleep(0.1)
+        if old.alive:
+            if not any(store.down for store in self.cluster.stores()):
+                self.stage.unexpected.append(f"{old.name} was replaced, resumed, and still runs")
+            self.cluster.kill(old)
+
+    async def _expect_refusal(self, again: Node) -> None:
+        deadline_s = self.stage.now() + 20.0
+        while again.alive and again.ready_at is None and self.stage.now() < deadline_s:
+            await asyncio.sleep(0.1)
+        if again.ready_at is not None:
+            self.stage.unexpected.append(f"{again.name} serves from a directory that was replaced")
+        if again.alive:
+            self.cluster.kill(again)
+        elif self.cluster.exits and self.cluster.exits[-1][1] == again.name:
+            self.hits[f"replaced directory: exit {self.cluster.exits[-1][2]}"] += 1
+
+    def _poison(self) -> None:
+        """A random subset of the run's bucket faults, each at its own rate."""
+        rates: dict[tuple[Operation, Fault], float] = {}
+        for operation, faults in FAULTS_OF.items():
+            for fault in faults:
+                if fault in self._faults and self._rng.randrange(2):
+                    rates[operation, fault] = self._rng.uniform(0.02, 0.3)
+        for store in self.cluster.stores():
+            store.plan = FaultPlan(rates, (0.001, 0.05), (0.1, 8.0), flips=lambda key: "/segments/" in key)
+
+    def _cut(self) -> None:
+        for transport in list(self.cluster.net.open):
+            if transport in self.cluster.net.open and self._rng.randrange(2):
+                self.hits[Kind.CUT.value] += 1
+                self.cluster.net.cut(transport)
+
+    # --- mending ---
+    def _calm(self) -> None:
+        for store in self.cluster.stores():
+            store.plan = replace(store.plan, rates={}, latency_s=(0.001, 0.02))
+            store.down = False
+        self.cluster.disk.heal()
+        self.cluster.disk.capacity_bytes = CAPACITY_BYTES
+        self.hits[Kind.SLOW.value] += self.node.workers.slowed
+        self.node.workers.slowed = 0
+        self.node.workers.slow = False
+
+    async def heal(self) -> None:
+        """The end of all faults; a log that a failed fsync took offline needs its broker's restart (C10)."""
+        async with self._busy:
+            self._calm()
+            for node in self.cluster.nodes:
+                if node.paused:
+                    self.cluster.resume(node)
+            if self.cluster.disk.hits["fault:sync"] and self.node.alive:
+                self.cluster.kill(self.node)
+                await self._start_again()
+
+    # --- what may be lost ---
+    async def lose(self, kind: str) -> None:
+        """Write down what the promises allow to be lost from now on: everything the bucket does not hold."""
+        self.cluster.losses += 1
+        now_s = self.stage.now()
+        for place, manifest in (await manifests(self.cluster)).items():
+            self.stage.history.add(Loss(place, manifest.bucket_end_offset, now_s, kind))
+        self.stage.history.add(Loss(("*", 0), 0, now_s, kind))
+
+
+async def manifests(cluster: Cluster) -> dict[Place, Manifest]:
+    """Every partition's root as the bucket has it, read behind everybody's back."""
+    store = cluster.plain_store()
+    codec = RootCodec(Manifest)
+    found: dict[Place, Manifest] = {}
+    async for info in store.list("topics/"):
+        if isinstance(parse_key(info.key), RootKey):
+            try:
+                root = codec.decode(info.key, await store.get(info.key))
+            except ObjectMissing:
+                continue
+            found[root.content.topic, root.content.partition] = root.content
+    return found
