@@ -1,18 +1,18 @@
 """Work that runs once however many wait for it, and the bounded slots it runs in.
 
 Owns the futures of a cold read's jobs, their failures until somebody hears of them, and the slots that I/O takes.
-Always true: a key has at most one job; a future handed out always becomes done and never carries an error; a failure is
-told to the next asker, once, within 30 s; work somebody waits for finds a free slot before work done ahead does; the
-bytes that all slots hold in memory are bounded. Must not know chunks, objects or offsets.
+Always true: a key has at most one job; a future handed out always becomes done and never carries an error; the failure
+of a job somebody asked for is told to the next asker, once, within 30 s, that of work done ahead to nobody; work
+somebody waits for finds a free slot before work done ahead does; the bytes that all slots hold in memory are bounded.
+Must not know chunks, objects or offsets.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from logformat.errors import Retryable, ThermoclineError
 from seams.clock import Clock
@@ -24,6 +24,12 @@ FAILURES_MAX: Final = 1024
 K = TypeVar("K", bound=Hashable)
 
 
+class _Failure(NamedTuple):
+    error: ThermoclineError
+    at_s: float
+    asked: bool
+
+
 class Jobs(Generic[K]):
     """Jobs by key; `what` names them in messages."""
 
@@ -31,8 +37,9 @@ class Jobs(Generic[K]):
         self._tasks = tasks
         self._clock = clock
         self._what = what
+        self.asked: set[K] = set()  # jobs under way that a reader was given a future of
         self._running: dict[K, asyncio.Future[None]] = {}
-        self._failures: OrderedDict[K, tuple[ThermoclineError, float]] = OrderedDict()
+        self._failures: OrderedDict[K, _Failure] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -47,8 +54,8 @@ class Jobs(Generic[K]):
             waiting = self._running[key] = asyncio.get_running_loop().create_future()
         return waiting
 
-    def start(self, key: K, run: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
-        """Begin the job of `key`, or join it. Retryable when its owner is closed."""
+    def start(self, key: K, run: Callable[[], Awaitable[None]], *, asked: bool = False) -> asyncio.Future[None]:
+        """Begin the job of `key`, or join it. `asked`: a reader waits for it. Retryable when its owner is closed."""
         waiting = self.future(key)
         if waiting is None:
             waiting = asyncio.get_running_loop().create_future()
@@ -57,26 +64,28 @@ class Jobs(Generic[K]):
             except RuntimeError as closed:
                 raise Retryable(f"{self._what}: {closed}; fetch again") from closed
             self._running[key] = waiting
+        if asked:
+            self.asked.add(key)
         return waiting
 
     async def finished(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
         """Start or join the job, wait for its end, and raise what it met. Cancelling the wait leaves the job."""
         await asyncio.wait([self.start(key, run)])
-        failure = self.take_failure(key)
-        if failure is not None:
-            raise failure
+        failed = self._failures.get(key)
+        if failed is not None:
+            raise failed.error
 
     def take_failure(self, key: K) -> ThermoclineError | None:
-        """What the last job of `key` met, if nobody heard of it yet."""
+        """What the last job of `key` met, if somebody asked for it and nobody heard of it yet."""
         failed = self._failures.pop(key, None)
-        if failed is None or self._clock.monotonic_s() - failed[1] > KEEP_FAILURE_S:
+        if failed is None or not failed.asked or self._clock.monotonic_s() - failed.at_s > KEEP_FAILURE_S:
             return None
-        return failed[0]
+        return failed.error
 
     def failed(self, key: K) -> bool:
-        """Whether the last job of `key` failed and nobody heard of it yet."""
+        """Whether the last job of `key` failed a short while ago, and nobody tried again."""
         failed = self._failures.get(key)
-        return failed is not None and self._clock.monotonic_s() - failed[1] <= KEEP_FAILURE_S
+        return failed is not None and self._clock.monotonic_s() - failed.at_s <= KEEP_FAILURE_S
 
     async def _run(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
         # Stands when neither success nor a known failure replaces it: nobody may wait for ever, or ask in a circle.
@@ -89,10 +98,13 @@ class Jobs(Generic[K]):
         except OSError as failure:
             outcome = Retryable(f"the local disk refused: {failure}")
         finally:
-            if outcome is not None:
-                self._failures[key] = (outcome, self._clock.monotonic_s())
+            if outcome is None:
+                self._failures.pop(key, None)
+            else:
+                self._failures[key] = _Failure(outcome, self._clock.monotonic_s(), key in self.asked)
                 if len(self._failures) > FAILURES_MAX:
                     self._failures.popitem(last=False)
+            self.asked.discard(key)
             waiting = self._running.pop(key)
             if not waiting.done():
                 waiting.set_result(None)
@@ -122,26 +134,26 @@ class Slots:
         """How many jobs nobody waits for may begin now."""
         return 0 if self._queue else max(0, self._ahead_max - self._taken)
 
-    @asynccontextmanager
-    async def take(self, nbytes: int) -> AsyncIterator[None]:
-        """Wait for a slot, in order. The caller bounds how long, and how many wait."""
-        if self._queue or not self._fits(nbytes):
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queue.append((turn, nbytes))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._leave(nbytes)  # it was our turn already
-                else:
-                    self._next()  # whoever waited behind us may fit
-                raise
-        else:
+    async def take(self, nbytes: int) -> None:
+        """Wait for a slot, in order; `give_back` it. The caller bounds how long, and how many wait."""
+        if not self._queue and self._fits(nbytes):
             self._enter(nbytes)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((turn, nbytes))
         try:
-            yield
-        finally:
-            self._leave(nbytes)
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(nbytes)  # it was our turn already
+            else:
+                self._next()  # whoever waited behind us may fit
+            raise
+
+    def give_back(self, nbytes: int) -> None:
+        self._taken -= 1
+        self._bytes -= nbytes
+        self._next()
 
     def _fits(self, nbytes: int) -> bool:
         return self._taken < self._slots_max and (not self._taken or self._bytes + nbytes <= self._bytes_max)
@@ -149,11 +161,6 @@ class Slots:
     def _enter(self, nbytes: int) -> None:
         self._taken += 1
         self._bytes += nbytes
-
-    def _leave(self, nbytes: int) -> None:
-        self._taken -= 1
-        self._bytes -= nbytes
-        self._next()
 
     def _next(self) -> None:
         while self._queue:

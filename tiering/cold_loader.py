@@ -19,8 +19,9 @@ from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.object_store import ObjectMissing
 from coldstore.retry import with_retry
 from coldstore.segment_object import tail_bytes
-from coldstore.segment_reader import FooterCache, locate_batch
+from coldstore.segment_reader import BLOCK_BYTES, FooterCache, LocatedBatch, find_in_block, index_position
 from logformat.errors import Corrupt, Retryable, ThermoclineError
+from logformat.record_batch import HEADER_SIZE
 from seams.clock import Clock
 from seams.rng import Rng
 from seams.tasks import Tasks
@@ -108,12 +109,11 @@ class ColdLoader:
         self._limits = limits
         self._chunk_jobs: Jobs[ChunkId] = Jobs(tasks, clock, "cold chunk")
         self._place_jobs: Jobs[LogPlace] = Jobs(tasks, clock, "cold offset")
-        self._wanted: set[Hashable] = set()  # jobs that a reader was given a future of
 
     @property
     def waited_for(self) -> int:
         """Loads a reader waits for: queued or running."""
-        return len(self._wanted)
+        return len(self._place_jobs.asked) + len(self._chunk_jobs.asked)
 
     # ── chunks ───────────────────────────────────────────────────────────────────────────────────────────────────
     def chunk(self, opened: OpenSegment, index: int) -> HeldChunk | None:
@@ -180,16 +180,16 @@ class ColdLoader:
                 length = min(opened.footer.chunk_bytes, opened.footer.log_bytes)
                 held = await self._in_time(lambda: self._load_checked(opened, index), length)
                 self.counts.loads += 1
-                wanted = chunk_id in self._wanted
-                if not wanted:
+                asked = chunk_id in self._chunk_jobs.asked
+                if not asked:
                     self.on_ahead(chunk_id, held.length)
-                self.chunks.add(chunk_id, held, self._clock.monotonic_s(), pinned=wanted)
+                self.chunks.add(chunk_id, held, self._clock.monotonic_s(), pinned=asked)
             self.segments.seen(opened.entry.uuid, self._clock.monotonic_s())
         except ObjectMissing:
             await self._forget_missing(manifests, opened)
             raise
         finally:
-            self._done(chunk_id, began_s)
+            self._note_time(chunk_id in self._chunk_jobs.asked, began_s)
 
     async def _load_checked(self, opened: OpenSegment, index: int) -> HeldChunk:
         try:
@@ -249,23 +249,33 @@ class ColdLoader:
         self._footers.drop(key)
 
     async def _open_only(self, manifests: ManifestView, place: LogPlace, then: Callable[[], None]) -> None:
-        began_s = self._clock.monotonic_s()
-        try:
-            await self.open_at(manifests, place[2])
-        finally:
-            self._done(place, began_s)
+        await self.open_at(manifests, place[2])
         then()
 
     async def _locate(self, manifests: ManifestView, place: LogPlace) -> None:
         began_s = self._clock.monotonic_s()
         try:
             opened = await self.open_at(manifests, place[2])
-            found = await locate_batch(opened.footer, place[2], lambda at, n: self.read(manifests, opened, at, n))
-            self.places.add(place, opened.entry.uuid, found.position)
-            chunk_id = (opened.entry.uuid, opened.chunk_at(found.position))
-            self.chunks.pin(chunk_id, self._clock.monotonic_s())
+            position = await self._position(manifests, opened, place[2])
+            self.places.add(place, opened.entry.uuid, position)
+            self.chunks.pin((opened.entry.uuid, opened.chunk_at(position)), self._clock.monotonic_s())
         finally:
-            self._done(place, began_s)
+            self._note_time(place in self._place_jobs.asked, began_s)
+
+    async def _position(self, manifests: ManifestView, opened: OpenSegment, offset: int) -> int:
+        """Where the batch that holds `offset` begins: the index, then headers, chunk by chunk: a damaged chunk must not
+        fail what lies before it."""
+        footer = opened.footer
+        position = index_position(footer, offset)
+        while position + HEADER_SIZE <= footer.log_bytes:
+            left = footer.chunk_bytes - position % footer.chunk_bytes
+            length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
+            block = await self.read(manifests, opened, position, length)
+            found = await self._workers.run(find_in_block, block, position, offset, lane=Lane.COLD_READ)
+            if isinstance(found, LocatedBatch):
+                return found.position
+            position = found
+        raise Corrupt(f"{opened.key}: no batch holds offset {offset}")
 
     async def _forget_missing(self, manifests: ManifestView, opened: OpenSegment) -> None:
         """A 404 may mean that the manifest moved on. If it did, the next read starts from the new one."""
@@ -281,16 +291,13 @@ class ColdLoader:
         failure = jobs.take_failure(key)
         if failure is not None:
             raise failure
-        if key not in self._wanted and len(self._wanted) >= self._limits.concurrency + self._limits.queue_max:
+        if key not in jobs.asked and self.waited_for >= self._limits.concurrency + self._limits.queue_max:
             self.counts.queue_full += 1
             raise Retryable("cold queue full; fetch again")
-        waiting = jobs.start(key, run)
-        self._wanted.add(key)
-        return waiting
+        return jobs.start(key, run, asked=True)
 
-    def _done(self, key: Hashable, began_s: float) -> None:
-        if key in self._wanted:
-            self._wanted.discard(key)
+    def _note_time(self, asked: bool, began_s: float) -> None:
+        if asked:
             seconds = self._clock.monotonic_s() - began_s
             self.counts.seconds += seconds
             self.on_loaded(seconds)
@@ -300,8 +307,11 @@ class ColdLoader:
         deadline_s = self._limits.deadline_s
 
         async def placed() -> T:
-            async with self.slots.take(nbytes):
+            await self.slots.take(nbytes)
+            try:
                 return await attempt()
+            finally:
+                self.slots.give_back(nbytes)
 
         try:
             async with asyncio.timeout(deadline_s):
