@@ -236,7 +236,7 @@ class Broker:
             config=config,
             world=world,
             registry=registry,
-            throttle=Throttle(self._tasks),
+            throttle=Throttle(self._tasks, tiers),
             residency=residency,
             controller=controller,
             groups=groups,

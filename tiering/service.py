@@ -94,6 +94,8 @@ class TierService:
         self.checkpoints = asyncio.Lock()
         """Held while a `DataDir.checkpoint` job runs: one at a time, whoever asks for it."""
         self._store_away = False
+        self.local_excess_ratio = 0.0
+        """Which share of the limit local bytes exceed it by after all that the bucket holds was asked for (G12)."""
         self.local_excess_bytes = 0
         """Over the local limit when the disk was last looked at; what cannot be given back yet throttles appends."""
         self._started_s = world.clock.monotonic_s()
@@ -258,16 +260,19 @@ class TierService:
         used = sum(opened.log.local_bytes for opened in self._open.values())
         excess = excess_bytes(used, space, limits.local_bytes_max, limits.local_space_ratio_max)
         self.local_excess_bytes = max(excess, 0)
-        if excess <= 0:
-            return
         held = [
             LocalBytes(segment.first_append_ms, segment.bytes, opened.tier)
             for opened in self._open.values()
-            if opened.tier.enabled
+            if excess > 0 and opened.tier.enabled
             for segment in opened.log.sealed_segments()
             if segment.end_offset <= opened.tier.remote_end_offset
         ]
-        for tier, wanted in share_pressure(held, excess).items():
+        shares = share_pressure(held, excess)
+        limit = limits.local_bytes_max
+        if limit is None:
+            limit = int(space.total * limits.local_space_ratio_max)
+        self.local_excess_ratio = max(excess - sum(shares.values()), 0) / max(limit, 1)
+        for tier, wanted in shares.items():
             tier.expire_soon(wanted)
 
     async def _checkpoint(self, local: PartitionLog) -> None:

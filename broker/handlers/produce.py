@@ -74,6 +74,7 @@ def append_one(
         header = read_header(batch)
     if context.config.validate_records:
         validate_records(batch)
+    context.throttle.check_room()
     appended = partition.append(batch, header, now_ms)
     metrics = context.metrics
     metrics.produce_bytes_in += header.size

@@ -81,7 +81,7 @@ class Express:
         batch = _records(frame, prefix_end, route.version)
         context = self._context
         partition = context.registry.partitions.get(route.key)
-        if batch is None or partition is None or context.throttle.is_draining or not context.gate.is_open():
+        if batch is None or partition is None or context.throttle.is_busy or not context.gate.is_open():
             return False
         try:
             appended = append_one(context, partition, route.version, route.acks, batch, context.world.clock.wall_ms())

@@ -21,7 +21,7 @@ from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from hotstore.data_dir import DataDir
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
-from logformat.errors import Fenced, StorageFailed
+from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
 from seams.disk import read_file
@@ -99,8 +99,10 @@ class Host:
         async with self._slots:
             try:
                 opened = await self._tiers.open_partition(opening)
-            except (StorageFailed, OSError, Fenced) as refused:
-                if isinstance(refused, Fenced):
+            except (StorageFailed, Corrupt, OSError) as refused:
+                # Its neighbours serve; a person has to look at this one. Only a directory that a deleted topic of the
+                # same name still holds heals by itself, when that topic's purge has moved it away (C9).
+                if isinstance(refused, Corrupt) and "belongs to topic id" in str(refused):
                     raise
                 self.damaged[place] = str(refused)
                 log.error("%s stays offline: %s", place, refused)
@@ -177,8 +179,9 @@ class Host:
     async def checkpoint(self) -> None:
         """Note recovery points, log starts and high watermarks, so that the next start looks at less."""
         marks = {TopicPartition(p.topic, p.index): p.high_watermark for p in self._registry}
-        job = self._data_dir.checkpoint([partition.log for partition in self._registry], marks)
-        await self._world.workers.run(job.run)
+        async with self._tiers.checkpoints:  # DeleteRecords checkpoints too, and one job at a time may write the files
+            job = self._data_dir.checkpoint([partition.log for partition in self._registry], marks)
+            await self._world.workers.run(job.run)
 
     async def keep_checkpoints(self) -> None:
         """Until cancelled: the three checkpoints are written together, as often as the most frequent one asks."""

@@ -9,10 +9,11 @@ order within a connection holds. Must not know requests beyond the partitions th
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 from broker.partition.partition import Partition
 from broker.wire.messages import ProduceRequest
+from logformat.errors import StorageFailed
 from seams.tasks import Tasks
 
 # The kernel starts to throttle writers at dirty_ratio (20 % of memory by default) over all files; half a gibibyte of
@@ -20,16 +21,27 @@ from seams.tasks import Tasks
 DIRTY_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
+PRESSURE_DELAY_S: Final = 0.1
+PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above what active segments hold beside other programs' files
+PRESSURE_REFUSES_AT: Final = 0.1
+
+
+class DiskPressure(Protocol):
+    """Tiering's side: by which share local bytes exceed their limit after all that may go was asked for; 0 when not."""
+
+    local_excess_ratio: float
+
+
 class Throttle:
     """Logs over `dirty_bytes_max`, each with the flush that will bring it below."""
 
-    def __init__(self, tasks: Tasks, dirty_bytes_max: int = DIRTY_BYTES_MAX) -> None:
+    def __init__(self, tasks: Tasks, tiers: DiskPressure, dirty_bytes_max: int = DIRTY_BYTES_MAX) -> None:
         self._tasks = tasks
+        self._tiers = tiers
         self._dirty_bytes_max = dirty_bytes_max
         self._draining: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.throttled_count = 0
         self.is_draining = False
-        """Whether any log is over its budget: the hot path's one look."""
 
     def appended(self, partition: Partition) -> None:
         """Called after every append: start a flush when the log outgrew its budget."""
@@ -45,10 +57,27 @@ class Throttle:
         self._draining.pop(key, None)
         self.is_draining = bool(self._draining)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything might have to wait: the hot path's one look."""
+        return self.is_draining or self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT
+
+    def check_room(self) -> None:
+        """StorageFailed when the local disk is so far over its limit that appends have to stop; nothing is dropped."""
+        if self._tiers.local_excess_ratio > PRESSURE_REFUSES_AT:
+            raise StorageFailed(
+                "local logs are more than a tenth over their limit (thermocline.local.bytes.max, or 80 % of the file "
+                "system) and nothing more is in the bucket; see what tier status says blocks copying"
+            )
+
     def wait(self, request: ProduceRequest) -> asyncio.Future[None] | None:
         """None when every log the request names has room, else what to wait for first."""
-        if not self.is_draining:
+        if not self.is_busy:
             return None
+        if self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT:
+            # Over the local limit, and the bucket takes nothing: slow down first (G12).
+            self.throttled_count += 1
+            return self._tasks.spawn("throttled produce", asyncio.sleep(PRESSURE_DELAY_S))
         for topic in request.topic_data:
             for data in topic.partition_data:
                 task = self._draining.get((topic.name, data.index))
