@@ -144,7 +144,8 @@ def wait_answering(side: Side, timeout_s: float = 60.0) -> None:
 def create(side: Side, topic: str, partitions: int, **configs: object) -> None:
     """Create a topic and wait until it can be written."""
     wanted = NewTopic(topic, partitions, 1, config={name.replace("_", "."): str(v) for name, v in configs.items()})
-    admin(side).create_topics([wanted])[topic].result(30)
+    client = admin(side)  # its futures die with it
+    client.create_topics([wanted])[topic].result(30)
     time.sleep(2)
 
 
