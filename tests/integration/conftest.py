@@ -1,0 +1,5 @@
+"""The fixtures of the evidence tests."""
+
+from tests.support.evidence_fixtures import bucket, directory_site, site, stores
+
+__all__ = ["bucket", "directory_site", "site", "stores"]
