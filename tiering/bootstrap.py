@@ -252,6 +252,9 @@ class Bootstrap:
             local.append_control(batch, self._world.clock.wall_ms())
         await opened.flusher.flush()
         reach("gap.appended")
+        if self._opening.tier.enabled:
+            # Sealed at once, so that its copy makes the manifest, and with it `tier status`, name the gap now.
+            local.roll(self._world.clock.wall_ms())
         log.warning(
             "%s: its tail is lost; offsets [%d, %d) may have been seen and are declared a gap",
             self._name,

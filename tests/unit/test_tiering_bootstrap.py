@@ -124,7 +124,7 @@ def test_design_c01_a_zombie_is_fenced_by_a_claim_alone() -> None:
         before = (await house.manifest()).remote_end_offset
 
         new = await other.start(epoch=2)
-        await new.open()  # its disk is empty: it claims
+        await new.open(tier=replace(TIER, copy_disable=True))  # its disk is empty: it claims, and does no more
         held = await house.manifest()
         assert held.leader_epoch == 2 and held.remote_end_offset == before
         with pytest.raises(Exception, match="epoch 2") as refused:
