@@ -24,9 +24,9 @@ from broker.controller.gate import Gate
 from broker.controller.membership import Joined, Membership, Refused, Station
 from broker.dispatcher import BrokerDispatcher
 from broker.groups.coordinator import GroupCoordinator
+from broker.limits import check_tiering, net_limits, tier_limits
 from broker.metadata.cluster_store import ClusterStore
-from broker.metadata.image import ClusterImage, Topic
-from broker.net.limits import NetLimits
+from broker.metadata.image import Topic
 from broker.net.server import Server
 from broker.observe.exposition import Sources, exposition, status_json
 from broker.observe.http import HttpServer, Views
@@ -50,7 +50,6 @@ from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.residency import Residency
 from tiering.service import TierService
-from tiering.tier_config import TierLimits
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +155,7 @@ class Broker:
         if joined is None:
             return
         await self._settle(data_dir, joined)
-        _check_tiering(config, joined.image)
+        check_tiering(config, joined.image)
         self._tasks.spawn("membership", supervise("membership", self._keep, world.rng, self._report))
         await self._until(stop, self._open(data_dir, store, cluster, joined, verify_by_head=verify_by_head))
 
@@ -198,7 +197,7 @@ class Broker:
             world,
             data_dir,
             self._tasks,
-            _tier_limits(config, verify_by_head=verify_by_head),
+            tier_limits(config, verify_by_head=verify_by_head),
             report=self._report,
             on_fenced=self._fenced,
             residency=residency,
@@ -252,7 +251,7 @@ class Broker:
         config = self._config
         dispatcher = BrokerDispatcher(self._tasks)
         self._rooms.server = server = Server(
-            self._world.net, dispatcher, _net_limits(config), self._report, name=config.listener_name
+            self._world.net, dispatcher, net_limits(config), self._report, name=config.listener_name
         )
         dispatcher.serve(context)  # a client may come before the next line knows the port it came to
         await server.start(config.listen_host, config.listen_port)
@@ -393,50 +392,5 @@ class Broker:
         reach("shutdown.marked")
 
 
-def _check_tiering(config: BrokerConfig, image: ClusterImage) -> None:
-    """As Kafka: a broker without tiering refuses to start where a topic has it."""
-    tiered = [topic.name for topic in image.topics.values() if topic.configs.get("remote.storage.enable") == "true"]
-    if tiered and not config.tiering_enabled:
-        raise Refused(
-            f"remote.log.storage.system.enable=false, but {', '.join(tiered[:5])} have remote.storage.enable=true: "
-            "their history lies in the bucket; enable it"
-        )
-
-
 async def _awaited(work: Awaitable[T]) -> T:
     return await work
-
-
-def _net_limits(config: BrokerConfig) -> NetLimits:
-    return NetLimits(
-        request_bytes_max=config.request_bytes_max,
-        frame_bytes_total_max=config.inflight_request_bytes_max or NetLimits().frame_bytes_total_max,
-        idle_ms_max=config.connection_idle_ms_max,
-        frame_ms_max=config.frame_timeout_ms,
-        connections_max=config.connections_max,
-        connections_per_ip_max=config.connections_per_ip_max,
-        connections_per_s_max=config.connection_creation_rate_max,
-        drain_ms_max=config.shutdown_timeout_ms,
-    )
-
-
-def _tier_limits(config: BrokerConfig, *, verify_by_head: bool) -> TierLimits:
-    return TierLimits(
-        copy_partitions_max=config.copy_partitions_max,
-        copy_backoff_ms=config.copy_backoff_ms,
-        copy_backoff_ms_max=config.copy_backoff_ms_max,
-        copy_backoff_jitter=config.copy_backoff_jitter,
-        interval_ms_max=config.tiering_interval_ms_max,
-        retention_check_interval_ms=config.retention_check_interval_ms,
-        gc_grace_ms=config.gc_grace_ms,
-        reservation_offsets=config.reservation_offsets,
-        local_bytes_max=config.local_bytes_max,
-        local_space_ratio_max=config.local_space_ratio_max,
-        cold_reads_max=config.cold_reads_max,
-        cold_reads_waiting_max=config.cold_reads_waiting_max,
-        prefetch_bytes=config.prefetch_bytes,
-        cache_bytes_max=config.cache_bytes_max,
-        store_timeout_s=config.store_timeout_ms / 1000,
-        upload_timeout_s=config.store_upload_timeout_ms / 1000,
-        verify_by_head=verify_by_head,
-    )

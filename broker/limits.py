@@ -1,0 +1,59 @@
+"""From the configuration to the bounds each room is given, and the one check that ties configuration and cluster.
+
+Must not know how the bounds are kept.
+"""
+
+from __future__ import annotations
+
+from broker.config.resolve import BrokerConfig
+from broker.controller.membership import Refused
+from broker.metadata.image import ClusterImage
+from broker.net.limits import NetLimits
+from tiering.tier_config import TierLimits
+
+
+def net_limits(config: BrokerConfig) -> NetLimits:
+    """What a peer may take."""
+    return NetLimits(
+        request_bytes_max=config.request_bytes_max,
+        frame_bytes_total_max=config.inflight_request_bytes_max or NetLimits().frame_bytes_total_max,
+        idle_ms_max=config.connection_idle_ms_max,
+        frame_ms_max=config.frame_timeout_ms,
+        connections_max=config.connections_max,
+        connections_per_ip_max=config.connections_per_ip_max,
+        connections_per_s_max=config.connection_creation_rate_max,
+        drain_ms_max=config.shutdown_timeout_ms,
+    )
+
+
+def tier_limits(config: BrokerConfig, *, verify_by_head: bool) -> TierLimits:
+    """What tiering may take. `verify_by_head`: the probe saw the store refuse a wrong checksum."""
+    return TierLimits(
+        copy_partitions_max=config.copy_partitions_max,
+        copy_backoff_ms=config.copy_backoff_ms,
+        copy_backoff_ms_max=config.copy_backoff_ms_max,
+        copy_backoff_jitter=config.copy_backoff_jitter,
+        interval_ms_max=config.tiering_interval_ms_max,
+        retention_check_interval_ms=config.retention_check_interval_ms,
+        gc_grace_ms=config.gc_grace_ms,
+        reservation_offsets=config.reservation_offsets,
+        local_bytes_max=config.local_bytes_max,
+        local_space_ratio_max=config.local_space_ratio_max,
+        cold_reads_max=config.cold_reads_max,
+        cold_reads_waiting_max=config.cold_reads_waiting_max,
+        prefetch_bytes=config.prefetch_bytes,
+        cache_bytes_max=config.cache_bytes_max,
+        store_timeout_s=config.store_timeout_ms / 1000,
+        upload_timeout_s=config.store_upload_timeout_ms / 1000,
+        verify_by_head=verify_by_head,
+    )
+
+
+def check_tiering(config: BrokerConfig, image: ClusterImage) -> None:
+    """As Kafka: a broker without tiering refuses to start where a topic has it."""
+    tiered = [topic.name for topic in image.topics.values() if topic.configs.get("remote.storage.enable") == "true"]
+    if tiered and not config.tiering_enabled:
+        raise Refused(
+            f"remote.log.storage.system.enable=false, but {', '.join(tiered[:5])} have remote.storage.enable=true: "
+            "their history lies in the bucket; enable it"
+        )
