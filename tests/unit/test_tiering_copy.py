@@ -341,7 +341,7 @@ def test_design_c02_gc_against_a_writer_that_pauses_between_upload_and_commit() 
         assert [info.key for info in plan.pending] == uploaded and not plan.deletable
 
         new = await other.start(epoch=2)
-        replacement = await new.open()
+        replacement = await new.open(tier=replace(TIER, copy_disable=True))
         await asyncio.sleep(3 * LIMITS.gc_grace_ms / 1000)
         assert house.objects() == [], "gc after the claim deleted the orphan of a lower epoch"
         store.gate.set()
