@@ -40,7 +40,8 @@ from coldstore.object_store import ObjectStore
 from coldstore.probe import StoreRefused, Verification, probe, race
 from coldstore.root import NewerFormat
 from coldstore.stores.metered import MeteredStore
-from coldstore.url import open_store, parse_bucket_url
+from coldstore.stores.opening import open_store
+from coldstore.url import parse_bucket_url
 from hotstore.data_dir import DataDir
 from hotstore.errors import DataDirLocked
 from logformat.checkpoints import MetaProperties

@@ -1,8 +1,8 @@
-"""Bucket URLs: what names a bucket, and the store behind it.
+"""Bucket URLs: what names a bucket.
 
 Owns the syntax. Always true: a URL that parsed has no credentials in it (they come by the usual chain only) and no
-parameter we do not know; no message repeats a text that may hold a secret. Must not know a store's client: the module
-of a store is loaded when one is opened.
+parameter we do not know; no message repeats a text that may hold a secret. Must not know stores:
+`coldstore.stores.opening` opens what a URL names.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from coldstore.object_store import ObjectStore
 from coldstore.stores.limits import check_key
 from logformat.errors import InvalidRequest
-from seams.world import World
 
 SYNTAX = (
     "file:///abs/dir or s3://bucket[/prefix][?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true"
@@ -79,17 +77,6 @@ def parse_bucket_url(text: str) -> BucketUrl:
         return _s3_url(text)
     kind = f"scheme {scheme!r} is not known" if separator else "it has no scheme"
     raise InvalidRequest(f"bucket URL: {kind}; write {SYNTAX}")
-
-
-def open_store(url: BucketUrl, world: World) -> ObjectStore:
-    """The store behind a URL; nothing is sent to it yet. Call it where a second of imports is no matter."""
-    if isinstance(url, DirectoryUrl):
-        from coldstore.stores.directory import DirectoryStore
-
-        return DirectoryStore(world.disk, world.workers, url.path, world.rng)
-    from coldstore.stores.s3 import S3Store  # loads boto3 and aiobotocore: 1.2 s that a directory bucket never pays
-
-    return S3Store(url, world.workers, world.clock)
 
 
 def _directory_url(text: str) -> DirectoryUrl:

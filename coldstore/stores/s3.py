@@ -7,7 +7,7 @@ first one's success). Always true: nothing is retried here; at most two segments
 threads of the lane are left for roots; a read is answered as long as the store said it would be, or not at all. Every
 call has a deadline. Must not know what keys mean.
 
-Importing this module loads both clients (1.2 s): `coldstore.url.open_store` does, nobody else needs to.
+Importing this module loads both clients (1.2 s): `coldstore.stores.opening` does, nobody else needs to.
 """
 
 from __future__ import annotations

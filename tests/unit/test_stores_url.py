@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldstore.stores.directory import DirectoryStore
-from coldstore.url import DirectoryUrl, S3Url, open_store, parse_bucket_url
+from coldstore.stores.opening import open_store
+from coldstore.url import DirectoryUrl, S3Url, parse_bucket_url
 from logformat.errors import InvalidRequest
 from seams.clock import SystemClock
 from seams.disk import PosixDisk

@@ -23,7 +23,8 @@ from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectMissing, ObjectStore
 from coldstore.root import Root, RootStore
-from coldstore.url import open_store, parse_bucket_url
+from coldstore.stores.opening import open_store
+from coldstore.url import parse_bucket_url
 from logformat.errors import Corrupt
 from seams.clock import SystemClock
 from seams.disk import PosixDisk

@@ -1,0 +1,21 @@
+"""The store behind a bucket URL.
+
+Owns which store serves which kind of URL. Always true: a store's client is loaded only when a store of its kind is opened.
+"""
+
+from __future__ import annotations
+
+from coldstore.object_store import ObjectStore
+from coldstore.url import BucketUrl, DirectoryUrl
+from seams.world import World
+
+
+def open_store(url: BucketUrl, world: World) -> ObjectStore:
+    """The store behind a URL; nothing is sent to it yet. Call it where a second of imports is no matter."""
+    if isinstance(url, DirectoryUrl):
+        from coldstore.stores.directory import DirectoryStore
+
+        return DirectoryStore(world.disk, world.workers, url.path, world.rng)
+    from coldstore.stores.s3 import S3Store  # loads boto3 and aiobotocore: 1.2 s that a directory bucket never pays
+
+    return S3Store(url, world.workers, world.clock)
