@@ -141,18 +141,16 @@ class Producer:
             self._connection = connection
             for batch in self._pending:
                 batch.answer = None
-        if len(self._pending) < self._window_max and not self._stage.stopping.is_set():
+        stopping = self._stage.stopping.is_set()
+        if len(self._pending) < self._window_max and not stopping:
             self._pending.append(self._next_batch())
         for batch in self._pending:
             if batch.answer is None:
                 batch.answer = connection.send(ApiKey.PRODUCE, produce_request(*self._place, batch.data))
-        first = self._pending[0]
-        if first.answer is not None and (first.answer.done() or len(self._pending) >= self._window_max):
-            async with asyncio.timeout(5.0):
-                await self._settle(await first.answer)
-        elif not self._stage.stopping.is_set():
+        if not stopping and self._rng.randrange(3):
             await asyncio.sleep(self._pace_s * self._rng.uniform(0.2, 1.8))
-        elif first.answer is not None:
+        first = self._pending[0]
+        if first.answer is not None and (first.answer.done() or stopping or len(self._pending) >= self._window_max):
             async with asyncio.timeout(5.0):
                 await self._settle(await first.answer)
 

@@ -104,6 +104,7 @@ class Cluster:
         self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
         self.store_hits: Counter[Any] = Counter()
         self.boots = 1
+        self.over = False
         self.losses = 0  # events after which the promises allow some loss
         self.started = 0
         self.nodes: list[Node] = []
@@ -153,6 +154,8 @@ class Cluster:
             try:
                 code = await app.run(config, world, node.stop, announce, open_bucket=open_bucket)
             except Exception as failure:
+                if node.dead or self.over:
+                    raise
                 self.failures.append(f"{node.name} ended by {failure!r}")
                 logging.getLogger("tests.sim").exception("%s ended", node.name)
                 raise
@@ -223,6 +226,7 @@ class Cluster:
 
     def bury(self) -> None:
         """Let go of dead processes' tasks; their `finally` blocks run now, in a world that is over."""
+        self.over = True
         for node in self.nodes:
             self.graveyard.extend(node.tasks)
         for buried in self.graveyard:

@@ -21,9 +21,8 @@ async def watch_partitions(cluster: Cluster, stage: Stage) -> None:
     """Until cancelled: the offsets of every led partition, ten times a second."""
     while True:
         await asyncio.sleep(0.1)
-        for node in cluster.nodes:
-            if not node.serving or node.broker is None or node.broker._rooms.host is None:
-                continue
+        node = stage.leader()
+        if node.serving and node.broker is not None and node.broker._rooms.host is not None:
             for partition in node.broker._rooms.host._registry:
                 log, tier = partition.log, partition.tier
                 start, local = partition.log_start_offset, log.local_log_start_offset
@@ -41,8 +40,8 @@ async def watch_partitions(cluster: Cluster, stage: Stage) -> None:
                 for name, holds in held.items():
                     if not holds:
                         stage.unexpected.append(
-                            f"{node.name} {partition.topic}-{partition.index} at {stage.now():.3f} s: not {name} (start "
-                            f"{start}, local {local}, end {log.log_end_offset}, hw {partition.high_watermark}, "
+                            f"{node.name} {partition.topic}-{partition.index} at {stage.now():.3f} s: not {name} "
+                            f"(start {start}, local {local}, end {log.log_end_offset}, hw {partition.high_watermark}, "
                             f"remote {tier.remote_end_offset}, reserved {log.reserved_end})"
                         )
 

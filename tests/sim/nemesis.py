@@ -51,6 +51,7 @@ class Kind(Enum):
     CUT = "connection cut"
 
 
+_OF_PROCESSES = (Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE, Kind.TAKE_OVER, Kind.DISK_LOSS, Kind.CUT)
 KEEPS = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
@@ -92,7 +93,11 @@ class Nemesis:
                 self._calm()
                 if self._rng.randrange(4) == 0:
                     continue
-                chosen = [kind for kind in self._kinds if self._rng.randrange(3) == 0]
+                # What lasts comes first, so that processes die and start among it.
+                chosen = sorted(
+                    (kind for kind in self._kinds if self._rng.randrange(3) == 0),
+                    key=lambda kind: kind in _OF_PROCESSES,
+                )
                 for kind in chosen:
                     self.note(kind.value)
                     await self._do(kind)

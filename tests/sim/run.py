@@ -50,7 +50,7 @@ BROKER_SETTINGS = (
     "log.flush.offset.checkpoint.interval.ms=1500",
     "log.flush.start.offset.checkpoint.interval.ms=1500",
     "offsets.topic.num.partitions=2",
-    "offsets.topic.segment.bytes=4000",
+    "offsets.topic.segment.bytes=1048576",
 )
 
 
@@ -108,7 +108,7 @@ def shape_of(seed: int, duration_s: float) -> Shape:
         faults,
         settings,
         2 + rng.randrange(3),
-        (0.02, 0.1, 0.4)[rng.randrange(3)],
+        (0.06, 0.2, 0.6)[rng.randrange(3)],
         (1500, 4000, 20_000)[rng.randrange(3)],
     )
 

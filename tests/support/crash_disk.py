@@ -69,10 +69,10 @@ class NameChange:
 
     removes: tuple[str, ...]
     adds: tuple[tuple[str, Inode], ...]
+    directories: frozenset[str] = frozenset()
 
-    @property
-    def directories(self) -> set[str]:
-        return {parent(path) for path in (*self.removes, *(path for path, _ in self.adds))}
+    def __post_init__(self) -> None:
+        self.directories = frozenset(parent(path) for path in (*self.removes, *(path for path, _ in self.adds)))
 
     def apply(self, names: dict[str, Inode]) -> None:
         for path in self.removes:
@@ -221,6 +221,7 @@ class CrashDisk:
         self._names: dict[str, Inode] = {"/": root}
         self._durable: dict[str, Inode] = {"/": root}
         self._pending: list[NameChange] = []
+        self._pending_in: Counter[str] = Counter()  # of them, how many in each directory
         self._locks: set[str] = set()
 
     # --- faults -------------------------------------------------------------------------------------------------
@@ -272,10 +273,12 @@ class CrashDisk:
 
         after._names = {path: copied(inode) for path, inode in self._names.items()}
         after._durable = {path: copied(inode) for path, inode in self._durable.items()}
-        after._pending = [
-            NameChange(change.removes, tuple((path, copied(inode)) for path, inode in change.adds))
-            for change in self._pending
-        ]
+        after._hold(
+            [
+                NameChange(change.removes, tuple((path, copied(inode)) for path, inode in change.adds))
+                for change in self._pending
+            ]
+        )
         return after
 
     def forget(self, path: str) -> None:
@@ -291,7 +294,7 @@ class CrashDisk:
             NameChange(tuple(filter(stays, change.removes)), tuple(add for add in change.adds if stays(add[0])))
             for change in self._pending
         )
-        self._pending = [change for change in kept if change.removes or change.adds]
+        self._hold([change for change in kept if change.removes or change.adds])
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """Damage a file at rest, in the cache and below it."""
@@ -397,13 +400,15 @@ class CrashDisk:
     def sync_dir(self, path: str) -> None:
         self._directory(path)
         self.effect("sync_dir", path)
+        if self._pending_in[path] == 0:
+            return
         left: list[NameChange] = []
         for change in self._pending:
             if path in change.directories:
                 change.apply(self._durable)
             else:
                 left.append(change)
-        self._pending = left
+        self._hold(left)
 
     def space(self, path: str) -> Space:
         used = sum(len(inode.data) for inode in {id(inode): inode for inode in self._names.values()}.values())
@@ -424,6 +429,7 @@ class CrashDisk:
         self.effect(kind, path)
         change.apply(self._names)
         self._pending.append(change)
+        self._pending_in.update(change.directories)
 
     def _rename_tree(self, source: str, target: str) -> None:
         """Move a directory with all below it, in the cache, in what is durable, and in what is pending."""
@@ -447,7 +453,12 @@ class CrashDisk:
             )
             for change in self._pending
         ]
-        self._pending = [*doubled, NameChange((source,), ((target, directory),))]
+        self._hold([*doubled, NameChange((source,), ((target, directory),))])
+
+    def _hold(self, changes: list[NameChange]) -> None:
+        """These changes of names are not durable yet."""
+        self._pending = changes
+        self._pending_in = Counter(directory for change in changes for directory in change.directories)
 
     def _reachable(self, path: str, names: dict[str, Inode]) -> bool:
         above = parent(path)
