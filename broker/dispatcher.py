@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -26,6 +27,7 @@ from broker.wire.errors import ErrorCode, MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
 from broker.wire.message import Message
 from broker.wire.messages import FetchRequest, ProduceRequest, ProduceResponse
+from logformat.errors import StorageFailed
 from seams.tasks import Tasks
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
@@ -124,6 +126,9 @@ class BrokerDispatcher:
         throttled = self.context.throttle.wait(request)
         if throttled is not None:
             return self._later(self._produce_after(throttled, header, call, request))
+        return self._produce_now(header, call, request)
+
+    def _produce_now(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         response, pending = produce.append_all(self.context, call, request)
         if request.acks == 0:
             self._check_unacknowledged(response)
@@ -133,10 +138,12 @@ class BrokerDispatcher:
         return self._frame(header, response)
 
     async def _produce_after(
-        self, throttled: Awaitable[None], header: RequestHeader, call: Call, request: ProduceRequest
+        self, throttled: Awaitable[object], header: RequestHeader, call: Call, request: ProduceRequest
     ) -> list[Part] | None:
-        await throttled
-        answer = self._produce(header, call, request)
+        # Once: under lasting pressure the append itself decides. A log that failed meanwhile refuses it by name.
+        with suppress(StorageFailed):
+            await throttled
+        answer = self._produce_now(header, call, request)
         return await answer.future if isinstance(answer, Later) else answer
 
     def _check_unacknowledged(self, response: ProduceResponse) -> None:

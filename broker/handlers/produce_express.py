@@ -24,6 +24,7 @@ from logformat.errors import ThermoclineError
 
 _FLEXIBLE_SINCE: Final = 9
 _ERRORS_SINCE: Final = 8  # record errors and an error message in the response
+_ACKS: Final = (-1, 1)
 _VERSION_MIN: Final = 5  # below, answers have other fields; no client of today sends them
 _ROUTES_MAX: Final = 10_000
 _PREFIX_AT: Final = 8  # behind API key, version and correlation id
@@ -53,8 +54,8 @@ class Express:
 
     def learn(self, peer: Peer, frame: memoryview, call: Call, request: ProduceRequest) -> None:
         """The general way accepted this request: remember what its prefix means."""
-        if call.version < _VERSION_MIN or request.transactional_id is not None or request.acks == 0:
-            return
+        if call.version < _VERSION_MIN or request.transactional_id is not None or request.acks not in _ACKS:
+            return  # no answer to pack, or one that only the general way gives: a refusal
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         topic = request.topic_data[0]

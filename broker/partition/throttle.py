@@ -70,18 +70,24 @@ class Throttle:
                 "system) and nothing more is in the bucket; see what tier status says blocks copying"
             )
 
-    def wait(self, request: ProduceRequest) -> asyncio.Future[None] | None:
-        """None when every log the request names has room, else what to wait for first."""
+    def wait(self, request: ProduceRequest) -> asyncio.Future[object] | None:
+        """None when every log the request names has room, else what to wait for, once.
+
+        It fails with StorageFailed when one of the logs went offline: the append will say so too.
+        """
         if not self.is_busy:
             return None
         if self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT:
             # Over the local limit, and the bucket takes nothing: slow down first (G12).
             self.throttled_count += 1
             return self._tasks.spawn("throttled produce", asyncio.sleep(PRESSURE_DELAY_S))
-        for topic in request.topic_data:
-            for data in topic.partition_data:
-                task = self._draining.get((topic.name, data.index))
-                if task is not None:
-                    self.throttled_count += 1
-                    return asyncio.shield(task)
-        return None
+        draining = [
+            task
+            for topic in request.topic_data
+            for data in topic.partition_data
+            if (task := self._draining.get((topic.name, data.index))) is not None
+        ]
+        if not draining:
+            return None
+        self.throttled_count += 1
+        return asyncio.gather(*map(asyncio.shield, draining))
