@@ -2,7 +2,7 @@
 
 Owns the bytes a connection received and has not consumed. Always true: between two reads a connection holds nothing, or
 an exact copy of an incomplete small frame, or a pooled buffer filled in proportion to what arrived: at most twice those
-bytes, or the size of a frame this peer already delivered. A claimed length alone allocates nothing. Sans-IO: the shell
+bytes, or twice a frame this peer already delivered. A claimed length alone allocates nothing. Sans-IO: the shell
 asks `buffer()` where the kernel shall write, says `received`, takes frames with `next`, then calls `settle`.
 
 Hot path: many small frames are cut from the loop's shared buffer, a large one is received where it stays.
@@ -18,6 +18,10 @@ from broker.net.buffers import ALLOWANCE, SHARED_SIZE, BufferPool, FrameBudget, 
 _PREFIX: Final = struct.Struct(">i")
 _read_length = _PREFIX.unpack_from
 _NOTHING: Final = memoryview(b"")
+
+_AHEAD_MAX: Final = 1 << 20
+"""Room behind an expected large frame. A read that ends with the frame leaves the rest to go cold in the kernel: with
+room for the next one 1 MB frames cost a quarter less CPU (0.65 against 0.89 ms), though part of that one is copied."""
 
 
 class FrameLengthRefused(Exception):
@@ -78,7 +82,7 @@ class FrameReader:
         pool = self._pool
         if self._backing is None:
             if self._expected > SHARED_SIZE and not self._budget.exhausted:
-                self._open_window(self._expected)
+                self._open_window(self._expected + min(self._expected, _AHEAD_MAX))
                 return self._view
             return pool.shared_small if self._budget.exhausted else pool.shared
         if self._end < len(self._view):
