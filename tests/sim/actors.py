@@ -93,6 +93,11 @@ class _Pending:
     data: bytes
     invoked_s: float
     answer: asyncio.Future[Any] | None = None
+    answered_s: float = -1.0
+
+    def answered(self, _: object) -> None:
+        """The moment the answer came in, however late somebody looks at it."""
+        self.answered_s = asyncio.get_running_loop().time()
 
 
 class Producer:
@@ -147,6 +152,7 @@ class Producer:
         for batch in self._pending:
             if batch.answer is None:
                 batch.answer = connection.send(ApiKey.PRODUCE, produce_request(*self._place, batch.data))
+                batch.answer.add_done_callback(batch.answered)
         if not stopping and self._rng.randrange(3):
             await asyncio.sleep(self._pace_s * self._rng.uniform(0.2, 1.8))
         first = self._pending[0]
@@ -203,8 +209,9 @@ class Producer:
             stage.acked += len(batch.values)
         session = f"{self._name}.{self._session}"
         node = stage.cluster.node_at(self._client.connected_to)
+        done_s = batch.answered_s if outcome is Outcome.OK else stage.now()
         stage.history.add(
-            Send(session, batch.number, self._place, batch.values, batch.invoked_s, stage.now(), outcome, offset, node)
+            Send(session, batch.number, self._place, batch.values, batch.invoked_s, done_s, outcome, offset, node)
         )
 
 

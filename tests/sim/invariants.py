@@ -25,6 +25,8 @@ async def watch_partitions(cluster: Cluster, stage: Stage) -> None:
         if node.serving and node.broker is not None and node.broker._rooms.host is not None:
             for partition in node.broker._rooms.host._registry:
                 log, tier = partition.log, partition.tier
+                if tier.enabled and tier.partition_state.manifests.manifest is None:
+                    continue  # serves hot reads; where the cold part ends it does not know yet
                 start, local = partition.log_start_offset, log.local_log_start_offset
                 held = {
                     "log_start <= log_end": start <= log.log_end_offset,

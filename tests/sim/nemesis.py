@@ -214,6 +214,7 @@ class Nemesis:
         witness = Connection()
         await self.cluster.net.connect(old.address, witness)
         self.cluster.pause(old)
+        held = await self._held()
         for store in self.cluster.stores():
             store.down = False
         self._directories += 1
@@ -228,10 +229,10 @@ class Nemesis:
             # How far it came nobody knows: the old one goes on if the bucket still says so, else `keep_up` starts it.
             self.cluster.kill(new)
             self.cluster.kill(old)
-            await self.lose("take-over")
+            await self.lose("take-over", held)
             self.node, self.directory = new, directory
             return
-        await self.lose("take-over")
+        await self.lose("take-over", held)
         self.stage.history.add(Epoch(new.name, old.name, self.stage.now()))
         self.hits[Kind.TAKE_OVER.value] += 1
         self.node, self.directory = new, directory
@@ -319,13 +320,18 @@ class Nemesis:
                 await self._start_again()
 
     # --- what may be lost ---
-    async def lose(self, kind: str) -> None:
-        """Write down what the promises allow to be lost from now on: everything the bucket does not hold."""
+    async def lose(self, kind: str, held: dict[Place, int] | None = None) -> None:
+        """Write down what the promises allow to be lost: everything the bucket does not hold (or did not, `held`)."""
         self.cluster.losses += 1
         now_s = self.stage.now()
-        for place, manifest in (await manifests(self.cluster)).items():
-            self.stage.history.add(Loss(place, manifest.bucket_end_offset, now_s, kind))
+        for place, end in (held or await self._held()).items():
+            self.stage.history.add(Loss(place, end, now_s, kind))
         self.stage.history.add(Loss(("*", 0), 0, now_s, kind))
+
+    async def _held(self) -> dict[Place, int]:
+        """Where the bucket's part of every partition ends now."""
+        found = await manifests(self.cluster)
+        return {place: manifest.bucket_end_offset for place, manifest in found.items()}
 
 
 async def manifests(cluster: Cluster) -> dict[Place, Manifest]:

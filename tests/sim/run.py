@@ -269,6 +269,7 @@ class _Run:
         stage, cluster = self._stage, self._cluster
         self._findings += [checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures)]
         self._findings += checker.check(self._history.events, retained=["kept"])
+        self._findings = list(dict.fromkeys(self._findings))
         hits = Counter(self._nemesis.hits)
         hits.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
         hits.update({f"net {name}": count for name, count in cluster.net.hits.items()})
