@@ -1,6 +1,6 @@
 """The store behind a bucket URL.
 
-Owns which store serves which kind of URL. Always true: a store's client is loaded only when a store of its kind is opened.
+Owns which store serves which kind of URL. Always true: a client is loaded only when a store of its kind is opened.
 """
 
 from __future__ import annotations
