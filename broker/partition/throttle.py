@@ -9,6 +9,7 @@ order within a connection holds. Must not know requests beyond the partitions th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from broker.partition.partition import Partition
@@ -70,7 +71,7 @@ class Throttle:
                 "system) and nothing more is in the bucket; see what tier status says blocks copying"
             )
 
-    def wait(self, request: ProduceRequest) -> asyncio.Future[object] | None:
+    def wait(self, request: ProduceRequest) -> Awaitable[object] | None:
         """None when every log the request names has room, else what to wait for, once.
 
         It fails with StorageFailed when one of the logs went offline: the append will say so too.
