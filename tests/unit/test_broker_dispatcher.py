@@ -180,7 +180,7 @@ def test_a_slept_process_answers_nothing_until_a_poll_succeeded() -> None:
 
 
 def test_an_answer_under_way_when_the_process_slept_does_not_leave() -> None:
-    """A produce appended before the sleep is not acknowledged after it: the connection closes, the client asks again."""
+    """A produce appended before the sleep is not acknowledged after it: the connection closes."""
 
     async def scenario() -> None:
         place = Place()
