@@ -36,7 +36,7 @@ from broker.partition.host import Host
 from broker.partition.offsets_topic import OffsetsTopic
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
-from coldstore.object_store import ObjectStore
+from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.probe import StoreRefused, Verification, probe, race
 from coldstore.root import NewerFormat
 from coldstore.stores.metered import MeteredStore
@@ -89,7 +89,7 @@ async def run(
         if not stop.is_set():
             announce(broker.ready_line())
             await broker.serve(stop)
-    except (Refused, DataDirLocked, StoreRefused, NewerFormat) as refused:
+    except (Refused, DataDirLocked, StoreRefused, AccessRefused, NewerFormat) as refused:
         log.error("refused to serve: %s", refused)
         return Exit.REFUSED
     except (StorageFailed, Corrupt, OSError) as failed:
@@ -229,6 +229,7 @@ class Broker:
             ("group snapshots", partial(offsets.keep_snapshots, groups)),
             ("checkpoints", host.keep_checkpoints),
             ("ticks", host.keep_ticking),
+            ("changes in doubt", controller.keep_settled),
         ):
             self._tasks.spawn(name, supervise(name, service, world.rng, self._report))
         self._controller = controller
@@ -329,7 +330,7 @@ class Broker:
 
     async def _until(self, stop: asyncio.Event, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when `stop` was set (or this broker superseded) first."""
-        task = self._tasks.spawn("start", _awaited(work))
+        task = self._tasks.spawn("start", _awaited(work), awaited=True)
         halts = [self._tasks.spawn("stop", stop.wait()), self._tasks.spawn("superseded", self._superseded.wait())]
         try:
             await asyncio.wait([task, *halts], return_when=asyncio.FIRST_COMPLETED)

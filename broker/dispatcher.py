@@ -176,7 +176,7 @@ class BrokerDispatcher:
         return self._frame(header, response)
 
     def _later(self, work: Awaitable[list[Part] | None]) -> Later:
-        task: asyncio.Future[list[Part] | None] = self._tasks.spawn("request", work)  # type: ignore[arg-type]
+        task: asyncio.Future[list[Part] | None] = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
         return Later(task, blocks=True)
 
     def _complete(self, header: RequestHeader, future: asyncio.Future[list[Part] | None], response: Message) -> None:

@@ -31,14 +31,14 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._running)
 
-    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task. Its exception goes to the report unless somebody awaits the returned task."""
+    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any], *, awaited: bool = False) -> asyncio.Task[Any]:
+        """Start a task. Its exception goes to the report; with `awaited`, to whoever awaits the task instead."""
         if self._closed or len(self._running) >= self._bound:
             coroutine.close()
             raise RuntimeError(f"cannot start {name!r}: " + ("owner closed" if self._closed else "too many tasks"))
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._running.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._running.discard if awaited else self._done)
         return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
