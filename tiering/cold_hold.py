@@ -20,13 +20,15 @@ PLACES_MAX: Final = 16_384
 # A chunk the disk had no room for lies in our own memory, not in the page cache: eight of them weigh like 64 others.
 _MEMORY_WEIGHT: Final = 8
 CHUNKS_MAX: Final = 256  # each may keep a descriptor
+PINNED_TIMES: Final = 4
 
 ChunkId = tuple[UUID, int]  # segment, number of the chunk
 LogPlace = tuple[UUID, int, int]  # topic id, partition, offset
 
 
 class HeldChunks:
-    """Chunks by segment and number, at most `bytes_max` bytes. `on_drop` hears of each that is given up."""
+    """Chunks by segment and number, at most `bytes_max` bytes; pinned ones may be `PINNED_TIMES` as much, so that one
+    batch of that size can be gathered. `on_drop` hears of each that is given up."""
 
     def __init__(self, bytes_max: int, pin_s: float) -> None:
         self.on_drop: Callable[[ChunkId], None] = lambda _chunk_id: None
@@ -45,6 +47,11 @@ class HeldChunks:
     @property
     def nbytes(self) -> int:
         return self._bytes
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch whose chunks can be at hand all at once."""
+        return PINNED_TIMES * self._bytes_max
 
     def peek(self, chunk_id: ChunkId) -> HeldChunk | None:
         """The chunk, without counting as a read of it."""
@@ -70,9 +77,14 @@ class HeldChunks:
         else:
             self._free[chunk_id] = chunk
         self._unpin_old(now_s)
-        while (self._bytes > self._bytes_max or len(self) > CHUNKS_MAX) and len(self) > 1:
-            oldest = next(iter(self._free if self._free else self._pinned))
+        while self._free and self._bytes > self._bytes_max:
+            oldest = next(iter(self._free))
             if oldest == chunk_id:  # the newest stays, whatever it weighs
+                break
+            self.drop(oldest)
+        while self._bytes > PINNED_TIMES * self._bytes_max or len(self) > CHUNKS_MAX:
+            oldest = next(iter(self._free if self._free else self._pinned))
+            if oldest == chunk_id:
                 break
             self.drop(oldest)
 

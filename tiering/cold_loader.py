@@ -121,7 +121,7 @@ class ColdLoader:
         chunk_id = (opened.entry.uuid, index)
         if chunk_id not in self.chunks or not self._fresh(opened):
             return None
-        return self.chunks.read(chunk_id)
+        return self.chunks.peek(chunk_id)
 
     def is_loading(self, chunk_id: ChunkId) -> bool:
         return chunk_id in self._chunk_jobs

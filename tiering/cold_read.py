@@ -21,7 +21,7 @@ from coldstore.manifest import Manifest
 from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore
 from coldstore.segment_reader import FooterCache
 from coldstore.stores.metered import LATENCY_BOUNDS_MS
-from logformat.errors import Corrupt, Retryable, ThermoclineError
+from logformat.errors import Corrupt, InvalidRequest, Retryable, ThermoclineError
 from seams.clock import Clock
 from seams.disk import FileRange
 from seams.rng import Rng
@@ -185,6 +185,8 @@ class ColdReader:
         """A batch that ends beyond what was looked at: all of it, or nothing."""
         if batch.end - start > room and not force:
             return None
+        if batch.end - start > self._loader.chunks.batch_bytes_max:
+            raise InvalidRequest(f"a batch of {batch.end - start} bytes is more than cold reads hold at once")
         at_hand, missing = self._at_hand(opened, start, batch.end)
         if at_hand < batch.end:
             return _Missing(opened, missing) if first else None
@@ -223,6 +225,7 @@ class ColdReader:
             chunk_id = (opened.entry.uuid, opened.chunk_at(start))
             count = min(held.length - skip, end - start)
             ranges.append(FileRange(held.file, held.position + skip, count))
+            self._loader.chunks.read(chunk_id)
             self._unread.read(chunk_id)
             if skip + count == held.length:
                 self._loader.chunks.used_up(chunk_id)
@@ -383,7 +386,7 @@ def _nothing() -> None:
 def _of(manifest: Manifest, offset: int, failure: ThermoclineError) -> ThermoclineError:
     """The same kind of failure, saying for which partition and offset."""
     message = f"{manifest.topic}-{manifest.partition} offset {offset}: {failure}"
-    for kind in (ObjectMissing, AccessRefused, Corrupt, Retryable):
+    for kind in (ObjectMissing, AccessRefused, Corrupt, Retryable, InvalidRequest):
         if isinstance(failure, kind):
             return kind(message)
     return failure
