@@ -3,7 +3,9 @@
 Owns topics, their configs and producer-id blocks, as decisions committed to `cluster.json`. Always true: a change is
 committed before anything acts on it; every partition has its root and first offset reservation before its topic is
 visible (design 6); a deleted topic's name is free at once, its bytes go afterwards and are remembered until they have
-(C9: a topic created again under the name is another id). Must not know Kafka's requests, files or objects.
+(C9: a topic created again under the name is another id); after a commit whose outcome is unknown nothing else is
+decided until the bucket settled it and the host followed: a retry never makes a second topic of one name. Must not
+know Kafka's requests, files or objects.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from broker.metadata.records import (
     TopicPurged,
 )
 from broker.wire.errors import ErrorCode
+from logformat.errors import Retryable
 from seams.crash_points import reach
 from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK: Final = 1000  # Kafka's ProducerIdsBlock
+_SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
 
 
@@ -72,6 +76,7 @@ class Controller:
         self._rng = rng
         self._purge_later = purge_later
         self._changes = asyncio.Lock()
+        self._in_doubt = False  # a change ended in the middle: the bucket may hold what `image` or the host lacks
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()
         self.image = image
@@ -99,6 +104,7 @@ class Controller:
             )
         kept = configs_at_creation(self._config, configs, internal=internal)
         async with self._changes:
+            await self._settle()
             self._check_free(name)
             topic = Topic(str(self._rng.uuid()), name, partitions, kept, internal)
             if validate_only:
@@ -122,6 +128,7 @@ class Controller:
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Let a topic have `count` partitions in all."""
         async with self._changes:
+            await self._settle()
             topic = self.topic(name)
             if count <= topic.partitions:
                 raise ApiError(
@@ -143,6 +150,7 @@ class Controller:
     ) -> None:
         """Replace a topic's explicit overrides by what `change`, which judges them, makes of the topic."""
         async with self._changes:
+            await self._settle()
             topic = self.topic(name)
             configs = dict(change(topic))
             if validate_only or configs == topic.configs:
@@ -156,6 +164,7 @@ class Controller:
         Files and objects follow in the background, remembered until they are gone.
         """
         async with self._changes:
+            await self._settle()
             topic = self.topic(name)
             if topic.internal:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is internal and cannot be deleted")
@@ -170,6 +179,7 @@ class Controller:
         """Remove what a deleted topic left, then forget it."""
         await self._require_host().purge(topic)
         async with self._changes:
+            await self._settle()
             await self._commit(TopicPurged(topic.topic_id))
 
     async def next_producer_id(self) -> int:
@@ -177,6 +187,7 @@ class Controller:
         async with self._producer_ids_lock:
             if not self._producer_ids:
                 async with self._changes:
+                    await self._settle()
                     first = self.image.producer_ids_end
                     await self._commit(ProducerIdsReserved(first + PRODUCER_ID_BLOCK))
                 self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
@@ -190,8 +201,42 @@ class Controller:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
 
+    async def keep_settled(self) -> None:
+        """Until cancelled: a change whose outcome was unknown takes effect here although nobody asks for another."""
+        while True:
+            await asyncio.sleep(_SETTLE_S)
+            if self._in_doubt:
+                try:
+                    async with self._changes:
+                        await self._settle()
+                except Retryable as unanswered:
+                    log.warning("a change of the cluster is still in doubt: %s", unanswered)
+
     async def _commit(self, *records: MetadataRecord) -> None:
+        self._in_doubt = True  # also when the caller is cancelled in the middle: the PUT may land
         self.image = await self._cluster.commit(records)
+        self._in_doubt = False
+
+    async def _settle(self) -> None:
+        """Learn what became of a commit in doubt, and let the host follow. Errors as a commit's."""
+        if not self._in_doubt:
+            return
+        image, before, host = await self._cluster.settle(), self.image, self._require_host()
+        self.image = image
+        self._in_doubt = False
+        for topic in before.topics.values():
+            if topic.topic_id not in image.topics:
+                log.warning("the deletion of topic %s (%s) came true", topic.name, topic.topic_id)
+                await host.withdraw(topic)
+                self._purge_later(topic)
+        for topic in image.topics.values():
+            known = before.topics.get(topic.topic_id)
+            if known is not None and known.configs != topic.configs:
+                host.reconfigure(topic)
+            served = 0 if known is None else known.partitions
+            if served < topic.partitions:
+                log.warning("the change of topic %s (%s) came true", topic.name, topic.topic_id)
+                await host.open_topic(topic, served)
 
     def _require_host(self) -> PartitionHost:
         assert self.host is not None, "the controller serves only after its host is wired"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 from uuid import UUID
 
 from broker.config.describe import describe_topic
@@ -132,10 +132,25 @@ def _shown(context: Context, topic: Topic) -> MetadataResponseTopic:
     )
 
 
-async def within(timeout_ms: int, change: Callable[[], Awaitable[R]]) -> R:
-    """Run an admin change within the request's timeout; the change itself goes on, only the wait ends (as in Kafka)."""
+async def within(context: Context, timeout_ms: int, change: Callable[[], Awaitable[R]]) -> R:
+    """Run an admin change within the request's timeout; the change itself goes on, only the wait ends (as in Kafka).
+
+    Cancelled in the middle, it would leave the bucket's word and ours apart. Raises TimeoutError and as `change`.
+    """
+    changing = change()
+
+    async def outcome() -> tuple[R | None, Exception | None]:
+        try:
+            return await changing, None
+        except (ThermoclineError, OSError) as failure:  # the answer's business, not a failed task's
+            return None, failure
+
+    task = context.tasks.spawn("admin change", outcome())
     async with asyncio.timeout(min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)):
-        return await change()
+        result, failure = await asyncio.shield(task)
+    if failure is not None:
+        raise failure
+    return cast(R, result)
 
 
 def refuse_flood(items: Sequence[object]) -> None:
@@ -170,6 +185,7 @@ async def _create(
     partitions = _partition_count(context, wanted)
     configs = {config.name: config.value for config in wanted.configs}
     topic = await within(
+        context,
         request.timeout_ms,
         lambda: context.controller.create_topic(wanted.name, partitions, configs, validate_only=request.validate_only),
     )
@@ -222,7 +238,11 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
                 if name is None:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic.topic_id}")
             chosen = name
-            deleted = await within(request.timeout_ms, lambda: context.controller.delete_topic(chosen))  # noqa: B023
+            deleted = await within(
+                context,
+                request.timeout_ms,
+                lambda: context.controller.delete_topic(chosen),  # noqa: B023
+            )
             context.groups.forget_topics(frozenset((chosen,)))
             answer.name, answer.topic_id = name, UUID(deleted.topic_id)
         except (ThermoclineError, TimeoutError) as refused:
@@ -261,6 +281,7 @@ async def _grow(context: Context, request: CreatePartitionsRequest, wanted: Crea
         ):
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"every replica is node {context.config.node_id}")
     await within(
+        context,
         request.timeout_ms,
         lambda: context.controller.add_partitions(wanted.name, wanted.count, validate_only=request.validate_only),
     )
@@ -275,6 +296,7 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
             answer = DeleteRecordsResponsePartition(partition_index=wanted.partition_index, low_watermark=-1)
             try:
                 answer.low_watermark = await within(
+                    context,
                     request.timeout_ms,
                     lambda: _delete_records(context, topic.name, wanted),  # noqa: B023
                 )

@@ -15,7 +15,7 @@ import msgspec
 from crc32c import crc32c
 
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import MetadataRecord, NodeStarted
+from broker.metadata.records import MetadataRecord, NodeStarted, ProducerIdsReserved
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import ObjectStore, Upload
 from coldstore.root import Root, RootStore
@@ -94,6 +94,21 @@ class ClusterStore:
         """
         await self._fold_if_full()
         root = await self._root.commit(lambda content: _with_records(content, records), epoch=self.epoch)
+        return await self._image(root.content)
+
+    async def settle(self) -> ClusterImage:
+        """After a commit with an unknown outcome: the image in which it is a fact, or never will be.
+
+        Whatever was under way was conditional on a state that this commit, which always changes the root, replaces.
+        Errors as `commit`.
+        """
+
+        def edit(content: ClusterContent) -> ClusterContent:
+            # Says nothing new: the end of the producer ids never falls.
+            return ClusterContent(content.cluster_id, content.snapshot, (*content.records, ProducerIdsReserved(0)))
+
+        await self._fold_if_full()
+        root = await self._root.commit(edit, epoch=self.epoch)
         return await self._image(root.content)
 
     async def _fold_if_full(self) -> None:

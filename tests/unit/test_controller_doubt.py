@@ -1,0 +1,208 @@
+"""Changes to the cluster whose outcome is not known, or whose caller gave up: the bucket's word becomes true here too.
+
+The dangerous end of this: a topic that was committed unseen, created again by a client's retry, is a second topic of
+the same name; at the next start one of the two moves the other's log away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from broker.config.resolve import BrokerConfig, resolve
+from broker.context import Context
+from broker.controller.controller import Controller
+from broker.errors import ApiError
+from broker.handlers.topics import within
+from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.records import NodeStarted
+from broker.wire.errors import ErrorCode
+from coldstore.stores.faulty import Fault, FaultyStore
+from coldstore.stores.operations import Operation
+from logformat.errors import Retryable
+from seams.rng import SeededRng
+from seams.tasks import Tasks
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.memory_store import MemoryStore
+
+
+@dataclass
+class StandInHost:
+    """What the controller asked for, by topic name."""
+
+    serving: dict[str, Topic] = field(default_factory=dict)
+    configured: list[str] = field(default_factory=list)
+
+    async def open_topic(self, topic: Topic, first_partition: int) -> None:
+        self.serving[topic.name] = topic
+
+    def reconfigure(self, topic: Topic) -> None:
+        self.configured.append(topic.name)
+
+    async def withdraw(self, topic: Topic) -> None:
+        assert self.serving.pop(topic.name).topic_id == topic.topic_id
+
+    async def purge(self, topic: Topic) -> None:
+        raise AssertionError("not in these tests")
+
+
+def config() -> BrokerConfig:
+    return resolve({"log.dirs": "/data"}, [], {}, None)
+
+
+class Place:
+    """A controller over a bucket that misbehaves."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryStore()
+        self.rng = SeededRng(5)
+        self.store = FaultyStore(self.memory, self.rng)
+        self.host = StandInHost()
+        self.purged: list[str] = []
+        self.cluster = ClusterStore(self.store, self.rng, FastClock())
+
+    async def controller(self) -> Controller:
+        image = await self.cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
+        made = Controller(
+            self.cluster, image, "c", config(), self.rng, lambda topic: self.purged.append(topic.topic_id)
+        )
+        made.host = self.host
+        return made
+
+    async def image(self) -> ClusterImage:
+        """As the next start will read it."""
+        found = await ClusterStore(self.memory, self.rng, FastClock()).load()
+        assert found is not None
+        return found[1]
+
+
+def test_a_topic_whose_creation_landed_unseen_is_not_created_twice() -> None:
+    """The PUT lands and the store goes away before it says so; the client's retry finds the topic, and it serves."""
+
+    async def scenario() -> None:
+        place = Place()
+        controller = await place.controller()
+        place.store.script(Operation.PUT_ROOT, Fault.LOST)
+        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+        place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=1000)
+        with pytest.raises(Retryable):
+            await controller.create_topic("orders", 1, {})
+        place.store.calm()
+        with contextlib.suppress(ApiError):
+            await controller.create_topic("orders", 1, {})
+        image = await place.image()
+        assert [topic.name for topic in image.topics.values()] == ["orders"]
+        assert list(image.topics.values()) == list(place.host.serving.values())
+
+    run_fast(scenario())
+
+
+def test_a_creation_that_lands_late_is_settled_before_the_next_change() -> None:
+    """The PUT lands minutes later, or never: whichever, one topic of the name exists and it is the one that serves."""
+
+    async def scenario(late_s: float) -> None:
+        place = Place()
+        controller = await place.controller()
+        place.store.plan = type(place.store.plan)(late_s=(late_s, late_s + 0.001))
+        place.store.script(Operation.PUT_ROOT, Fault.LATE)
+        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+        with pytest.raises(Retryable):
+            await controller.create_topic("orders", 1, {})
+        place.store.calm()
+        with contextlib.suppress(ApiError):
+            await controller.create_topic("orders", 1, {})
+        await place.store.settle()
+        await controller.create_topic("others", 1, {})
+        image = await place.image()
+        assert sorted(topic.name for topic in image.topics.values()) == ["orders", "others"]
+        assert {t.topic_id for t in image.topics.values()} == {t.topic_id for t in place.host.serving.values()}
+
+    for late_s in (0.01, 31.0, 600.0):
+        run_fast(scenario(late_s))
+
+
+def test_a_deletion_that_landed_unseen_stops_the_topic_by_itself() -> None:
+    """Else it would go on to acknowledge records that the next start does not know."""
+
+    async def scenario() -> None:
+        place = Place()
+        controller = await place.controller()
+        topic = await controller.create_topic("orders", 1, {})
+        place.store.script(Operation.PUT_ROOT, Fault.LOST)
+        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+        with pytest.raises(Retryable):
+            await controller.delete_topic("orders")
+        place.store.calm()
+        keeping = asyncio.get_running_loop().create_task(controller.keep_settled())
+        await asyncio.sleep(60)
+        keeping.cancel()
+        assert place.host.serving == {} and place.purged == [topic.topic_id]
+        assert (await place.image()).topics == {}
+
+    run_fast(scenario())
+
+
+def test_a_caller_that_gives_up_in_the_middle_of_a_commit_leaves_no_second_topic() -> None:
+    """The request's timeout cancels the change while its PUT is under way, and the PUT lands."""
+
+    async def scenario() -> None:
+        place = Place()
+        controller = await place.controller()
+        place.store.plan = type(place.store.plan)(latency_s=(2.0, 2.001))
+        put_root = place.memory.put_root
+        landing: list[asyncio.Task[str]] = []
+
+        async def lands_anyway(key: str, data: bytes, if_match: str | None) -> str:
+            landing.append(asyncio.get_running_loop().create_task(put_root(key, data, if_match)))
+            await asyncio.sleep(5)
+            return await landing[-1]
+
+        place.memory.put_root = lands_anyway  # type: ignore[method-assign]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4.0):
+                await controller.create_topic("orders", 1, {})
+        assert landing
+        place.memory.put_root = put_root  # type: ignore[method-assign]
+        place.store.calm()
+        with contextlib.suppress(ApiError):
+            await controller.create_topic("orders", 1, {})
+        image = await place.image()
+        assert list(image.topics.values()) == list(place.host.serving.values())
+        assert len(image.topics) == 1
+
+    run_fast(scenario())
+
+
+def test_an_admin_change_outlives_the_patience_of_its_request() -> None:
+    """`timeout.ms` ends the wait, not the change: cut off in the middle it would be half a change."""
+
+    class Asking:
+        tasks = Tasks()
+
+    done: list[str] = []
+
+    async def change() -> str:
+        await asyncio.sleep(5)
+        done.append("changed")
+        return "answer"
+
+    async def refused() -> str:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
+
+    async def scenario() -> None:
+        asking = cast(Context, Asking())
+        with pytest.raises(TimeoutError):
+            await within(asking, 1000, change)
+        assert done == []
+        await asyncio.sleep(5)
+        assert done == ["changed"]
+        assert await within(asking, 6000, change) == "answer"
+        with pytest.raises(ApiError):
+            await within(asking, 1000, refused)
+
+    run_fast(scenario())
