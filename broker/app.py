@@ -45,7 +45,7 @@ from coldstore.url import parse_bucket_url
 from hotstore.data_dir import DataDir
 from hotstore.errors import DataDirLocked
 from logformat.checkpoints import MetaProperties
-from logformat.errors import Corrupt, Retryable, StorageFailed
+from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
 from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
 from seams.world import World
@@ -385,13 +385,21 @@ class Broker:
         rooms, workers = self._rooms, self._world.workers
         assert rooms.tiers is not None and rooms.host is not None and rooms.data_dir is not None
         if rooms.offsets is not None and rooms.groups is not None:
-            await rooms.offsets.write_snapshots(rooms.groups, force=True)
+            await self._last_write("group snapshots", rooms.offsets.write_snapshots(rooms.groups, force=True))
         if self._config.seal_on_shutdown:
-            await rooms.tiers.seal_all(None)
+            await self._last_write("seal on shutdown", rooms.tiers.seal_all(None))
             reach("shutdown.sealed")
         if await rooms.host.close(clean=True):
             await workers.run(rooms.data_dir.mark_clean)
         reach("shutdown.marked")
+
+    async def _last_write(self, name: str, work: Awaitable[None]) -> None:
+        """Something the bucket should still get. A stop goes on without it: the local log holds all of it."""
+        try:
+            async with asyncio.timeout(self._config.store_upload_timeout_ms / 1000):
+                await work
+        except (Retryable, Fenced, StorageFailed, Corrupt, OSError) as failure:  # TimeoutError is an OSError
+            self._report(name, failure)
 
 
 async def _awaited(work: Awaitable[T]) -> T:
