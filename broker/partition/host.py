@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Final
 from uuid import UUID
 
@@ -60,6 +61,8 @@ class Host:
         self._report = report
         self._slots = asyncio.Semaphore(_OPENING_MAX)
         self._opening: dict[str, asyncio.Task[None]] = {}
+        # A new topic's directories are not made while those of a deleted one under the same name are moved away (C9).
+        self._directories = asyncio.Lock()
         self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
 
     async def open_topic(self, topic: Topic, first_partition: int, *, new: bool = True) -> None:
@@ -67,7 +70,8 @@ class Host:
 
         async def attempt() -> None:
             indexes = range(first_partition, topic.partitions)
-            opened = await asyncio.gather(*(self._open(topic, index, new=new) for index in indexes))
+            async with self._directories if new else nullcontext():
+                opened = await asyncio.gather(*(self._open(topic, index, new=new) for index in indexes))
             if new:
                 reach("topic.rooted")
             self._registry.publish(topic, [partition for partition in opened if partition is not None])
@@ -160,10 +164,12 @@ class Host:
     async def purge(self, topic: Topic) -> None:
         """Remove a withdrawn topic's local files, then its objects."""
         topic_id = UUID(topic.topic_id)
-        await self._world.workers.run(self._remove_local, topic)
+        async with self._directories:
+            await self._world.workers.run(self._move_away, topic)
+        await self._world.workers.run(self._remove_moved)
         await self._tiers.purge_topic(topic_id, topic.partitions)
 
-    def _remove_local(self, topic: Topic) -> None:
+    def _move_away(self, topic: Topic) -> None:
         for index in range(topic.partitions):
             path = self._data_dir.log_path(topic.name, index)
             metadata = f"{path}/{PARTITION_METADATA_FILE}"
@@ -173,6 +179,8 @@ class Host:
                 and decode_partition_metadata(read_file(self._world.disk, metadata)) == UUID(topic.topic_id).bytes
             ):
                 self._data_dir.mark_deleted(topic.name, index, self._world.rng.uuid().hex)
+
+    def _remove_moved(self) -> None:
         for path in self._data_dir.deleted_directories():
             self._data_dir.remove_deleted(path)
 
