@@ -60,7 +60,7 @@ SETTINGS = (
     "offsets.topic.num.partitions=2",
     "log.retention.ms=-1",
 )
-SMALL_SEGMENTS = {"internal.segment.bytes": "1000", "local.retention.bytes": "1", "remote.storage.enable": "true"}
+SMALL_SEGMENTS = {"internal_segment_bytes": "1000", "local_retention_bytes": "1", "remote_storage_enable": "true"}
 """A topic whose segments hold a few batches and leave the disk as soon as they are in the bucket."""
 
 
