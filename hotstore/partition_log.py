@@ -29,11 +29,12 @@ from hotstore.producer_state import Producers
 from hotstore.recovery import Recovered, RecoveryReport, recover
 from hotstore.restart import restart_at, truncate
 from hotstore.segment import IndexCache, Segment, SegmentInfo, build_indexer, create_segment
+from hotstore.stamping import header_bytes, put_back, stamp_all
 from hotstore.timestamps import TimestampedOffset, find_timestamp, greatest_timestamp
 from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry, ProducerState
-from logformat.record_batch import INT64_MAX, LOG_OVERHEAD, BatchHeader, read_header, stamp, stamp_log_append_time
+from logformat.record_batch import INT64_MAX, LOG_OVERHEAD, BatchHeader, read_header
 from logformat.values import TopicPartition
 from seams import crash_points
 from seams.disk import Disk, replace_file
@@ -297,12 +298,17 @@ class PartitionLog:
             segment = self._active
             indexer = segment.indexer
             assert indexer is not None
+        as_sent: list[bytes] = []
         if not isinstance(buffer, bytes):
-            _stamp_all(buffer, headers, leader_epoch, now_ms if self.config.log_append_time else -1)
+            if self.config.log_append_time:
+                as_sent = header_bytes(buffer, headers)
+            stamp_all(buffer, headers, leader_epoch, now_ms if self.config.log_append_time else -1)
         position = segment.size
         try:
             segment.file.write_at(position, (buffer,))
         except OSError as error:
+            if not isinstance(buffer, bytes):
+                put_back(buffer, headers, as_sent)
             raise self._write_failed(error) from error
         crash_points.reach("append.written")
         if leader_epoch != self._leader_epoch:
@@ -568,12 +574,3 @@ class PartitionLog:
 def is_full(error: OSError) -> bool:
     """Whether a failed write only lacked space, so that trying again later is safe."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _stamp_all(buffer: memoryview, headers: Sequence[BatchHeader], leader_epoch: int, append_time_ms: int) -> None:
-    position = 0
-    for header in headers:
-        if append_time_ms >= 0:
-            stamp_log_append_time(buffer, position, append_time_ms)
-        stamp(buffer, position, header.base_offset, leader_epoch)
-        position += header.length + LOG_OVERHEAD

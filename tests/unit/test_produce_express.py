@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from broker.handlers.produce_express import _key, _prefix_end, _records, _route
+from broker.context import Call, Context
+from broker.handlers.produce_express import Express, _key, _prefix_end, _records, _route
+from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey, response_header_version
 from broker.wire.codec import encode_request, encode_response
 from broker.wire.framing import FRAME_PREFIX_SIZE, request_frame, response_frame
@@ -83,3 +87,21 @@ def test_the_answer_is_the_codecs(version: int) -> None:
     body = encode_response(ApiKey.PRODUCE, version, response)
     frame = response_frame(response_header_version(ApiKey.PRODUCE, version), 99, body)
     assert packed == b"".join(bytes(part) for part in frame)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("acks", "learned"), [(-1, True), (1, True), (0, False), (2, False), (-2, False)])
+def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
+    """The general way refuses `acks` nobody knows; the express way, which does not look at it, must not append next."""
+    frame = frame_of(9, b"x" * 100)
+    request = ProduceRequest(
+        acks=acks,
+        topic_data=[
+            ProduceRequestTopic(
+                name="orders", partition_data=[ProduceRequestPartition(index=3, records=memoryview(b"x" * 100))]
+            )
+        ],
+    )
+    express = Express(cast(Context, None))
+    peer = Peer(1, "", "PLAINTEXT")
+    express.learn(peer, frame, Call(9, peer, "client"), request)
+    assert (peer.produce_prefix_end > 0) is learned
