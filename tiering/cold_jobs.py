@@ -70,7 +70,9 @@ class Jobs(Generic[K]):
 
     async def finished(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
         """Start or join the job, wait for its end, and raise what it met. Cancelling the wait leaves the job."""
-        await asyncio.wait([self.start(key, run)])
+        self.start(key, run)
+        while (waiting := self.future(key)) is not None:  # somebody who shares the future may cancel it
+            await asyncio.wait([waiting])
         failed = self._failures.get(key)
         if failed is not None:
             raise failed.error

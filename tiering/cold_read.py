@@ -6,7 +6,7 @@ and segment borders, and holds only bytes that were checked and brought into the
 a future carries no error, the next `read` raises it with topic and offset; a read that nobody waits for any more goes
 on until its chunk is at hand. Must not know the wire, local logs, or why an offset is cold.
 
-Hot path: an answer of 1 MiB from chunks at hand costs about 20 µs.
+Hot path: an answer of 1 MiB from chunks at hand costs about 30 µs on a busy machine.
 """
 
 from __future__ import annotations

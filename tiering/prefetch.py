@@ -16,6 +16,8 @@ from uuid import UUID
 
 WINDOW_FIRST: Final = 1
 STREAMS_MAX: Final = 4096
+# Chunks one reader has under way: the four ranged GETs at once that saturate a loop (measured, dependencies 1), and two
+# that were fetched and are being checked and written.
 LOADING_MAX: Final = 6
 
 Stream = tuple[UUID, int, int]  # topic id, partition, the offset it asks for next

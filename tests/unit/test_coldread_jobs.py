@@ -105,6 +105,26 @@ def test_a_waiter_that_cancels_the_shared_future_takes_nobody_with_it() -> None:
     run_fast(scenario())
 
 
+def test_an_inner_wait_outlives_a_waiter_that_cancels() -> None:
+    """Work that builds on other work waits for its end, not for a future that a client may cancel."""
+
+    async def scenario() -> None:
+        jobs: Jobs[int] = Jobs(Tasks(), FastClock(), "job")  # type: ignore[arg-type]
+        ended = []
+
+        async def run() -> None:
+            await asyncio.sleep(1)
+            ended.append(1)
+
+        inner = asyncio.get_running_loop().create_task(jobs.finished(1, run))
+        await asyncio.sleep(0.5)
+        jobs.start(1, run, asked=True).cancel()
+        await inner
+        assert ended == [1]
+
+    run_fast(scenario())
+
+
 def test_closing_ends_every_wait_and_starts_nothing() -> None:
     """A closed owner: futures are done, new work is refused with a retriable error."""
 

@@ -79,7 +79,7 @@ SHAPES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SHAPES, st.data())
 def test_any_log_from_any_offset_is_exactly_its_bytes(shape: Shape, data: st.DataObject) -> None:
     """G6 for whatever was copied: batches that span chunks, gaps, sparse or dense indexes, both kinds of bucket."""
@@ -155,7 +155,7 @@ def test_an_answer_is_as_large_as_its_limit_allows(shape: Shape, data: st.DataOb
     run_fast(scenario())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SHAPES, st.integers(0, 2**32), st.sampled_from([0.05, 0.2]))
 def test_a_stumbling_store_changes_no_byte(shape: Shape, seed: int, rate: float) -> None:
     """Refusals, broken bodies and flipped bits at random: the reader is told at most of retriable errors or of damage
@@ -199,7 +199,7 @@ def test_a_stumbling_store_changes_no_byte(shape: Shape, seed: int, rate: float)
     run_fast(scenario())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SHAPES, st.integers(-3000, 3000), st.data())
 def test_a_time_finds_what_a_scan_of_all_records_finds(shape: Shape, time: int, data: st.DataObject) -> None:
     """ListOffsets by time over the cold tier, by definition: the first record not older, from the log start on."""

@@ -7,6 +7,7 @@ import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,10 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import read_header
-from seams.rng import SeededRng
+from seams.disk import PosixDisk
+from seams.rng import SeededRng, SystemRng
 from seams.tasks import Tasks
+from seams.workers import ThreadWorkers
 from tests.support.cold_log import (
     ColdLog,
     LoopWorkers,
@@ -207,6 +210,30 @@ def test_design_c25_cold_bytes_are_read_by_a_worker_before_the_loop_sends_them(w
             assert isinstance(w.reader.read(w.log.manifests, 0, 1000, min_one=True), ColdSlice)
 
     run_fast(scenario())
+
+
+@pytest.mark.parametrize("bucket", ["memory", "directory"])
+def test_with_real_threads_and_files_four_readers_get_the_log(tmp_path: Path, bucket: str) -> None:
+    """The same on the machine's own disk and threads, several readers of one log at once."""
+
+    async def scenario() -> None:
+        log = cold_log(BATCHES * 2)
+        workers, tasks = ThreadWorkers(), Tasks()
+        in_memory = bucket == "memory"
+        store: ObjectStore = (
+            MemoryStore() if in_memory else DirectoryStore(PosixDisk(), workers, f"{tmp_path}/bucket", SystemRng())
+        )
+        await put(store, log)
+        reader = await a_reader(store, workers, tasks, tmp_path / "cache", cache_bytes=20_000)
+        offsets = (0, 100, 700, 1200)
+        read = await asyncio.gather(*(drain(reader, log, offset, 2500) for offset in offsets))
+        assert list(read) == [log.bytes_from(offset) for offset in offsets]
+        await tasks.close()
+        await reader.close()
+        await store.close()
+        workers.close()
+
+    asyncio.run(scenario())
 
 
 # ── one load for many ────────────────────────────────────────────────────────────────────────────────────────────────
