@@ -30,6 +30,20 @@ FATAL = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
+EXPECTED = (
+    *FATAL,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.TOPIC_ALREADY_EXISTS,
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CORRUPT_MESSAGE,
+)
 
 
 @dataclass
@@ -55,11 +69,11 @@ class Stage:
     def rng(self, name: str) -> SeededRng:
         return SeededRng(f"{self.cluster.seed}/{name}")
 
-    def answered(self, code: ErrorCode, what: str) -> None:
-        """An error answer: counted; one that says the broker did not expect it is a finding."""
+    def answered(self, code: ErrorCode, what: str, message: str | None = "") -> None:
+        """An error answer: counted; one that no fault explains is a finding."""
         self.errors[code.name] = self.errors.get(code.name, 0) + 1
-        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            self.unexpected.append(f"{what}: UNKNOWN_SERVER_ERROR at {self.now():.3f} s")
+        if code not in EXPECTED:
+            self.unexpected.append(f"{what} was answered {code.name} at {self.now():.3f} s {message}".rstrip())
 
     def batches(self, fetched: Fetched, place: Place) -> tuple[Batch, ...]:
         """Polled batches, decoded once each."""
@@ -181,6 +195,8 @@ class Producer:
                 self._record(self._pending.popleft(), Outcome.INFO)
             self._producer = (-1, -1)
             raise ServerError(code, self._name)
+        if code not in EXPECTED:
+            self._stage.answered(code, self._name, answer.error_message)
         # Those behind it fail with it; the whole window is sent again, in order, on a new connection.
         raise ServerError(code, self._name)
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import sys
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from unittest import mock
@@ -109,7 +110,7 @@ def shape_of(seed: int, duration_s: float) -> Shape:
         settings,
         2 + rng.randrange(3),
         (0.06, 0.2, 0.6)[rng.randrange(3)],
-        (1500, 4000, 20_000)[rng.randrange(3)],
+        (2500, 6000, 20_000)[rng.randrange(3)],
     )
 
 
@@ -129,10 +130,12 @@ def simulate(seed: int, duration_s: float = 20.0) -> Outcome:
         with mock.patch.object(app, "Broker", Observed):
             return loop.run_until_complete(_Run(shape, cluster).play())
     finally:
-        cluster.bury()
-        asyncio.set_event_loop(None)
-        with contextlib.suppress(RuntimeError):
-            loop.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # coroutines of the dead that never ran
+            cluster.bury()
+            asyncio.set_event_loop(None)
+            with contextlib.suppress(RuntimeError):
+                loop.close()
         del cluster, loop
         gc.collect()
         sys.unraisablehook = hook
