@@ -21,6 +21,7 @@ from broker.handlers.produce import ack_deadline_s, append_one
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire.messages import ProduceRequest
 from logformat.errors import ThermoclineError
+from logformat.record_batch import HEADER_SIZE
 
 _FLEXIBLE_SINCE: Final = 9
 _ERRORS_SINCE: Final = 8  # record errors and an error message in the response
@@ -84,10 +85,14 @@ class Express:
         partition = context.registry.partitions.get(route.key)
         if batch is None or partition is None or context.throttle.is_busy or not context.gate.is_open():
             return False
+        header = bytes(batch[:HEADER_SIZE])
         try:
             appended = append_one(context, partition, route.version, route.acks, batch, context.world.clock.wall_ms())
         except (ThermoclineError, OSError):
-            return False  # nothing was written; the general way says why
+            # Nothing was written; the general way says why. It must see what was sent: an append that failed at the
+            # disk had stamped the batch already, and a stamped batch is refused for good.
+            batch[: len(header)] = header
+            return False
         context.metrics.requests[0] += 1
         (correlation_id,) = _INT32.unpack_from(frame, 4)
 
