@@ -17,7 +17,7 @@ from crc32c import crc32c
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, NodeStarted, ProducerIdsReserved
 from coldstore.keys import cluster_key, metadata_key
-from coldstore.object_store import ObjectStore, Upload
+from coldstore.object_store import ObjectMissing, ObjectStore, Upload
 from coldstore.root import Root, RootStore
 from logformat.errors import Corrupt
 from seams.clock import Clock
@@ -61,9 +61,16 @@ class ClusterStore:
     async def load(self) -> tuple[str, ClusterImage] | None:
         """Cluster id and image as they stand now; None where the bucket was never formatted."""
         root = await self._root.load()
-        if root is None:
-            return None
-        return root.content.cluster_id, await self._image(root.content)
+        while root is not None:
+            try:
+                return root.content.cluster_id, await self._image(root.content)
+            except ObjectMissing as missing:
+                # The controller folded between our two reads and deleted the page we were about to get.
+                folded = await self._root.load_if_changed()
+                if folded is None:
+                    raise Corrupt(f"cluster.json names a metadata snapshot that is gone: {missing}") from missing
+                root = folded
+        return None
 
     async def superseded_by(self) -> int | None:
         """Poll: the controller epoch of whoever serves the bucket now, None while that is us."""
