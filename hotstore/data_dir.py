@@ -217,6 +217,13 @@ class DataDir:
             self._recovery_points[key] = offset
             self.save_checkpoints()
 
+    def forget_log_start(self, topic: str, partition: int) -> None:
+        """Before `PartitionLog.start_at` above the log's end, where nothing below is in any tier: a crash between it
+        and the next checkpoint would leave a log that lacks its first segments, which is refused. Durable when it
+        returns; until the next checkpoint the first segment says where the log starts. Raises OSError."""
+        if self._log_starts.pop(TopicPartition(topic, partition), None) is not None:
+            self.save_checkpoints()
+
     def _note(self, state: LogCheckpoint) -> None:
         self._recovery_points[state.topic_partition] = state.recovery_point
         self._log_starts[state.topic_partition] = state.log_start_offset

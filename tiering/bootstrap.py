@@ -227,6 +227,8 @@ class Bootstrap:
             if local is None:
                 local = await run(self._create_local, start)
             if local.log_end_offset != start or epochs.entries or producers:
+                if not opening.tier.enabled:
+                    await run(self._data_dir.forget_log_start, opening.topic, opening.partition)
                 await run(local.start_at, start, epochs, producers)
         if opening.tier.enabled and manifest.remote_end_offset >= first_local_offset(local):
             # A log that was cut off in here before may have taken its first segment for its start.
