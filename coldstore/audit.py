@@ -161,7 +161,8 @@ def audit_listing(
 ) -> list[Finding]:
     """What the prefix holds against what is named. `page_sizes`: length of every page named, by key.
 
-    Beside a live broker a finding may be a race: read the root again and repeat before believing it.
+    Beside a live broker a finding may be a race: read the root again and repeat before believing it. Objects below the
+    log start go before the cursor says so, and a broker may have died in between: their absence is no finding.
     """
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}
@@ -171,8 +172,11 @@ def audit_listing(
     wanted |= {key: (size, None) for key, size in page_sizes.items()}
     if manifest.snapshot is not None:
         wanted[str(manifest.snapshot.key(*place))] = (manifest.snapshot.length, None)
+    expired = {str(s.key(*place)) for s in live if s.end_offset <= manifest.log_start_offset}
     findings: list[Finding] = []
     for key, (size, offset) in wanted.items():
+        if key not in listed and key in expired:
+            continue
         if key not in listed:
             findings.append(Finding(FindingKind.MISSING, key, offset, f"{size} bytes are named, nothing is there"))
         elif listed[key] != size:

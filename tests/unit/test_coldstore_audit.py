@@ -157,6 +157,16 @@ def test_missing_and_resized_objects_are_found() -> None:
     ]
 
 
+def test_an_object_below_the_log_start_may_be_gone_before_the_cursor_says_so() -> None:
+    """A crash between deleting an object and advancing the cursor leaves no damage: found by SIGKILL at that point."""
+    manifest = filled(10, 20, 30).set_log_start(20)
+    left = [i for i in listing_of(manifest) if i.key != str(manifest.tail[0].key(TOPIC_ID, 0))]
+    assert len(left) < len(listing_of(manifest))
+    assert audit_listing(manifest, manifest.tail, {}, left) == []
+    above = [i for i in left if i.key != str(manifest.tail[2].key(TOPIC_ID, 0))]
+    assert kinds(audit_listing(manifest, manifest.tail, {}, above)) == {FindingKind.MISSING}
+
+
 def test_footers_and_chunks_are_compared() -> None:
     one = segment_object(0, [50, 50, 300])
     assert audit_footer(one.key, one.entry, one.footer) == []
