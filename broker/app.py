@@ -390,11 +390,11 @@ class Broker:
             await self._last_write("seal on shutdown", rooms.tiers.seal_all(None))
             reach("shutdown.sealed")
         if await rooms.host.close(clean=True):
-            await workers.run(rooms.data_dir.mark_clean)
+            await self._last_write("clean marker", workers.run(rooms.data_dir.mark_clean))
         reach("shutdown.marked")
 
     async def _last_write(self, name: str, work: Awaitable[None]) -> None:
-        """Something the bucket should still get. A stop goes on without it: the local log holds all of it."""
+        """Something that spares the next start work. A stop goes on without it: nothing is lost."""
         try:
             async with asyncio.timeout(self._config.store_upload_timeout_ms / 1000):
                 await work

@@ -231,8 +231,16 @@ class Host:
                     clean = False
             await self._tiers.close_partition(partition.tier, give_back=clean)
             await partition.flusher.close()
-            await self._world.workers.run(partition.log.close, clean)
+            try:
+                await self._world.workers.run(partition.log.close, clean)
+            except OSError as failure:  # a full or failing disk must not keep the other logs from their flush
+                self._report(f"close {partition.topic}-{partition.index}", failure)
+                clean = False
             partition.fail_waiters(gone)
         if clean:
-            await self.checkpoint()
+            try:
+                await self.checkpoint()
+            except OSError as failure:
+                self._report("checkpoints", failure)
+                clean = False
         return clean and not self.damaged
