@@ -82,7 +82,12 @@ class Flusher:
             await self._round_over.wait()
 
     async def flush(self) -> None:
-        """Wait until everything appended before the call is durable, in every mode. Raises LogFailed."""
+        """Wait until everything appended before the call is durable, in every mode.
+
+        Raises LogFailed, also where all of it is: a log that failed is never left as one that needs no recovery.
+        """
+        if self._log.failure:
+            raise LogFailed(self._log.failure)
         target = self._log.log_end_offset
         while self._log.flushed_end_offset < target or self._log.durability.rolled_unsynced:
             if self._log.state is LogState.FAILED or self._closed:
@@ -136,7 +141,10 @@ class Flusher:
                 if self.on_flushed is not None:
                     self.on_flushed(log.stable_end_offset)
                 self._start_sealing()
-                if self._closed or log.state is LogState.FAILED or not (self._again and self._is_due()):
+                if log.state is LogState.FAILED:
+                    self._tell_failure()  # a write failed meanwhile: what came before it is never synced
+                    return
+                if self._closed or not (self._again and self._is_due()):
                     return
         finally:
             self._syncing = False
