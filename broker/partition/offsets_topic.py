@@ -19,7 +19,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from broker.wire.errors import ErrorCode
-from logformat.errors import Corrupt, Retryable
+from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
 from logformat.record_batch import check_batch, whole_batches_end
 from seams.clock import Clock
 from seams.disk import FileRange
@@ -122,24 +122,36 @@ class OffsetsTopic:
 
     def _partition(self, index: int) -> Partition:
         found = self._registry.partitions.get((TOPIC, index))
+        if found is None and TOPIC in self._registry.topics:
+            # It is published, so whatever could be opened is: this one stays offline, and only its groups with it.
+            raise StorageFailed(f"{TOPIC}-{index} is offline; see the broker's log for what is damaged")
         if found is None:
             raise Retryable(f"{TOPIC}-{index} is not open")
         return found
 
     async def write_snapshots(self, groups: GroupCoordinator, *, force: bool = False) -> None:
-        """Put the live state of every changed partition into the bucket; a failure leaves it due.
+        """Put the live state of every changed partition into the bucket; a failure leaves that one due, and is raised
+        after the others had their turn.
 
         With `force` (a clean stop) also what changed a moment ago.
         """
+        failed: ThermoclineError | OSError | None = None
         interval_s = self._config.groups.snapshot_interval_ms / 1000
         for index in range(groups.partitions):
             dirty_since_s = groups.dirty_since(index)
             if dirty_since_s is None:
                 continue
             if force or self._clock.monotonic_s() - dirty_since_s >= interval_s:
-                end_offset, batches = await groups.snapshot(index)
-                await self._partition(index).tier.commit_snapshot(end_offset, batches)
-                groups.snapshot_written(index, end_offset)
+                try:
+                    end_offset, batches = await groups.snapshot(index)
+                    await self._partition(index).tier.commit_snapshot(end_offset, batches)
+                except (ThermoclineError, OSError) as failure:
+                    log.warning("no snapshot of %s-%d: %s", TOPIC, index, failure)
+                    failed = failure
+                else:
+                    groups.snapshot_written(index, end_offset)
+        if failed is not None:
+            raise failed
 
     async def keep_snapshots(self, groups: GroupCoordinator) -> None:
         """Until cancelled: look a few times an interval for partitions whose snapshot is due."""
