@@ -31,16 +31,16 @@ class Gate:
     def is_open(self) -> bool:
         """Look at the clock and say whether an answer may leave now."""
         now = self._boottime_s()
-        if now - self._looked_at > self._jump_max_s and not self.paused:
+        if now - self._looked_at > self._jump_max_s:
             self.paused = True
-            self.paused_count += 1
+            self.paused_count += 1  # also while paused: a poll that is under way says nothing of the time since
             self._opened.clear()
         self._looked_at = now
         return not self.paused and self.superseded_by is None
 
-    def reopen(self) -> None:
-        """A poll that began after the pause was noticed found us still in charge."""
-        if self.paused and self.superseded_by is None:
+    def reopen(self, pauses: int) -> None:
+        """A poll that began when `paused_count` was `pauses`, so after that pause, found us still in charge."""
+        if self.paused and pauses == self.paused_count and self.superseded_by is None:
             self.paused = False
             self._opened.set()
 

@@ -22,7 +22,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import NodeStarted
 from coldstore.keys import lease_key
 from coldstore.object_store import ObjectStore
-from coldstore.root import RootStore
+from coldstore.root import RootStore, RootVanished
 from logformat.errors import Fenced, InvalidRequest, Retryable
 from logformat.values import uuid_text
 from seams.world import World
@@ -147,25 +147,34 @@ class Membership:
             await asyncio.sleep(min(_TICK_S, self._interval_s))
 
     async def _poll(self, *, paused: bool) -> None:
+        pauses = self.gate.paused_count
         try:
             async with asyncio.timeout(self._interval_s * 2):
                 by = await self._cluster.superseded_by()
                 if by is None:
                     if paused:
                         log.warning("the clock jumped by more than a lease; still in charge, serving again")
-                        self.gate.reopen()
+                        self.gate.reopen(pauses)
                     await self._bump()
             self.store_failure = None
-        except (Retryable, TimeoutError) as failure:
-            self.store_failure = str(failure) or "timed out"
-            log.warning("cannot reach cluster.json or lease.json: %s; serving goes on", self.store_failure)
+        except (Retryable, TimeoutError, RootVanished) as failure:
+            self._unreachable(failure)
             return
         except Fenced as fenced:
             # The lease says when, cluster.json says who: ask it before giving up.
-            by = await self._cluster.superseded_by()
             log.warning("lease.json: %s", fenced)
+            try:
+                by = await self._cluster.superseded_by()
+            except (Retryable, RootVanished) as failure:
+                self._unreachable(failure)
+                return
         if by is not None:
             self.gate.shut(f"the broker of controller epoch {by}")
+
+    def _unreachable(self, failure: Exception) -> None:
+        # A root that is gone is an outage too, a directory that was unmounted perhaps; nobody took our place in it.
+        self.store_failure = str(failure) or "timed out"
+        log.warning("cannot reach cluster.json or lease.json: %s; serving goes on", self.store_failure)
 
     async def _bump(self) -> None:
         epoch = self._cluster.epoch

@@ -242,7 +242,7 @@ def test_a_jump_closes_before_the_next_answer() -> None:
     assert not gate.is_open()
     assert not gate.is_open()
     assert gate.paused_count == 1
-    gate.reopen()
+    gate.reopen(gate.paused_count)
     assert gate.is_open()
 
 
@@ -252,7 +252,7 @@ def test_a_second_jump_before_the_look_after_a_reopening_closes_again() -> None:
     gate = Gate(boot, 15.0)
     boot.now += 20
     assert not gate.is_open()
-    gate.reopen()
+    gate.reopen(gate.paused_count)
     boot.now += 20
     assert not gate.is_open()
 
@@ -261,7 +261,7 @@ def test_a_shut_gate_never_opens() -> None:
     """Superseded is for ever, and the first word about by whom stands."""
     gate = Gate(Boot(), 15.0)
     gate.shut("the broker of epoch 9")
-    gate.reopen()
+    gate.reopen(gate.paused_count)
     gate.shut("another one")
     assert not gate.is_open()
     assert gate.superseded_by == "the broker of epoch 9"
@@ -274,7 +274,7 @@ def test_a_shut_gate_stays_shut_over_a_jump_and_a_late_poll() -> None:
     boot.now += 20
     assert not gate.is_open()
     gate.shut("somebody")
-    gate.reopen()
+    gate.reopen(gate.paused_count)
     assert not gate.is_open()
 
 
@@ -290,7 +290,7 @@ def test_who_waits_goes_on_when_it_opens_and_never_when_it_was_shut() -> None:
         waiting = asyncio.ensure_future(gate.opened())
         await asyncio.sleep(100)
         assert not waiting.done()
-        gate.reopen()
+        gate.reopen(gate.paused_count)
         await asyncio.wait_for(waiting, 1)
         gate.shut("somebody")
         with pytest.raises(TimeoutError):
