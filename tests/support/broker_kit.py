@@ -161,7 +161,12 @@ class Life:
         self._correlation = 0
 
     async def start(self) -> None:
-        await self.broker.start(self.stop_event)
+        """Come up; what refuses to is closed, as `app.run` does."""
+        try:
+            await self.broker.start(self.stop_event)
+        except BaseException:
+            await self.broker.close()
+            raise
 
     @property
     def dispatcher(self) -> BrokerDispatcher:
