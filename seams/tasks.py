@@ -25,7 +25,7 @@ class Tasks:
     def __init__(self, report: FailureReport | None = None, bound: int = 100_000) -> None:
         self._report = report or _log_failure
         self._bound = bound
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], None] = {}  # a set's order would differ from run to run
         self._closed = False
 
     def __len__(self) -> int:
@@ -37,12 +37,15 @@ class Tasks:
             coroutine.close()
             raise RuntimeError(f"cannot start {name!r}: " + ("owner closed" if self._closed else "too many tasks"))
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard if awaited else self._done)
+        self._running[task] = None
+        task.add_done_callback(self._forget if awaited else self._done)
         return task
 
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.pop(task, None)
+
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._report(task.get_name(), failure)
 

@@ -45,7 +45,7 @@ class Server:
         self._name = name
         self._tick_s = tick_s
         self._listener: Listener | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in order of arrival
         self._connection_id = 0
         self._admissions: Admissions[Connection] | None = None
         self._admit_timer: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class Server:
 
     def _arrived(self, connection: Connection) -> Admission:
         assert self._admissions is not None
-        self._connections.add(connection)
+        self._connections[connection] = None
         self.counters.connections_accepted += 1
         self.counters.connections_open += 1
         if self._stopping:
@@ -133,7 +133,7 @@ class Server:
 
     def _left(self, connection: Connection) -> None:
         assert self._admissions is not None
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self.counters.connections_open -= 1
         if connection.admission is not Admission.REFUSE:
             self._admissions.left(connection, _host(connection), connection.admission is Admission.ADMIT)

@@ -208,7 +208,7 @@ class Host:
             await asyncio.sleep(_TICK_S)
             now_ms = self._world.clock.wall_ms()
             now_s = asyncio.get_running_loop().time()
-            for partition in tuple(self._registry.touched):
+            for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
                 partition.flusher.tick(now_ms)
                 partition.expire_acks(now_s)
                 if partition.log.dirty_bytes == 0:

@@ -69,7 +69,7 @@ class Partition:
         self.config = config
         self.high_watermark = log.stable_end_offset
         self._acks: deque[tuple[int, float, asyncio.Future[None]]] = deque()
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}  # woken in the order they came
         self._prepared: set[int] = set()
         self._touched = touched
         self._reserve_at = 0
@@ -148,10 +148,10 @@ class Partition:
 
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` whenever something new may be readable, until `unwatch`."""
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
+        self._watchers.pop(watcher, None)
 
     def wake(self) -> None:
         """Tell the watchers to look again."""
