@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", help="a range, A..B, both ends included")
-    parser.add_argument("--duration", type=float, default=20.0, help="simulated seconds of faults")
+    parser.add_argument("--duration", type=float, default=12.0, help="simulated seconds of faults")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO if arguments.verbose else logging.CRITICAL + 1)

@@ -52,6 +52,8 @@ class Kind(Enum):
 
 
 _OF_PROCESSES = (Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE, Kind.TAKE_OVER, Kind.DISK_LOSS, Kind.CUT)
+SELDOM = (Operation.DELETE, Operation.LIST)  # of these a run makes few
+RARE, OFTEN = (0.2, 0.8), (0.02, 0.3)
 KEEPS = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
@@ -86,7 +88,7 @@ class Nemesis:
     async def run(self) -> None:
         """Until told to stop."""
         while not self.stage.stopping.is_set():
-            await asyncio.sleep(self._rng.uniform(0.5, 3.0))
+            await asyncio.sleep(self._rng.uniform(0.4, 2.0))
             if self.stage.stopping.is_set():
                 return
             async with self._busy:
@@ -95,7 +97,7 @@ class Nemesis:
                     continue
                 # What lasts comes first, so that processes die and start among it.
                 chosen = sorted(
-                    (kind for kind in self._kinds if self._rng.randrange(3) == 0),
+                    (kind for kind in self._kinds if self._rng.randrange(5) < 2),
                     key=lambda kind: kind in _OF_PROCESSES,
                 )
                 for kind in chosen:
@@ -186,7 +188,7 @@ class Nemesis:
         if not self._sync:
             await self.lose("page cache")
         self.cluster.power_cut(keep, self._rng)
-        self.hits[f"power cut, keeps {keep}"] += 1
+        self.hits[f"{Kind.POWER_CUT.value}, keeps {keep}"] += 1
         await self._start_again()
 
     async def _pause(self) -> None:
@@ -287,7 +289,7 @@ class Nemesis:
         for operation, faults in FAULTS_OF.items():
             for fault in faults:
                 if fault in self._faults and self._rng.randrange(2):
-                    rates[operation, fault] = self._rng.uniform(0.02, 0.3)
+                    rates[operation, fault] = self._rng.uniform(*(RARE if operation in SELDOM else OFTEN))
         for store in self.cluster.stores():
             store.plan = FaultPlan(rates, (0.001, 0.05), (0.1, 8.0), flips=lambda key: "/segments/" in key)
 

@@ -81,6 +81,7 @@ class Outcome:
     callbacks: int
     acked: int
     polls: int
+    checked: int  # invariants looked at
     hits: Counter[str] = field(default_factory=Counter)
     errors: dict[str, int] = field(default_factory=dict)
     findings: list[checker.Finding] = field(default_factory=list)
@@ -114,7 +115,7 @@ def shape_of(seed: int, duration_s: float) -> Shape:
     )
 
 
-def simulate(seed: int, duration_s: float = 20.0) -> Outcome:
+def simulate(seed: int, duration_s: float = 12.0) -> Outcome:
     """Run a seed to its end. Deterministic; nothing of it touches the real world."""
     shape = shape_of(seed, duration_s)
     loop = SimLoop()
@@ -136,8 +137,8 @@ def simulate(seed: int, duration_s: float = 20.0) -> Outcome:
             asyncio.set_event_loop(None)
             with contextlib.suppress(RuntimeError):
                 loop.close()
-        del cluster, loop
-        gc.collect()
+            del cluster, loop
+            gc.collect()
         sys.unraisablehook = hook
         if gc_was_on:
             gc.enable()
@@ -284,6 +285,7 @@ class _Run:
             cluster.loop.callbacks,
             stage.acked,
             sum(1 for event in self._history.events if type(event).__name__ == "Poll"),
+            stage.checked,
             hits,
             stage.errors,
             self._findings,
