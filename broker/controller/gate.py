@@ -1,10 +1,10 @@
 """May this process still answer? The gate every answer passes.
 
 Owns the rule of design 1: a broker that was superseded answers nothing more; one whose clock (the kind that runs on
-through sleep) jumped by more than a lease between two looks answers nothing until a poll of `cluster.json` succeeded
-(C31: a process that was stopped, or a machine that slept, may have been replaced meanwhile). Always true: closed is
-decided before the answer leaves, not at the next tick. Hot path: one clock reading a request (0.1 µs). Must not know
-who polls.
+through sleep) jumped so far between two looks that a lease may have passed since its last beat answers nothing until a
+poll of `cluster.json` succeeded (C31: a process that was stopped, or a machine that slept, may have been replaced
+meanwhile). Always true: closed is decided before the answer leaves, not at the next tick. Hot path: one clock reading
+a request (0.1 µs). Must not know who polls.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ class Membership:
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
         )
         self.incarnation = world.rng.uuid().hex
-        self.gate = Gate(world.clock.boottime_s, lease_s)
+        # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
+        # stopped: a shorter pause than a lease may be enough for them to take over.
+        self.gate = Gate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
         self.store_failure: str | None = None  # why the last poll failed, for /readyz and `tier status`
 
     async def join(self, directory: DirectoryIdentity, station: Station) -> Joined:

@@ -338,6 +338,24 @@ def test_a_sleep_is_counted_and_over_after_one_poll() -> None:
     play(scenario())
 
 
+def test_design_c31_a_pause_counts_with_the_age_of_the_last_beat() -> None:
+    """The lease stands still from the last beat on, not from when the process was stopped: stopped for 12 s just before
+    a beat was due, it wakes after others could see a whole lease (15 s) pass, and must ask before it answers."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place) as (life, _):
+            await asyncio.sleep(4)
+            life.clock.slept_s += LEASE_S - 3
+            assert not life.context.gate.is_open()
+            async with asyncio.timeout(5):
+                await life.context.gate.opened()
+            life.clock.slept_s += 2  # a hiccup is none
+            assert life.context.gate.is_open()
+
+    play(scenario())
+
+
 def test_a_poll_that_began_before_a_second_sleep_opens_nothing() -> None:
     """Asleep twice: the answer to the poll sent between the two sleeps says nothing of the time after the second."""
 
