@@ -199,11 +199,11 @@ class TierService:
             try:
                 async with asyncio.timeout(GIVE_BACK_S):
                     await partition.give_back()
-            except (Retryable, Fenced, TimeoutError) as kept:
+            except (Retryable, Fenced, OSError) as kept:  # a full disk, too; TimeoutError is an OSError
                 # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.
                 log.warning("%s keeps its reservation: %s", partition.name, kept)
                 # Thousands of partitions must not wait in turn for a bucket that does not answer.
-                self._store_away = not isinstance(kept, Fenced)
+                self._store_away = isinstance(kept, Retryable | TimeoutError)
 
     async def seal_all(self, topics: Collection[str] | None) -> None:
         """`tier seal`: return when all that was appended before is in the bucket. None: every topic."""
