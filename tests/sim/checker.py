@@ -222,7 +222,7 @@ def _offsets_kept(facts: _Facts) -> Iterable[Finding]:
     by_group: dict[tuple[str, Place], list[Commit]] = defaultdict(list)
     for commit in facts.commits:
         by_group[commit.group, commit.place].append(commit)
-    disk_lost = sorted({loss.at_s for found in facts.losses.values() for loss in found})
+    lost = sorted({(_stopped_s(loss), loss.at_s) for found in facts.losses.values() for loss in found})
     for (group, place), commits in by_group.items():
         for read in commits:
             if not read.read:
@@ -231,7 +231,7 @@ def _offsets_kept(facts: _Facts) -> Iterable[Finding]:
             for commit in commits:
                 if commit.read or commit.outcome is not Outcome.OK or commit.done_s > read.invoked_s:
                     continue
-                if any(commit.done_s <= lost + 1 and commit.done_s > lost - COMMIT_LOSS_S for lost in disk_lost):
+                if any(stopped_s - COMMIT_LOSS_S < commit.done_s <= at_s + 1 for stopped_s, at_s in lost):
                     continue
                 floor = max(floor, commit.offset)
             made = {commit.offset for commit in commits if not commit.read}
@@ -241,6 +241,10 @@ def _offsets_kept(facts: _Facts) -> Iterable[Finding]:
                 )
             elif read.offset >= 0 and read.offset not in made:
                 yield Finding("offset-regression", f"{group} {place}: {read.offset} was never committed")
+
+
+def _stopped_s(loss: Loss) -> float:
+    return loss.at_s if loss.stopped_s < 0 else loss.stopped_s
 
 
 def _no_zombies(facts: _Facts) -> Iterable[Finding]:

@@ -87,12 +87,16 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What the promises allow to be lost: offsets from `start` on that were written before `at_s`."""
+    """What the promises allow to be lost: offsets from `start` on that were written before `at_s`.
+
+    `stopped_s`: when the broker that had them last ran (it may have been replaced later).
+    """
 
     place: Place
     start: int
     at_s: float
     kind: str
+    stopped_s: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)

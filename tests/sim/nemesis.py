@@ -216,7 +216,7 @@ class Nemesis:
         witness = Connection()
         await self.cluster.net.connect(old.address, witness)
         self.cluster.pause(old)
-        held = await self._held()
+        held, stopped_s = await self._held(), self.stage.now()
         for store in self.cluster.stores():
             store.down = False
         self._directories += 1
@@ -231,10 +231,10 @@ class Nemesis:
             # How far it came nobody knows: the old one goes on if the bucket still says so, else `keep_up` starts it.
             self.cluster.kill(new)
             self.cluster.kill(old)
-            await self.lose("take-over", held)
+            await self.lose("take-over", held, stopped_s)
             self.node, self.directory = new, directory
             return
-        await self.lose("take-over", held)
+        await self.lose("take-over", held, stopped_s)
         self.stage.history.add(Epoch(new.name, old.name, self.stage.now()))
         self.hits[Kind.TAKE_OVER.value] += 1
         self.node, self.directory = new, directory
@@ -322,13 +322,13 @@ class Nemesis:
                 await self._start_again()
 
     # --- what may be lost ---
-    async def lose(self, kind: str, held: dict[Place, int] | None = None) -> None:
+    async def lose(self, kind: str, held: dict[Place, int] | None = None, stopped_s: float = -1.0) -> None:
         """Write down what the promises allow to be lost: everything the bucket does not hold (or did not, `held`)."""
         self.cluster.losses += 1
         now_s = self.stage.now()
         for place, end in (held or await self._held()).items():
-            self.stage.history.add(Loss(place, end, now_s, kind))
-        self.stage.history.add(Loss(("*", 0), 0, now_s, kind))
+            self.stage.history.add(Loss(place, end, now_s, kind, stopped_s))
+        self.stage.history.add(Loss(("*", 0), 0, now_s, kind, stopped_s))
 
     async def _held(self) -> dict[Place, int]:
         """Where the bucket's part of every partition ends now."""
