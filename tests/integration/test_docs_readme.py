@@ -26,6 +26,7 @@ TIMEOUT_S = 60
 # What the words in GUARANTEES' last column stand for.
 CHECKS = {
     "simulation": "tests/sim/test_*.py",
+    "crash points": "tests/crash/test_*.py",
     "crash points under load": "tests/crash/test_*.py",
     "lost-disk tests": "tests/integration/test_lost_disk*.py",
     "property tests": "tests/unit/test_*property.py",
