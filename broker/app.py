@@ -45,7 +45,7 @@ from coldstore.url import parse_bucket_url
 from hotstore.data_dir import DataDir
 from hotstore.errors import DataDirLocked
 from logformat.checkpoints import MetaProperties
-from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
+from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
 from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
 from seams.world import World
@@ -397,7 +397,7 @@ class Broker:
         try:
             async with asyncio.timeout(self._config.store_upload_timeout_ms / 1000):
                 await work
-        except (Retryable, Fenced, StorageFailed, Corrupt, OSError) as failure:  # TimeoutError is an OSError
+        except (ThermoclineError, OSError) as failure:  # TimeoutError is an OSError
             self._report(name, failure)
 
 

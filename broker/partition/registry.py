@@ -35,9 +35,11 @@ class Registry:
         """Take a topic away from clients; returns its partitions."""
         topic = self.topics.pop(name)
         self.names.pop(UUID(topic.topic_id), None)
-        return [
+        gone = [
             self.partitions.pop((name, index)) for index in range(topic.partitions) if (name, index) in self.partitions
         ]
+        self.touched.difference_update(gone)  # a closed log is never seen clean again: ticks would hold it for ever
+        return gone
 
     def facts(self, name: str) -> TopicFacts | None:
         """What groups ask of a topic that serves."""
