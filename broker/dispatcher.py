@@ -79,6 +79,7 @@ HANDLERS: Final[dict[int, Handler]] = {
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+_RESERVATION_WAIT_MAX_S: Final = 10.0
 
 
 class BrokerDispatcher:
@@ -123,9 +124,12 @@ class BrokerDispatcher:
         return self._later(self._handle(header, call, request))
 
     def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
-        throttled = self.context.throttle.wait(request)
-        if throttled is not None:
-            return self._later(self._produce_after(throttled, header, call, request))
+        wait: Awaitable[object] | None = self.context.throttle.wait(request)
+        if wait is None and (short := produce.short_of_offsets(self.context, request)) is not None:
+            # Throttle first, then KAFKA_STORAGE_ERROR: the reservation is used up while the store is slow or away.
+            wait = short.more_offsets(min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
+        if wait is not None:
+            return self._later(self._produce_after(wait, header, call, request))
         return self._produce_now(header, call, request)
 
     def _produce_now(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:

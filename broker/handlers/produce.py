@@ -28,7 +28,15 @@ from broker.wire.messages import (
 )
 from hotstore.partition_log import Appended
 from logformat.errors import ThermoclineError
-from logformat.record_batch import CODEC_MASK, NO_TIMESTAMP, Codec, check_batch, read_header, stamp_max_timestamp
+from logformat.record_batch import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    Codec,
+    check_batch,
+    read_header,
+    stamp_max_timestamp,
+)
 from logformat.records import max_timestamp, validate_records
 
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
@@ -132,6 +140,22 @@ def _append(
         committed = partition.visible(appended.last_offset + 1, ack_deadline_s(request.timeout_ms))
         if committed is not None:
             pending.append(Pending(answer, committed))
+
+
+def short_of_offsets(context: Context, request: ProduceRequest) -> Partition | None:
+    """The first partition whose offset reservation ends before the batch that this request has for it.
+
+    Batches are not checked yet: what cannot be read here is refused by `append_one`.
+    """
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            partition = context.registry.partitions.get((topic.name, data.index))
+            if partition is None or data.records is None or len(data.records) < HEADER_SIZE:
+                continue
+            count = read_header(data.records).last_offset_delta + 1
+            if partition.log.log_end_offset + count > partition.log.reserved_end:
+                return partition
+    return None
 
 
 def ack_deadline_s(timeout_ms: int) -> float:

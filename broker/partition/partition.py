@@ -24,6 +24,7 @@ from tiering.partition_tier import PartitionTier
 
 Watcher = Callable[[], None]
 _PREPARED_MAX: Final = 64
+_RESERVATION_LOOK_S: Final = 0.01  # a commit to the bucket takes longer; only producers that outran it look
 
 
 class Partition:
@@ -114,6 +115,14 @@ class Partition:
             if appended.base_offset == log.active_segment.base_offset:
                 self.tier.rolled()  # this batch opened a new segment: the one before it is sealed
         return appended
+
+    async def more_offsets(self, wait_s: float) -> None:
+        """Wait until the offset reservation grew, `wait_s` at most: producers slow down before they are refused."""
+        reserved_end = self.log.reserved_end
+        self.tier.reserve_soon()
+        deadline_s = asyncio.get_running_loop().time() + wait_s
+        while self.log.reserved_end == reserved_end and asyncio.get_running_loop().time() < deadline_s:
+            await asyncio.sleep(_RESERVATION_LOOK_S)
 
     def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
         """None when everything below `end_offset` is committed, else a future that is done once it is.
