@@ -7,7 +7,9 @@ page, `ListOffsets`, files in the data directory.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from broker.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.buckets import Bucket, manifest_of
 from tests.support.waiting import wait_until
+from thermocline.cli.main import main
 from thermocline.cli.wire_client import WireClient
 
 # Short intervals, so that a test waits for events and not for clocks; leases long enough for a busy machine.
@@ -72,17 +75,24 @@ class Site:
         """The `.log` files with bytes in them, of all partitions."""
         return sorted(f for f in self.data_dir(name).glob(f"{topic}-*/*.log") if f.stat().st_size)
 
-    def cli(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """`thermocline …` in a process of its own, with the bucket's credentials."""
-        return thermocline(*arguments, environment=self.bucket.environment, timeout_s=timeout_s)
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`thermocline …` with the bucket's credentials, in this process: a start costs more than most commands."""
+        out, err = io.StringIO(), io.StringIO()
+        before = dict(os.environ)
+        os.environ.update(self.bucket.environment)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = main(arguments)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        return subprocess.CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
 
 
 def thermocline(
     *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command; its outcome as text."""
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "thermocline", *arguments],
         capture_output=True,

@@ -368,7 +368,8 @@ def alter_topic(bootstrap: str, topic: str, **configs: object) -> None:
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    for deleted in AdminClient({"bootstrap.servers": bootstrap}).delete_topics([topic], operation_timeout=30).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for deleted in admin.delete_topics([topic], operation_timeout=30).values():
         deleted.result(40)
 
 

@@ -1,0 +1,230 @@
+"""Evidence e: SIGKILL between any two steps whose order matters, under load, in a real process (guarantees G1, G4, G7).
+
+Each case arms one point of `thermocline debug crash-points`, drives the broker to it, and then looks at what is left:
+with no broker, `bucket verify` finds no damage and `bucket gc` lists exactly what a listing minus the manifests says;
+after a restart every acknowledged record is at its offset, and none is there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from seams.crash_points import POINTS
+from tests.support.broker_process import BrokerProcess
+from tests.support.bucket_books import orphans
+from tests.support.buckets import DirectoryBucket
+from tests.support.site import QUICK, Site, json_lines, seal, thermocline
+from tests.support.steady_load import SteadyLoad, assert_kept
+from tests.support.stock_clients import (
+    alter_topic,
+    commit_offset,
+    create_topic,
+    delete_topic,
+    end_offsets,
+    read_confluent,
+)
+from tests.support.waiting import wait_until
+
+KEPT, BRIEF, DOOMED = "kept", "brief", "doomed"
+SETTINGS = {**QUICK, "thermocline.reservation.offsets": 200, "thermocline.seal.on.shutdown": "true"}
+DEATH_S = 60.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a point is reached. `at`: the how-manieth time kills. `also`: what happens beside the load."""
+
+    at: int = 1
+    also: Callable[[BrokerProcess], None] | None = None
+    lose_disk: bool = False
+
+
+def _commit(broker: BrokerProcess) -> None:
+    for offset in range(1, 1000):
+        commit_offset(broker.kafka, "group", KEPT, 0, offset)
+
+
+def _create(broker: BrokerProcess) -> None:
+    create_topic(broker.kafka, "new", 2)
+
+
+def _delete(broker: BrokerProcess) -> None:
+    delete_topic(broker.kafka, DOOMED)
+
+
+def _delete_records(broker: BrokerProcess) -> None:
+    for end in range(50, 100_000, 50):
+        admin = AdminClient({"bootstrap.servers": broker.kafka})
+        admin.delete_records([TopicPartition(BRIEF, 0, end)])[TopicPartition(BRIEF, 0)].result(20)
+
+
+def _tiny_segments(broker: BrokerProcess) -> None:
+    """About a segment a batch: hundreds of entries, more than the root holds."""
+    alter_topic(broker.kafka, KEPT, internal_segment_bytes=3500)
+
+
+def _terminate(broker: BrokerProcess) -> None:
+    broker.process.send_signal(signal.SIGTERM)
+
+
+CASES: dict[str, Case] = {
+    "append.written": Case(at=60),
+    "flush.synced": Case(at=25),
+    "roll.created": Case(at=4),
+    "copy.checked": Case(at=3),
+    "copy.uploaded": Case(at=3),
+    "copy.page_written": Case(also=_tiny_segments),
+    "copy.committed": Case(at=3),
+    "copy.verified": Case(at=3),
+    "expire.local_unlinked": Case(at=2),
+    "expire.start_moved": Case(),
+    "expire.object_deleted": Case(),
+    "reserve.committed": Case(at=2),
+    "claim.committed": Case(),
+    "gap.appended": Case(lose_disk=True),
+    "topic.committed": Case(also=_create),
+    "topic.rooted": Case(also=_create),
+    "topic.deleted": Case(also=_delete),
+    "offsets.snapshot": Case(at=2, also=_commit),
+    "shutdown.sealed": Case(also=_terminate),
+    "shutdown.marked": Case(also=_terminate),
+}
+
+
+def test_every_listed_point_has_a_case() -> None:
+    """`thermocline debug crash-points` lists one a line, and each is below."""
+    listed = thermocline("debug", "crash-points")
+    assert listed.returncode == 0
+    assert listed.stdout.split() == list(POINTS)
+    assert sorted(CASES) == sorted(POINTS)
+
+
+def test_points_are_armed_in_testing_only(directory_site: Site) -> None:
+    """Without `thermocline.testing=true` the variable does nothing, and says so."""
+    with directory_site.broker(environment={"THERMOCLINE_CRASH_AT": "topic.committed"}) as broker:
+        create_topic(broker.kafka, KEPT)
+        assert broker.stop() == 0
+        assert "THERMOCLINE_CRASH_AT is ignored" in broker.log()
+
+
+@dataclass(frozen=True)
+class Life:
+    """A broker that ran, wrote to both tiers and was killed: its data directory, its objects, what it acknowledged."""
+
+    data_dir: Path
+    objects: dict[str, bytes]
+    acked: dict[str, dict[int, bytes]]
+
+
+@pytest.fixture(scope="session")
+def life_before(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    """Lived once, copied for every case."""
+    place = tmp_path_factory.mktemp("life")
+    site = Site(place, DirectoryBucket(place / "bucket"), SETTINGS)
+    with site.broker() as broker:
+        small = {"internal_segment_bytes": 8192, "local_retention_bytes": 1}
+        create_topic(broker.kafka, KEPT, **small)
+        create_topic(broker.kafka, BRIEF, **small, retention_bytes=20_000)
+        create_topic(broker.kafka, DOOMED, **small)
+        commit_offset(broker.kafka, "group", KEPT, 0, 0)
+        with SteadyLoad(broker.kafka, (KEPT, BRIEF, DOOMED)) as load:
+            wait_until(lambda: load.acked_count >= 90, "the first records")
+            load.stop(30)
+        seal(broker)
+        broker.kill()
+    objects = {key: site.bucket.read(key) for key in site.bucket.listing()}
+    return Life(site.data_dir(), objects, load.acked)
+
+
+@pytest.mark.parametrize("point", CASES)
+def test_sigkill_at(point: str, site: Site, life_before: Life) -> None:
+    """Nothing acknowledged under sync with acks=all is missing; what is left over is exactly what gc lists."""
+    case = CASES[point]
+    site.settings = dict(SETTINGS)
+    site.bucket.load(life_before.objects)
+    if not case.lose_disk:
+        shutil.copytree(life_before.data_dir, site.data_dir())
+    if site.bucket.proxy is not None and point == "copy.page_written":
+        site.bucket.proxy.delay(0)  # hundreds of copies
+    acked = {topic: dict(life_before.acked[topic]) for topic in (KEPT, BRIEF)}
+    _die(site, point, case, acked)
+    _check_bucket(site)
+    with site.broker() as broker:
+        _check_log(broker, acked)
+        with SteadyLoad(broker.kafka, (KEPT,)) as load:
+            wait_until(lambda: load.acked_count >= 20, "the broker takes writes again")
+            load.stop(30)
+        _merge(acked, load)
+        seal(broker)
+        _check_log(broker, acked)
+        assert broker.stop() == 0, broker.log()
+    _check_bucket(site)
+
+
+def _die(site: Site, point: str, case: Case, acked: dict[str, dict[int, bytes]]) -> None:
+    """Start armed, load, do what leads to the point, and see the process killed by itself."""
+    site.settings["thermocline.testing"] = "true"
+    armed = {"THERMOCLINE_CRASH_AT": f"{point}:{case.at}"}
+    with site.broker(environment=armed, wait_ready=False) as broker:
+        if not _becomes_ready(broker):
+            assert broker.wait() == -signal.SIGKILL, broker.log()
+            return
+        with SteadyLoad(broker.kafka, (KEPT, BRIEF)) as load:
+            if case.also is not None:
+                if case.also is _terminate:
+                    wait_until(lambda: load.acked_count >= 50, "load before the stop")
+                threading.Thread(target=_until_dead, args=(case.also, broker), daemon=True).start()
+            try:
+                assert broker.wait(DEATH_S) == -signal.SIGKILL, broker.log()
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{point} was not reached in {DEATH_S} s:\n{broker.log()[-6000:]}") from None
+        _merge(acked, load)
+
+
+def _becomes_ready(broker: BrokerProcess) -> bool:
+    """The ready line, or False when the process ended before it."""
+    assert broker.process.stdout is not None
+    line = broker.process.stdout.readline()
+    if not line:
+        return False
+    broker.ready = dict(part.split("=", 1) for part in line.split()[1:])
+    return True
+
+
+def _until_dead(action: Callable[[BrokerProcess], None], broker: BrokerProcess) -> None:
+    with contextlib.suppress(KafkaException):
+        action(broker)
+
+
+def _merge(acked: dict[str, dict[int, bytes]], load: SteadyLoad) -> None:
+    for topic, found in load.acked.items():
+        both = acked[topic].keys() & found.keys()
+        assert not both, f"offsets given twice: {sorted(both)[:5]}"
+        acked[topic] |= found
+
+
+def _check_bucket(site: Site) -> None:
+    """With no broker running: nothing damaged, and gc finds what the books say, to the key."""
+    verified = site.cli("bucket", "verify", site.bucket.url, "--deep")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    listed = site.cli("bucket", "gc", site.bucket.url, "--json")
+    assert listed.returncode == 0, listed.stderr
+    found = {line["key"]: line["state"] for line in json_lines(listed.stdout)}
+    assert found == orphans(site.bucket)
+
+
+def _check_log(broker: BrokerProcess, acked: dict[str, dict[int, bytes]]) -> None:
+    """Every acknowledged record of the kept topic; of the brief one what its retention has left."""
+    ends = end_offsets(broker.kafka, KEPT, 1)
+    assert_kept(acked[KEPT], read_confluent(broker.kafka, KEPT, ends))
