@@ -179,8 +179,13 @@ def _diverges(partition: Partition, wanted: FetchRequestPartition, answer: Fetch
 
 
 def satisfied(request: FetchRequest, result: FetchAttempt) -> bool:
-    """Whether the answer should leave now: enough bytes, nothing to wait for, or an error the client must see."""
-    return result.failed or request.max_wait_ms <= 0 or result.size >= max(request.min_bytes, 1) or not request.topics
+    """Whether the answer should leave now: enough bytes, nothing to wait for, or an error the client must see.
+
+    min_bytes=0 asks for what there is; bytes on their way from the bucket are waited for all the same.
+    """
+    if result.failed or request.max_wait_ms <= 0 or not request.topics:
+        return True
+    return result.size >= request.min_bytes and (result.size > 0 or not result.loading)
 
 
 class LongPoll:
