@@ -127,7 +127,8 @@ class BrokerDispatcher:
         wait: Awaitable[object] | None = self.context.throttle.wait(request)
         if wait is None and (short := produce.short_of_offsets(self.context, request)) is not None:
             # Throttle first, then KAFKA_STORAGE_ERROR: the reservation is used up while the store is slow or away.
-            wait = short.more_offsets(min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
+            partition, end_offset = short
+            wait = partition.more_offsets(end_offset, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
         if wait is not None:
             return self._later(self._produce_after(wait, header, call, request))
         return self._produce_now(header, call, request)

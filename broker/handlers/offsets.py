@@ -26,7 +26,7 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponsePartition,
     OffsetForLeaderEpochResponseTopic,
 )
-from logformat.errors import ThermoclineError
+from logformat.errors import Retryable, ThermoclineError
 from seams.workers import Lane
 
 LATEST: Final = -1
@@ -34,6 +34,8 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+
+_SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
 
 # The first version whose clients know a sentinel.
 _SINCE: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -111,13 +113,19 @@ async def _by_time(
     context: Context, partition: Partition, timestamp: int, answer: ListOffsetsResponsePartition
 ) -> None:
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
-    found = None
-    if partition.log.local_log_start_offset > partition.log_start_offset:
-        async with asyncio.timeout(context.config.list_offsets_wait_ms_max / 1000):
-            found = await partition.tier.offset_for_timestamp(timestamp, partition.log.local_log_start_offset)
-    if found is None:
-        local = await context.world.workers.run(partition.log.offset_for_timestamp, timestamp, lane=Lane.HOT_READ)
-        found = None if local is None else (local.timestamp, local.offset)
+    for _ in range(_SEAM_LOOKS):
+        seam = partition.log.local_log_start_offset
+        found = None
+        if seam > partition.log_start_offset:
+            async with asyncio.timeout(context.config.list_offsets_wait_ms_max / 1000):
+                found = await partition.tier.offset_for_timestamp(timestamp, seam)
+        if found is None:
+            local = await context.world.workers.run(partition.log.offset_for_timestamp, timestamp, lane=Lane.HOT_READ)
+            found = None if local is None else (local.timestamp, local.offset)
+        if partition.log.local_log_start_offset == seam:
+            break  # else local segments went to the bucket while we looked: neither look saw what lay in them
+    else:
+        raise Retryable(f"{partition.topic}-{partition.index}: local segments go faster than they can be searched")
     if found is not None and partition.log_start_offset <= found[1] < partition.high_watermark:
         answer.timestamp, answer.offset = found
         answer.leader_epoch = _epoch_at(partition, answer.offset)

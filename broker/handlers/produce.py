@@ -142,8 +142,8 @@ def _append(
             pending.append(Pending(answer, committed))
 
 
-def short_of_offsets(context: Context, request: ProduceRequest) -> Partition | None:
-    """The first partition whose offset reservation ends before the batch that this request has for it.
+def short_of_offsets(context: Context, request: ProduceRequest) -> tuple[Partition, int] | None:
+    """The first partition whose offset reservation ends before the batch it gets here, and the batch's end.
 
     Batches are not checked yet: what cannot be read here is refused by `append_one`.
     """
@@ -153,8 +153,9 @@ def short_of_offsets(context: Context, request: ProduceRequest) -> Partition | N
             if partition is None or data.records is None or len(data.records) < HEADER_SIZE:
                 continue
             count = read_header(data.records).last_offset_delta + 1
-            if partition.log.log_end_offset + count > partition.log.reserved_end:
-                return partition
+            end_offset = partition.log.log_end_offset + count
+            if end_offset > partition.log.reserved_end:
+                return partition, end_offset
     return None
 
 

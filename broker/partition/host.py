@@ -96,9 +96,6 @@ class Host:
             tier=self._tier_config(topic, config),
             new=new,
             clean=self._data_dir.was_clean,
-            machine_restarted=False,
-            recovery_point=None,
-            log_start=None,
         )
         async with self._slots:
             try:

@@ -116,12 +116,11 @@ class Partition:
                 self.tier.rolled()  # this batch opened a new segment: the one before it is sealed
         return appended
 
-    async def more_offsets(self, wait_s: float) -> None:
-        """Wait until the offset reservation grew, `wait_s` at most: producers slow down before they are refused."""
-        reserved_end = self.log.reserved_end
-        self.tier.reserve_soon()
+    async def more_offsets(self, end_offset: int, wait_s: float) -> None:
+        """Wait until offsets below `end_offset` may be given, `wait_s` at most: producers slow down before refusals."""
         deadline_s = asyncio.get_running_loop().time() + wait_s
-        while self.log.reserved_end == reserved_end and asyncio.get_running_loop().time() < deadline_s:
+        while self.log.reserved_end < end_offset and asyncio.get_running_loop().time() < deadline_s:
+            self.tier.reserve_soon()
             await asyncio.sleep(_RESERVATION_LOOK_S)
 
     def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
