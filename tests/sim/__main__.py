@@ -16,6 +16,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", help="a range, A..B, both ends included")
     parser.add_argument("--duration", type=float, default=12.0, help="simulated seconds of faults")
+    parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO if arguments.verbose else logging.CRITICAL + 1)
@@ -42,6 +43,8 @@ def main() -> int:
             print(f"  {finding.kind}: {finding.detail[:600]}")
         if outcome.findings:
             failed.append(seed)
+            if arguments.until_found:
+                break
     took_s = time.monotonic() - began
     print(f"{simulated_s:.0f} simulated s in {took_s:.1f} s; {acked} records acknowledged; faults that took effect:")
     for name, count in sorted(hits.items()):

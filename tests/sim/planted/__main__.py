@@ -1,0 +1,74 @@
+"""`python -m tests.sim.planted [name…]`: every planted bug must be caught (make planted).
+
+Copies the tree, applies one patch at a time, and runs what should catch it: simulated seeds until one has a finding, or
+the named test. Prints a table; exit 1 when a bug is missed, or a patch does not apply.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from tests.sim.planted import ROOT, DoesNotApply, PlantedBug, planted_bugs
+
+SEEDS_MAX = 200
+SEEDS_AT_ONCE = 10
+TIMEOUT_S = 600.0
+SOURCE = ("seams", "logformat", "hotstore", "coldstore", "tiering", "broker", "thermocline", "tests")
+
+
+def catch(bug: PlantedBug, tree: str) -> tuple[str, str] | None:
+    """(who caught it: a seed or a test, what it said), or None."""
+    environment = {**os.environ, "PYTHONPATH": tree, "PYTHONDONTWRITEBYTECODE": "1"}
+    if bug.caught_by != "sim":
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", bug.caught_by]
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        return (bug.caught_by, "failed, as it should") if done.returncode == 1 else None
+    for first in range(1, SEEDS_MAX + 1, SEEDS_AT_ONCE):
+        last = first + SEEDS_AT_ONCE - 1
+        command = [sys.executable, "-m", "tests.sim", "--seeds", f"{first}..{last}", "--until-found"]
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        lines = done.stdout.splitlines()
+        for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            if line.endswith("FINDINGS"):
+                return line.split(":")[0], following.strip()[:110]
+        if done.returncode:
+            return f"seeds {first}..{last}", (done.stderr.strip().splitlines() or ["died"])[-1][:110]
+    return None
+
+
+def main(names: list[str]) -> int:
+    missed = 0
+    print(f"{'bug':32} {'caught by':12} {'seconds':>8}  how")
+    for bug in planted_bugs():
+        if names and not any(name in bug.name for name in names):
+            continue
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="planted-") as tree:
+            for folder in SOURCE:
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(os.path.join(ROOT, folder), os.path.join(tree, folder), ignore=ignored)
+            shutil.copy(os.path.join(ROOT, "pyproject.toml"), tree)
+            try:
+                bug.apply(tree)
+                found = catch(bug, tree)
+            except DoesNotApply as stale:
+                found = None
+                print(stale)
+        missed += found is None
+        who, how = found or ("MISSED", bug.breaks)
+        print(f"{bug.name:32} {who:12} {time.monotonic() - began:8.1f}  {how}", flush=True)
+    print(f"{missed} missed" if missed else "all caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
