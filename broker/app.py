@@ -113,6 +113,7 @@ class _Rooms:
     store: MeteredStore | None = None
     membership: Membership | None = None
     tiers: TierService | None = None
+    residency: Residency | None = None
     host: Host | None = None
     offsets: OffsetsTopic | None = None
     groups: GroupCoordinator | None = None
@@ -192,6 +193,7 @@ class Broker:
     ) -> None:
         rooms, world, config = self._rooms, self._world, self._config
         registry, residency = Registry(), Residency(world.workers)
+        rooms.residency = residency
         rooms.tiers = tiers = TierService(
             store,
             world,
@@ -200,7 +202,6 @@ class Broker:
             tier_limits(config, verify_by_head=verify_by_head),
             report=self._report,
             on_fenced=self._fenced,
-            residency=residency,
         )
         controller = Controller(cluster, joined.image, self._cluster_id, config, world.rng, self._purge_later)
         rooms.host = host = Host(
@@ -368,6 +369,8 @@ class Broker:
             await rooms.host.close(clean=False)
         if rooms.tiers is not None:
             await rooms.tiers.close()
+        if rooms.residency is not None:
+            await rooms.residency.close()
         if rooms.http is not None:
             await rooms.http.close()
         await self._tasks.close()

@@ -32,7 +32,6 @@ from tiering.expirer import ExpireCounters
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier, Queues
 from tiering.pressure import LocalBytes, excess_bytes, share_pressure
-from tiering.residency import Residency
 from tiering.tier_config import Opening, TierLimits
 from tiering.work_queue import Backoff, WorkQueue
 
@@ -69,7 +68,6 @@ class TierService:
         *,
         report: Callable[[str, BaseException], None],
         on_fenced: Callable[[str], None],
-        residency: Residency,
     ) -> None:
         self._store = store
         self._world = world
@@ -78,7 +76,6 @@ class TierService:
         self._limits = limits
         self._report = report
         self._on_fenced = on_fenced
-        self._residency = residency
         self._cold = open_cold_reader(store, world, tasks, f"{data_dir.path}/{CACHE_DIRECTORY}", limits)
         self._pages = PageCache()
         backoff = Backoff(limits.copy_backoff_ms / 1000, limits.copy_backoff_ms_max / 1000, limits.copy_backoff_jitter)
@@ -96,8 +93,6 @@ class TierService:
         self._store_away = False
         self.local_excess_ratio = 0.0
         """Which share of the limit local bytes exceed it by after all that the bucket holds was asked for (G12)."""
-        self.local_excess_bytes = 0
-        """Over the local limit when the disk was last looked at; what cannot be given back yet throttles appends."""
         self._started_s = world.clock.monotonic_s()
         self.copy_counters = CopyCounters()
         self.expire_counters = ExpireCounters()
@@ -259,7 +254,6 @@ class TierService:
         space = await world.workers.run(world.disk.space, self._data_dir.path)
         used = sum(opened.log.local_bytes for opened in self._open.values())
         excess = excess_bytes(used, space, limits.local_bytes_max, limits.local_space_ratio_max)
-        self.local_excess_bytes = max(excess, 0)
         held = [
             LocalBytes(segment.first_append_ms, segment.bytes, opened.tier)
             for opened in self._open.values()
@@ -298,6 +292,11 @@ class TierService:
             "commit_failures": self._queues.commits.failures,
             **self._cold.figures(),
         }
+
+    @property
+    def cold_latency_buckets(self) -> list[int]:
+        """How many cold reads took how long, by coldstore.stores.metered.LATENCY_BOUNDS_MS."""
+        return self._cold.latency_buckets
 
     def uptime_s(self) -> float:
         """Seconds since this service was made."""
