@@ -123,18 +123,6 @@ def manifest_key(topic_id: UUID, partition: int) -> str:
     return str(RootKey(RootKind.MANIFEST, topic_id, partition))
 
 
-def segment_key(topic_id: UUID, partition: int, base_offset: int, epoch: int, uuid: UUID) -> str:
-    return str(SegmentKey(topic_id, partition, base_offset, epoch, uuid))
-
-
-def page_key(topic_id: UUID, partition: int, first_offset: int, end_offset: int, epoch: int, uuid: UUID) -> str:
-    return str(PageKey(topic_id, partition, first_offset, end_offset, epoch, uuid))
-
-
-def snapshot_key(topic_id: UUID, partition: int, end_offset: int, epoch: int, uuid: UUID) -> str:
-    return str(SnapshotKey(topic_id, partition, end_offset, epoch, uuid))
-
-
 def cluster_key() -> str:
     return CLUSTER_KEY
 

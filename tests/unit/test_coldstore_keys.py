@@ -22,7 +22,6 @@ from coldstore.keys import (
     lease_key,
     manifest_key,
     parse_key,
-    segment_key,
 )
 
 TOPIC = UUID("0190a8c0-0000-7000-8000-000000000001")
@@ -52,7 +51,8 @@ def test_keys_look_as_documented() -> None:
     """The grammar of design 5, letter for letter: people and other engines read these."""
     assert cluster_key() == "cluster.json" and lease_key() == "lease.json"
     assert manifest_key(TOPIC, 3) == f"topics/{TOPIC}/3/manifest.json"
-    assert segment_key(TOPIC, 3, 42, 7, OBJECT) == f"topics/{TOPIC}/3/segments/00000000000000000042-7-{OBJECT}.log"
+    segment = SegmentKey(TOPIC, 3, 42, 7, OBJECT)
+    assert str(segment) == f"topics/{TOPIC}/3/segments/00000000000000000042-7-{OBJECT}.log"
     page = PageKey(TOPIC, 3, 0, 99, 7, OBJECT)
     assert str(page) == f"topics/{TOPIC}/3/pages/00000000000000000000-00000000000000000099-7-{OBJECT}.parquet"
     assert str(SnapshotKey(TOPIC, 3, 99, 7, OBJECT)).endswith(f"/snapshots/00000000000000000099-7-{OBJECT}.log")
