@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 class GcCounters:
     """Totals of a broker, for metrics."""
 
-    gc_runs: int = 0
     gc_objects: int = 0
     gc_bytes: int = 0
 
@@ -48,7 +47,6 @@ class Collector:
         except TimeoutError as late:
             raise StoreUnavailable(f"gc of {topic_id}/{partition}: not done in {self._deadline_s} s") from late
         counters = self.counters
-        counters.gc_runs += 1
         counters.gc_objects += len(plan.deletable)
         counters.gc_bytes += plan.deletable_bytes
         if plan.deletable:

@@ -12,8 +12,6 @@ from uuid import UUID
 
 from hotstore.log_config import LogConfig
 
-UNLIMITED = -1
-
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
@@ -41,8 +39,7 @@ class Opening:
     """All that decides how one partition is opened.
 
     `new`: it is being created, so it holds nothing anywhere. `clean`: the data directory had the clean-shutdown
-    marker. `machine_restarted`: the boot id is another than at the last run. `recovery_point`, `log_start`: from the
-    checkpoints."""
+    marker."""
 
     topic: str
     topic_id: UUID
@@ -52,9 +49,6 @@ class Opening:
     tier: TierConfig
     new: bool
     clean: bool
-    machine_restarted: bool
-    recovery_point: int | None
-    log_start: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock
 from tests.support.memory_store import MemoryStore
-from tiering.residency import Residency
 from tiering.service import Opened, TierService
 from tiering.tier_config import Opening, TierConfig, TierLimits
 
@@ -155,7 +154,6 @@ class Life:
             limits,
             report=lambda name, failure: house.failures.append((name, failure)),
             on_fenced=house.fenced.append,
-            residency=Residency(workers),
         )
         await life.service.start()
         return life
@@ -179,9 +177,6 @@ class Life:
                 tier=tier,
                 new=new,
                 clean=self.data_dir.was_clean,
-                machine_restarted=False,
-                recovery_point=None,
-                log_start=None,
             )
         )
         self.opened[partition] = opened
