@@ -27,7 +27,6 @@ from coldstore.stores.metered import LATENCY_BOUNDS_MS, MeteredStore
 from tiering.cost import estimated_dollars_per_day
 from tiering.service import TierService
 
-
 _GAUGES = frozenset({"cold_reads_waiting", "cold_cache_bytes"})  # what tiering counts up and down
 
 
@@ -181,15 +180,15 @@ class _Collector:
             yield _by_topic(name, text, {topic: figures[at] for topic, figures in lag.items()})
         yield _by_topic("local_bytes", "log bytes on local disk", local)
         yield _by_topic("cold_bytes", "log bytes in the bucket", cold)
-        figures = self._sources.tiers.figures()
-        for name, value in figures.items():
+        totals = self._sources.tiers.figures()
+        for name, value in totals.items():
             make = _gauge if name in _GAUGES else _counter
             yield make(name, name.replace("_", " "), value)
         latency = HistogramMetricFamily(
             "thermocline_cold_read_latency_seconds", "from asking for cold bytes to having them"
         )
         buckets = self._sources.tiers.cold_latency_buckets
-        latency.add_metric([], _cumulative(buckets), figures["cold_read_seconds"])
+        latency.add_metric([], _cumulative(buckets), totals["cold_read_seconds"])
         yield latency
         yield _gauge(
             "estimated_dollars_per_day",
