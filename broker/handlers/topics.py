@@ -13,6 +13,7 @@ from typing import Final, TypeVar, cast
 from uuid import UUID
 
 from broker.config.describe import describe_topic
+from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.metadata.image import Topic
@@ -48,6 +49,8 @@ from logformat.errors import ThermoclineError
 
 _ZERO: Final = UUID(int=0)
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
+_NULL_NAMES_SINCE: Final = 12
+_DELETION_DISABLED_SINCE: Final = 3
 _TOPICS_PER_REQUEST_MAX: Final = 1_000  # changes a single admin request may ask for
 _TIMEOUT_MAX_S: Final = 120.0
 _DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
@@ -71,23 +74,28 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
         assert request.topics is not None
         may_create = context.config.auto_create_topics_enable and request.allow_auto_topic_creation
         for wanted in request.topics:
-            response.topics.append(await _one(context, wanted, may_create=may_create))
+            response.topics.append(await _one(context, wanted, call.version, may_create=may_create))
     return response
 
 
-async def _one(context: Context, wanted: MetadataRequestTopic, *, may_create: bool) -> MetadataResponseTopic:
+async def _one(
+    context: Context, wanted: MetadataRequestTopic, version: int, *, may_create: bool
+) -> MetadataResponseTopic:
     name = wanted.name
     if wanted.topic_id != _ZERO:
         name = context.registry.names.get(wanted.topic_id)
         if name is None:
-            return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=wanted.name, topic_id=wanted.topic_id
-            )
-    if not name:
-        return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name or "")
+            unknown = wanted.name if version >= _NULL_NAMES_SINCE else wanted.name or ""
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=unknown, topic_id=wanted.topic_id)
+    name = name or ""
     topic = context.registry.topics.get(name)
     if topic is not None:
         return _shown(context, topic)
+    try:
+        check_topic_name(name)
+    except InvalidTopicName:
+        # Final: "not available" would make a client ask for ever.
+        return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
     try:
         if not may_create or context.controller.image.topic_named(name) is not None:
             # In the image but not in the registry: its partitions are still being opened.
@@ -233,6 +241,12 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
         answer = DeleteTopicsResponseTopic(name=name, topic_id=topic.topic_id)
         try:
             refuse_flood(wanted)
+            if not context.config.delete_topics:
+                known = call.version >= _DELETION_DISABLED_SINCE
+                raise ApiError(
+                    ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
+                    "this broker runs with delete.topic.enable=false",
+                )
             if name is None:
                 name = context.registry.names.get(topic.topic_id)
                 if name is None:
