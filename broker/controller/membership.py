@@ -71,6 +71,9 @@ class Membership:
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
         )
         self.incarnation = world.rng.uuid().hex
+        # One for every attempt to enter: the image counts an incarnation once, with the directory it first named, and
+        # an attempt whose answer was lost may have been that first one.
+        self._new_directory_id = uuid_text(world.rng.uuid().bytes)
         # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
         # stopped: a shorter pause than a lease may be enough for them to take over.
         self.gate = Gate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
@@ -128,7 +131,7 @@ class Membership:
     ) -> Joined:
         rng = self._world.rng
         cluster_id = bucket.cluster_id if bucket is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
-        directory_id = directory.directory_id or uuid_text(rng.uuid().bytes)
+        directory_id = directory.directory_id or self._new_directory_id
         image = await self._cluster.claim(
             cluster_id,
             NodeStarted(station.node_id, directory_id, self.incarnation, station.host, station.port),
