@@ -170,9 +170,11 @@ class Controller:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is internal and cannot be deleted")
             await self._commit(TopicDeleted(topic.topic_id))
             reach("topic.deleted")
-            await self._require_host().withdraw(topic)
+            try:
+                await self._require_host().withdraw(topic)
+            finally:
+                self._purge_later(topic)  # it is deleted, whatever closing its logs met
         log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
-        self._purge_later(topic)
         return topic
 
     async def purge(self, topic: Topic) -> None:

@@ -9,6 +9,7 @@ opened.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -33,6 +34,7 @@ from tiering.tier_config import Opening, TierConfig
 
 log = logging.getLogger(__name__)
 
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _TICK_S: Final = 1.0
 _OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
 
@@ -103,7 +105,10 @@ class Host:
             except (StorageFailed, Corrupt, OSError) as refused:
                 # Its neighbours serve; a person has to look at this one. Only a directory that a deleted topic of the
                 # same name still holds heals by itself, when that topic's purge has moved it away (C9).
+                # A machine out of descriptors or space may have some again soon.
                 if isinstance(refused, Corrupt) and "belongs to topic id" in str(refused):
+                    raise
+                if isinstance(refused, OSError) and refused.errno in _PASSING:
                     raise
                 self.damaged[place] = str(refused)
                 log.error("%s stays offline: %s", place, refused)
@@ -152,8 +157,10 @@ class Host:
             await asyncio.gather(opening, return_exceptions=True)
         if topic.name not in self._registry.topics:
             return
-        for partition in self._registry.withdraw(topic.name):
+        withdrawn = self._registry.withdraw(topic.name)
+        for partition in withdrawn:  # all of them at once: closing one may wait for its disk
             partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
+        for partition in withdrawn:
             await self._tiers.close_partition(partition.tier, give_back=False)
             await partition.flusher.close()
             await self._world.workers.run(partition.log.close, False)
