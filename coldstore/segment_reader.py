@@ -1,6 +1,6 @@
-"""Reading a segment object: which chunks hold a range, where a batch begins, and getting both from a store, checked.
+"""Reading a segment object: where its chunks lie, where a batch begins, and getting footer and chunks, checked.
 
-Owns the read plan (pure) and the cache of parsed footers. Always true: a chunk that `fetch_chunk` returns had the
+Owns places in an object (pure) and the cache of parsed footers. Always true: a chunk that `fetch_chunk` returns had the
 length and CRC32C its footer gives; a footer that `FooterCache` returns belongs to the key asked for and says exactly
 what the manifest's entry says, else the object is not the one that was committed (C13). Must not know caches of
 chunks, clients, or how much anybody may read: used by the broker's cold fetch and by readers without a broker alike.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,11 +28,8 @@ FOOTER_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval
 _FETCH_TRIES: Final = 2  # a bit flipped on the way is not a bit flipped at rest
 
-ReadLog = Callable[[int, int], Awaitable[Buffer]]
-"""Reads `length` log bytes at `position` of a segment, all of them (both lie within the log), checked."""
 
-
-# ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
     """A fixed slice of a segment's log bytes: bytes `[position, position + length)` of the object `key`."""
@@ -43,15 +39,6 @@ class ChunkRef:
     position: int
     length: int
     crc32c: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkSlice:
-    """The part `[start, start + length)` of a chunk, relative to the chunk's first byte."""
-
-    chunk: ChunkRef
-    start: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +56,6 @@ def chunk_ref(footer: SegmentFooter, key: SegmentKey, index: int) -> ChunkRef:
     position = index * footer.chunk_bytes
     length = min(footer.chunk_bytes, footer.log_bytes - position)
     return ChunkRef(str(key), index, position, length, footer.chunk_crcs[index])
-
-
-def plan_read(footer: SegmentFooter, key: SegmentKey, position: int, length: int) -> tuple[ChunkSlice, ...]:
-    """The parts of chunks that make up log bytes `[position, position + length)`, cut at the log's end."""
-    end = min(position + length, footer.log_bytes)
-    slices: list[ChunkSlice] = []
-    while position < end:
-        chunk = chunk_ref(footer, key, position // footer.chunk_bytes)
-        start = position - chunk.position
-        taken = min(end - position, chunk.length - start)
-        slices.append(ChunkSlice(chunk, start, taken))
-        position += taken
-    return tuple(slices)
 
 
 def index_position(footer: SegmentFooter, offset: int) -> int:
@@ -117,22 +91,6 @@ def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | i
             return LocatedBatch(position + after, header)
         after += header.size
     return position + after
-
-
-async def locate_batch(footer: SegmentFooter, offset: int, read: ReadLog) -> LocatedBatch:
-    """The batch that holds `offset`, found exactly: index, then headers. Raises Corrupt when it is not there."""
-    position = index_position(footer, offset)
-    while position + HEADER_SIZE <= footer.log_bytes:
-        block = await read(position, min(BLOCK_BYTES, footer.log_bytes - position))
-        found = find_in_block(block, position, offset)
-        if isinstance(found, LocatedBatch):
-            if found.header.size > footer.log_bytes - found.position:
-                break
-            return found
-        if found == position:  # no progress: the reader gave less than a header
-            break
-        position = found
-    raise Corrupt(f"segment at {footer.statistics.base_offset}: no batch holds offset {offset}")
 
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────

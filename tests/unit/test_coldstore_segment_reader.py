@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coldstore.object_store import Got, ObjectMissing
 from coldstore.segment_reader import (
     FooterCache,
+    LocatedBatch,
     chunk_is_whole,
     chunk_ref,
     fetch_chunk,
     fetch_footer,
+    find_in_block,
     index_position,
-    locate_batch,
-    plan_read,
     scan_offset,
 )
 from logformat.errors import Corrupt, InvalidRequest
-from logformat.record_batch import Buffer, walk
+from logformat.record_batch import walk
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore, StoredObject
@@ -41,25 +39,17 @@ def stored(*objects: MadeObject) -> MemoryStore:
     return store
 
 
-def test_every_offset_is_found_in_its_batch() -> None:
-    """Index, then headers, in blocks that cut batches and headers wherever they like."""
+@pytest.mark.parametrize("block_bytes", [61, 700, 64 << 10])
+def test_every_offset_is_found_in_its_batch(block_bytes: int) -> None:
+    """Index, then headers, in blocks that cut batches wherever they like: each block leads on, none leads past it."""
     one = made()
-    expected = {offset: position for position, h in walk(one.log) for offset in range(h.base_offset, h.next_offset)}
-
-    async def read(position: int, length: int) -> Buffer:
-        return one.log[position : position + length]
-
-    async def read_little(position: int, length: int) -> Buffer:
-        return one.log[position : position + min(length, 61)]
-
-    async def scenario() -> None:
-        for offset, position in expected.items():
-            found = await locate_batch(one.footer, offset, read)
-            assert found.position == position
-            assert index_position(one.footer, offset) <= position
-            assert (await locate_batch(one.footer, offset, read_little)).position == position
-
-    run_fast(scenario())
+    for at, header in walk(one.log):
+        for offset in range(header.base_offset, header.next_offset):
+            found: LocatedBatch | int = index_position(one.footer, offset)
+            while isinstance(found, int):
+                assert found <= at
+                found = find_in_block(one.log[found : found + block_bytes], found, offset)
+            assert found == LocatedBatch(at, header)
     assert len(one.footer.offset_index) > 5
 
 
@@ -70,37 +60,10 @@ def test_offsets_outside_the_segment_are_refused() -> None:
             index_position(one.footer, offset)
 
 
-def test_a_batch_that_is_not_there_is_corrupt() -> None:
-    """Bytes that are no batches, or end early: an error, never an endless walk."""
-    one = made()
-
-    async def zeros(position: int, length: int) -> Buffer:
-        return bytes(length)
-
-    async def nothing(position: int, length: int) -> Buffer:
-        return one.log[:61] if position == 0 else b""
-
-    async def scenario() -> None:
-        with pytest.raises(Corrupt):
-            await locate_batch(one.footer, 1100, zeros)
-        with pytest.raises(Corrupt):
-            await asyncio.wait_for(locate_batch(one.footer, 1003, nothing), 10)
-
-    run_fast(scenario())
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data())
-def test_a_plan_is_the_range_in_chunks(data: st.DataObject) -> None:
-    """The slices, laid end to end, are the bytes asked for, cut at the log's end, and never touch the footer."""
-    one = ONE
-    position = data.draw(st.integers(0, len(one.log)))
-    length = data.draw(st.integers(0, len(one.log) + 5000))
-    plan = plan_read(one.footer, one.key, position, length)
-    joined = b"".join(one.data[s.chunk.position + s.start : s.chunk.position + s.start + s.length] for s in plan)
-    assert joined == one.log[position : position + length]
-    for part in plan:
-        assert part.start >= 0 and part.length > 0 and part.start + part.length <= part.chunk.length
+def test_bytes_that_are_no_batch_are_corrupt() -> None:
+    """An error, never an endless walk."""
+    with pytest.raises(Corrupt):
+        find_in_block(bytes(4096), 0, 1100)
 
 
 ONE = made()
