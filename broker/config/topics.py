@@ -64,11 +64,10 @@ class Origin(Enum):
 
 
 class Found(NamedTuple):
-    """A value's canonical text (None = null), where it came from, and the broker name when that gave it."""
+    """A value's canonical text (None = null), and where it came from."""
 
     text: str | None
     origin: Origin
-    broker_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def find_value(broker: BrokerConfig, overrides: Mapping[str, str], name: str, *,
     for synonym in TOPIC_SYNONYMS.get(name, ()):
         text = broker.configured.get(synonym.name)
         if text is not None:
-            return Found(_scaled(text, synonym.scale, name), Origin.BROKER, synonym.name)
+            return Found(_scaled(text, synonym.scale, name), Origin.BROKER)
     return Found(_default(broker, name, internal=internal), Origin.DEFAULT)
 
 

@@ -75,9 +75,7 @@ def append_one(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
         )
-    if header.max_timestamp < header.base_timestamp:
-        # Old Sarama and KafkaJS leave the maximum out; indexes and retention rest on it, so it is read from the
-        # records.
+    if header.lacks_max_timestamp:
         stamp_max_timestamp(batch, 0, max_timestamp(batch))
         header = read_header(batch)
     if context.config.validate_records:

@@ -43,8 +43,7 @@ class ApiKey(IntEnum):
 class Api:
     """One row of the table. Versions are inclusive.
 
-    `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `latest_stable`: no served version
-    is a draft that Kafka may still change (KIP-584's `latestVersionUnstable`).
+    `flexible_from`: first version with compact lengths and tagged fields (KIP-482).
     """
 
     key: ApiKey
@@ -53,7 +52,6 @@ class Api:
     version_max: int
     flexible_from: int
     advertised_min: int
-    latest_stable: bool = True
 
 
 def _api(key: ApiKey, name: str, low: int, high: int, flexible_from: int, advertised_min: int | None = None) -> Api:
@@ -108,11 +106,6 @@ def is_flexible(api_key: int, api_version: int) -> bool:
     """Whether this version carries tagged fields; unknown APIs count as inflexible."""
     api = _BY_NUMBER.get(api_key)
     return api_version >= (_NEVER_FLEXIBLE if api is None else api.flexible_from)
-
-
-def request_header_version(api_key: int, api_version: int) -> int:
-    """1 (correlation id and client id) or 2 (and tagged fields). Version 0 went with ZooKeeper's ControlledShutdown."""
-    return 2 if is_flexible(api_key, api_version) else 1
 
 
 def response_header_version(api_key: int, api_version: int) -> int:

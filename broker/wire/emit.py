@@ -63,11 +63,6 @@ class Source:
         return function
 
 
-def is_flexible_null(field: Field, version: int) -> bool:
-    """Whether null is allowed on the wire for `field` in `version`."""
-    return version in field.nullable
-
-
 def present(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
     """The fields of `version` outside the tagged section, in wire order."""
     return tuple(field for field in fields if field.tag is None and version in field.versions)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wire.apis import APIS, ApiKey, is_flexible, request_header_version, response_header_version
+from broker.wire.apis import APIS, ApiKey, is_flexible, response_header_version
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import (
     RequestHeader,
@@ -79,8 +79,7 @@ def test_bad_headers_are_refused(frame: str) -> None:
 
 
 def test_header_versions() -> None:
-    """Flexible versions wear header 2 and answer under header 1, but ApiVersions always answers under header 0."""
-    assert [request_header_version(ApiKey.FETCH, version) for version in (11, 12)] == [1, 2]
+    """Flexible versions answer under header 1, but ApiVersions always answers under header 0."""
     assert [response_header_version(ApiKey.FETCH, version) for version in (11, 12)] == [0, 1]
     assert {response_header_version(ApiKey.API_VERSIONS, version) for version in range(6)} == {0}
     assert [is_flexible(999, version) for version in (0, 32_767)] == [False, False]
