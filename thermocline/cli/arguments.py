@@ -72,13 +72,6 @@ def key_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def duration_s(text: str) -> float:
-    """Seconds of `30s`, `5m`."""
-    from broker.config.units import parse_duration_ms
-
-    return checked(parse_duration_ms)(text) / 1000
-
-
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
     """`-b HOST:PORT`, also from the environment."""
     parser.add_argument(
