@@ -155,12 +155,6 @@ class ChunkCache:
         self._policy.visit(chunk_id, start)
         return outcome
 
-    def prefetch(self, chunk: ChunkRef, load: Load) -> None:
-        """Begin to load the chunk unless it is here or on its way. Does nothing when too much is waiting."""
-        chunk_id = (chunk.key, chunk.index)
-        if chunk_id not in self._policy and len(self._loading) < WAITING_MAX // 2:
-            self._load_task(chunk_id, chunk, load)
-
     def holds(self, chunk: ChunkRef) -> bool:
         """Whether the chunk is on disk now."""
         return (chunk.key, chunk.index) in self._policy
