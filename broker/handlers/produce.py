@@ -108,7 +108,7 @@ def append_all(context: Context, call: Call, request: ProduceRequest) -> tuple[P
                     raise refusal
                 _append(context, call, request, topic.name, data, answer, pending, now_ms)
             except (ThermoclineError, OSError) as refused:
-                _refuse(answer, refused)
+                refuse(answer, refused)
                 context.metrics.failed_produce_requests += 1
             answers.append(answer)
         response.responses.append(ProduceResponseTopic(name=topic.name, partition_responses=answers))
@@ -162,7 +162,8 @@ def ack_deadline_s(timeout_ms: int) -> float:
     return asyncio.get_running_loop().time() + min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
 
 
-def _refuse(answer: ProduceResponsePartition, refused: BaseException) -> None:
+def refuse(answer: ProduceResponsePartition, refused: BaseException) -> None:
+    """Make `answer` say why; no offset of it counts."""
     assert isinstance(refused, Exception)
     answer.error_code = code_of(refused)
     answer.error_message = str(refused)
@@ -197,7 +198,7 @@ def later(response: ProduceResponse, pending: list[Pending], finish: Finish) -> 
             for item in pending:
                 failure = item.committed.exception()
                 if failure is not None:
-                    _refuse(item.answer, failure)
+                    refuse(item.answer, failure)
             finish(done, response)
 
     for item in pending:

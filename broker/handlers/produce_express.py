@@ -17,9 +17,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
-from broker.handlers.produce import ack_deadline_s, append_one
+from broker.handlers.produce import ack_deadline_s, append_one, refuse
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
-from broker.wire.messages import ProduceRequest
+from broker.wire.apis import response_header_version
+from broker.wire.codec import encode_response
+from broker.wire.framing import response_frame
+from broker.wire.messages import ProduceRequest, ProduceResponse, ProduceResponsePartition, ProduceResponseTopic
 from logformat.errors import ThermoclineError
 from logformat.record_batch import HEADER_SIZE
 
@@ -113,22 +116,38 @@ class Express:
         if route.acks == -1:
             committed = partition.visible(appended.last_offset + 1, ack_deadline_s(route.timeout_ms))
             if committed is not None:
-                return self._later(committed, frame_of)
+                return self._later(committed, frame_of, route, correlation_id)
         return frame_of()
 
-    def _later(self, committed: asyncio.Future[None], frame_of: Callable[[], list[Part] | None]) -> Later:
+    def _later(
+        self,
+        committed: asyncio.Future[None],
+        frame_of: Callable[[], list[Part] | None],
+        route: Route,
+        correlation_id: int,
+    ) -> Later:
         done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
 
         def settled(_: asyncio.Future[None]) -> None:
-            # A failed or late ack is as rare as a failing disk: the client asks again, and is told by the general way.
             failure = committed.exception()
-            if failure is not None or not self._context.gate.is_open():
-                done.set_exception(CloseConnection(f"produce not acknowledged: {failure or 'this process slept'}"))
+            if not self._context.gate.is_open():
+                done.set_exception(CloseConnection("this process slept while a produce waited for its ack"))
+            elif failure is not None:
+                done.set_result(_failed(route, correlation_id, failure))
             else:
                 done.set_result(frame_of())
 
         committed.add_done_callback(settled)
         return Later(done, blocks=False)
+
+
+def _failed(route: Route, correlation_id: int, failure: BaseException) -> list[Part]:
+    """The answer to a batch that was appended and not committed: a failed disk, or a late ack."""
+    answer = ProduceResponsePartition(index=route.key[1])
+    refuse(answer, failure)
+    response = ProduceResponse(responses=[ProduceResponseTopic(name=route.key[0], partition_responses=[answer])])
+    body = encode_response(0, route.version, response)
+    return response_frame(response_header_version(0, route.version), correlation_id, body)  # type: ignore[return-value]
 
 
 def _key(frame: memoryview, prefix_end: int) -> bytes:
