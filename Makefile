@@ -7,6 +7,7 @@ READY  := $(VENV)/.ready
 .PHONY: demo test test-all check bench run sim planted lock format clean
 
 $(READY): requirements.lock pyproject.toml
+	@echo "making $(VENV) from requirements.lock: a minute or two, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import thermocline
 from broker.config.resolve import BrokerConfig
 from seams import crash_points
 from seams.world import World
@@ -187,6 +188,7 @@ def test_serve_prints_the_ready_line_and_stops_on_sigterm(
     out, err = capfd.readouterr()
     assert out == "ready kafka=127.0.0.1:1\n"
     assert "num.io.threads" in err and "share a disk" in err and "SIGTERM: stopping" in err
+    assert f"thermocline {thermocline.__version__}, pid {os.getpid()}" in err and "stopped with exit code 3" in err
 
 
 def test_a_second_sigterm_ends_the_process_at_once(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from broker.wire.messages import (
     MetadataResponseTopic,
 )
 from thermocline.cli.main import main
-from thermocline.cli.tier_source import bootstrap_addresses
+from thermocline.cli.tier_source import TierSource, bootstrap_addresses
 from thermocline.cli.wire_client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, BrokerUnreachable, WireClient
 
 Answer = Callable[[int, int, Message], Message]
@@ -48,6 +48,8 @@ class FakeBroker:
 
     def __init__(self, http_address: str | None = None, versions: dict[int, tuple[int, int]] | None = None) -> None:
         self._http = http_address
+        self.topic_configs: dict[str, str] = {}
+        self.topic_error = 0
         self._versions = versions or {key: (api.version_min, api.version_max) for key, api in APIS.items()}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -87,7 +89,7 @@ class FakeBroker:
             partitions = [MetadataResponsePartition(partition_index=i, leader_id=1) for i in range(2)]
             return MetadataResponse(
                 brokers=[MetadataResponseBroker(1, "127.0.0.1", self.port)],
-                topics=[MetadataResponseTopic(name="t", partitions=partitions)],
+                topics=[MetadataResponseTopic(name="t", partitions=partitions, error_code=self.topic_error)],
             )
         if isinstance(request, ListOffsetsRequest):
             timestamp = request.topics[0].partitions[0].timestamp
@@ -99,6 +101,7 @@ class FakeBroker:
         if isinstance(request, DescribeConfigsRequest):
             resource = request.resources[0]
             values = {"thermocline.http": self._http} if resource.resource_type == 4 and self._http else {}
+            values |= self.topic_configs if resource.resource_type == 2 else {}
             configs = [DescribeConfigsResponseConfig(name=name, value=value) for name, value in values.items()]
             return DescribeConfigsResponse(results=[DescribeConfigsResponseResult(configs=configs)])
         sizes = [DescribeLogDirsResponsePartition(0, 4096), DescribeLogDirsResponsePartition(1, 1, 0, True)]
@@ -254,6 +257,45 @@ def test_tier_seal_posts_json_and_reports_a_refusal(
     Http.refuse = True
     assert main(["tier", "seal", "-b", bootstrap]) == 1
     assert "store away" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", ["remote.storage.enable=false", "remote.log.copy.disable=true"])
+def test_tier_seal_names_what_is_not_copied_at_all(
+    thermocline_broker: FakeBroker, capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    """`tier seal --wait` comes before a disk is given up: it must not call a topic safe that no bucket ever holds."""
+    thermocline_broker.topic_configs = dict([config.split("=")])
+    bootstrap = f"127.0.0.1:{thermocline_broker.port}"
+    assert main(["tier", "seal", "-b", bootstrap, "--wait"]) == 0
+    said = capsys.readouterr().err
+    assert f"NOT in the bucket, on this disk only: t ({config})" in said
+    assert "everything is in the bucket" not in said
+    assert main(["tier", "seal", "-b", bootstrap, "--wait", "--topic", "t"]) == 1
+    assert f"topic t is not copied to the bucket: {config}" in capsys.readouterr().err
+
+
+def test_tier_seal_refuses_a_topic_that_is_not_there(
+    thermocline_broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped name is exit 1, and nothing is asked of the broker: "everything is in the bucket" would be a trap."""
+    thermocline_broker.topic_error = 3
+    assert main(["tier", "seal", "-b", f"127.0.0.1:{thermocline_broker.port}", "--topic", "t"]) == 1
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
+    assert Http.seals == []
+
+
+def test_topics_that_leave_alike_share_a_line(
+    thermocline_broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line a sentence, not a line a topic: with a hundred topics the table must stay in sight."""
+    thermocline_broker.topic_configs = {"remote.storage.enable": "false", "retention.ms": "86400000"}
+    source = TierSource(f"127.0.0.1:{thermocline_broker.port}", None, None)
+    source.read()
+    source._topic_configs |= {"a": source._topic_configs["t"], "b": {"retention.ms": "-1"}}
+    assert source.leaving() == [
+        "a, t: not tiered: data stays on the disk for 1d",
+        "b: not tiered: data stays on the disk for ever",
+    ]
 
 
 def test_tier_seal_needs_a_thermocline_broker(fake_broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:

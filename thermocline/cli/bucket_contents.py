@@ -119,7 +119,7 @@ def dump(url: str, text: str, what: str) -> int:
             await _dump_log(_object_bytes(bucket, text), what)
         else:
             raise CommandFailed(
-                f"{text} is no object that can be dumped {'with --' + what if key else ''}; "
+                f"{text} is no object that can be dumped{' with --' + what if key else ''}; "
                 "give a key as `thermocline bucket ls` prints it",
                 Exit.USAGE,
             )

@@ -39,6 +39,7 @@ _ADVICE: dict[int, str] = {
     KafkaError._TRANSPORT: "is the broker running, and is -b its address?",
     KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
+    KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
     KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
 }
 
@@ -79,6 +80,14 @@ def require_broker(client: Any, bootstrap: str) -> None:
     _refused_at_once(bootstrap)
     with failing(f"no broker answers at {bootstrap}"):
         client.list_topics(timeout=_CONNECT_TIMEOUT_S)
+
+
+def require_name(client: Any, topic: str) -> None:
+    """CommandFailed when the broker refuses the topic's name: librdkafka would wait for such a topic in silence."""
+    with failing(f"topic {topic}"):
+        found = client.list_topics(topic, timeout=_CONNECT_TIMEOUT_S).topics.get(topic)
+    if found is not None and found.error is not None and found.error.code() == KafkaError.TOPIC_EXCEPTION:
+        raise CommandFailed(plainly(f"topic {topic}", found.error))
 
 
 def _refused_at_once(bootstrap: str) -> None:

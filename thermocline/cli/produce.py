@@ -47,11 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Read to the end of stdin, wait for every acknowledgement."""
     from confluent_kafka import Producer
 
-    from thermocline.cli.clients import client_config, require_broker
+    from thermocline.cli.clients import client_config, require_broker, require_name
 
     config = {"linger.ms": 5, "acks": "all"} | client_config(arguments.bootstrap_server, arguments.extra)
     producer = Producer(config)
     require_broker(producer, arguments.bootstrap_server)
+    require_name(producer, arguments.topic)
     outcome = _Outcome()
     separator = None if arguments.key_separator is None else _unescape(arguments.key_separator)
     key = None if arguments.key is None else arguments.key.encode()
@@ -90,7 +91,10 @@ class _Outcome:
                 plainly(f"producing to {topic} ({self.acknowledged} records were acknowledged)", self.failure)
             )
         if self.left:
-            raise CommandFailed(f"{self.left} records to {topic} were not acknowledged in {_FLUSH_TIMEOUT_S:.0f} s")
+            raise CommandFailed(
+                f"{self.left} record{'s' * (self.left > 1)} to {topic} not acknowledged in {_FLUSH_TIMEOUT_S:.0f} s; "
+                "see GET /healthz and the broker's log"
+            )
         if sys.stderr.isatty():
             note(f"{self.acknowledged} records acknowledged")
         return Exit.DONE

@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Mapping
 
+import thermocline
 from broker.config.broker_config import BrokerConfig
 from thermocline.cli.outcome import CommandFailed, Exit
 
@@ -35,12 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     config = configure(arguments, os.environ)
     set_up_logging(arguments.log_format, arguments.log_level)
+    log.info("thermocline %s, pid %d, on %s", thermocline.__version__, os.getpid(), config.data_dir)
     if config.ignored:
         log.info("Kafka configs that have no effect here: %s", ", ".join(config.ignored))
     if config.bucket_is_default:
         log.warning("no --bucket given: the cold tier is %s, so both tiers share a disk", config.bucket_url)
     arm_crash_point(os.environ.get("THERMOCLINE_CRASH_AT"), testing=config.testing)
-    return run_broker(config)
+    code = run_broker(config)
+    log.log(logging.INFO if code == Exit.DONE else logging.ERROR, "stopped with exit code %d", code)
+    return code
 
 
 def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
@@ -93,6 +97,8 @@ def set_up_logging(log_format: str, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # The same credentials are found by both clients; one line says where.
+    logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
 
 
 def run_broker(config: BrokerConfig) -> int:

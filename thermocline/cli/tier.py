@@ -1,7 +1,8 @@
 """`thermocline tier`: how far the log has sunk, and sinking it now.
 
 Owns the two sub-commands. `status` asks only what any Kafka broker answers, plus our HTTP port and a bucket where there
-are some; `seal` is one POST. Must not know how tiering works.
+are some; `seal` is one POST. Always true: `seal` never says that everything is in the bucket while a topic that it was
+asked for is not copied at all. Must not know how tiering works.
 """
 
 from __future__ import annotations
@@ -86,8 +87,11 @@ def seal_now(arguments: argparse.Namespace) -> int:
     import json
 
     from thermocline.cli.http_client import HttpRefused, post_json
-    from thermocline.cli.tier_source import http_address
+    from thermocline.cli.tier_source import TierSource, http_address
 
+    source = TierSource(arguments.bootstrap_server, arguments.topic, None)
+    if arguments.topic is not None:
+        source.read()  # a name that is mistyped must not look like a topic that is safe
     host, port = http_address(arguments.bootstrap_server)
     progress = Progress()
     progress.show("sealing and copying…" if arguments.wait else "sealing…")
@@ -98,6 +102,15 @@ def seal_now(arguments: argparse.Namespace) -> int:
         raise CommandFailed(f"{what}: {refused}; see `thermocline tier status`") from refused
     finally:
         progress.done()
-    done = bool(json.loads(answer or b"{}").get("done"))
-    note("everything is in the bucket" if done else "sealed; copying goes on, see `thermocline tier status`")
+    if not json.loads(answer or b"{}").get("done"):
+        note("sealed; copying goes on, see `thermocline tier status`")
+        return Exit.DONE
+    uncopied = source.uncopied()
+    if arguments.topic in uncopied:
+        raise CommandFailed(
+            f"topic {arguments.topic} is not copied to the bucket: {uncopied[arguments.topic]}; it is on this disk only"
+        )
+    note("everything is in the bucket" if not uncopied else "everything that is tiered is in the bucket")
+    for topic, why in uncopied.items():
+        note(f"NOT in the bucket, on this disk only: {topic} ({why})")
     return Exit.DONE

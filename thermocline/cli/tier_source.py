@@ -28,7 +28,15 @@ from thermocline.cli.wire_client import (
 )
 
 _HTTP = "thermocline.http"
-_RETENTION = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes", "remote.storage.enable")
+_TIERED, _COPY_DISABLED = "remote.storage.enable", "remote.log.copy.disable"
+_TOPIC_CONFIGS = (
+    "retention.ms",
+    "retention.bytes",
+    "local.retention.ms",
+    "local.retention.bytes",
+    _TIERED,
+    _COPY_DISABLED,
+)
 
 
 def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
@@ -89,7 +97,7 @@ class TierSource:
             metadata = client.metadata(None if self._topic is None else [self._topic])
             leaders = self._leaders(metadata)
             for topic in {topic for topic, _ in leaders} - self._topic_configs.keys():
-                self._topic_configs[topic] = client.configs(TOPIC_RESOURCE, topic, _RETENTION)
+                self._topic_configs[topic] = client.configs(TOPIC_RESOURCE, topic, _TOPIC_CONFIGS)
         offsets = Offsets({}, {}, {}, {})
         local_bytes: dict[Partition, int] = {}
         statuses: list[PartitionStatus] = []
@@ -105,8 +113,21 @@ class TierSource:
         return rows(leaders, offsets, local_bytes, statuses, cold)
 
     def leaving(self) -> list[str]:
-        """A line a topic: when its data leaves the disk and the bucket."""
-        return [f"{topic}: {sentence(configs)}" for topic, configs in sorted(self._topic_configs.items()) if configs]
+        """When data leaves the disk and the bucket, a line for all topics that are alike in it."""
+        alike: dict[str, list[str]] = {}
+        for topic, configs in sorted(self._topic_configs.items()):
+            if configs:
+                alike.setdefault(sentence(configs), []).append(topic)
+        return [f"{', '.join(topics)}: {words}" for words, topics in alike.items()]
+
+    def uncopied(self) -> dict[str, str]:
+        """Topics that hold records and are never copied, now, and the config that says so."""
+        holding = {row.topic for row in self.read() if (row.high_watermark or 0) > (row.log_start_offset or 0)}
+        return {
+            topic: f"{_TIERED}=false" if configs.get(_TIERED) == "false" else f"{_COPY_DISABLED}=true"
+            for topic, configs in sorted(self._topic_configs.items())
+            if topic in holding and (configs.get(_TIERED) == "false" or configs.get(_COPY_DISABLED) == "true")
+        }
 
     def _leaders(self, metadata: MetadataResponse) -> dict[Partition, int]:
         for found in metadata.topics:

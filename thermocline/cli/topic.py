@@ -79,7 +79,10 @@ def create_topic(arguments: argparse.Namespace) -> int:
         replication_factor=arguments.replication_factor,
         config=dict(_with_units(arguments.config)),
     )
-    futures = admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
+    try:
+        futures = admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
+    except ValueError as refused:  # librdkafka's own bounds, before anything is sent
+        raise CommandFailed(f"creating topic {arguments.topic}: {refused}", Exit.USAGE) from refused
     settled(futures, lambda name: f"creating topic {name}")
     print(f"created {arguments.topic} with {arguments.partitions} partition{'s' * (arguments.partitions > 1)}")
     print(leaving(_configs(admin, arguments.topic)))
