@@ -63,9 +63,9 @@ class HttpServer:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/status", self._status)
         application.router.add_post("/tier/seal", self._seal)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, shutdown_timeout=1.0).start()
+        await web.TCPSite(self._runner, host, port).start()
         bound = self._runner.addresses[0]
         self.address = (bound[0], bound[1])
 
