@@ -1,8 +1,8 @@
 """Which chunk leaves the cache: a FIFO for newcomers, a FIFO for those that proved useful, and a memory of the rest.
 
-Owns sizes, order and pins of what is cached, not the bytes. Always true: after `admit` the sum of sizes is at most
-`bytes_max` (or what was pinned before `resize` made that smaller), a pinned item is never a victim, and a pin is given
-only while pins hold less than half of the budget.
+Owns sizes and order of what is cached, not the bytes. Always true: the sum of sizes is at most `bytes_max`. Must not
+know who still reads what leaves: an open file outlives its name (tiering.cold_hold keeps the files of waiting readers).
+
 Scan-resistant (after S3-FIFO, SOSP'23): a newcomer is promoted only if it was visited again before its turn to leave,
 or came back soon after it left; a sequential reader that takes one chunk in four fetches visits it once, because a
 visit begins only where it reads at or before the position read last. Pure.
@@ -15,7 +15,6 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 NEWCOMERS_SHARE: Final = 0.25  # of the budget; prefetched chunks wait here for their reader
-PINNED_SHARE: Final = 0.5
 VISITS_MAX: Final = 3
 GHOSTS_MAX: Final = 4096
 
@@ -23,13 +22,12 @@ Id = TypeVar("Id", bound=Hashable)
 
 
 class _Item:
-    __slots__ = ("last_position", "pins", "size", "visits")
+    __slots__ = ("last_position", "size", "visits")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.visits = 0
         self.last_position = -1  # nothing read yet
-        self.pins = 0
 
 
 class CachePolicy(Generic[Id]):
@@ -42,7 +40,6 @@ class CachePolicy(Generic[Id]):
         self._ghosts: OrderedDict[Id, None] = OrderedDict()
         self._bytes = 0
         self._newcomer_bytes = 0
-        self._pinned_bytes = 0
 
     def __contains__(self, item_id: Id) -> bool:
         return item_id in self._newcomers or item_id in self._proven
@@ -53,10 +50,6 @@ class CachePolicy(Generic[Id]):
     @property
     def nbytes(self) -> int:
         return self._bytes
-
-    @property
-    def pinned_bytes(self) -> int:
-        return self._pinned_bytes
 
     def visit(self, item_id: Id, position: int) -> bool:
         """The item is read from `position` on; whether it is here. Reading on from where the last read ended counts
@@ -75,8 +68,6 @@ class CachePolicy(Generic[Id]):
         if size > self._bytes_max:
             return False, []
         evicted = self._make_room(size)
-        if self._bytes + size > self._bytes_max:
-            return False, evicted
         if item_id in self._ghosts:
             del self._ghosts[item_id]
             self._proven[item_id] = _Item(size)
@@ -87,32 +78,12 @@ class CachePolicy(Generic[Id]):
         return True, evicted
 
     def resize(self, bytes_max: int) -> list[Id]:
-        """Change the budget (the hot log needs the disk); returns what leaves now. Pinned items stay."""
+        """Change the budget (the hot log needs the disk); returns what leaves now."""
         self._bytes_max = bytes_max
         return self._make_room(0)
 
-    def pin(self, item_id: Id) -> bool:
-        """Keep the item until as many `unpin`; False when it is not here or pins hold half the budget already."""
-        item = self._find(item_id)
-        if item is None:
-            return False
-        if not item.pins:
-            if self._pinned_bytes + item.size > self._bytes_max * PINNED_SHARE:
-                return False
-            self._pinned_bytes += item.size
-        item.pins += 1
-        return True
-
-    def unpin(self, item_id: Id) -> None:
-        """Undo one `pin`; of an item that was removed meanwhile, nothing happens."""
-        item = self._find(item_id)
-        if item is not None and item.pins:
-            item.pins -= 1
-            if not item.pins:
-                self._pinned_bytes -= item.size
-
     def remove(self, item_id: Id) -> bool:
-        """Forget an item whatever its pins (deleted or damaged); whether it was here."""
+        """Forget an item (deleted or damaged); whether it was here."""
         item = self._newcomers.pop(item_id, None)
         if item is not None:
             self._newcomer_bytes -= item.size
@@ -122,8 +93,6 @@ class CachePolicy(Generic[Id]):
         if item is None:
             return False
         self._bytes -= item.size
-        if item.pins:
-            self._pinned_bytes -= item.size
         return True
 
     def ids(self) -> list[Id]:
@@ -136,10 +105,8 @@ class CachePolicy(Generic[Id]):
 
     def _make_room(self, size: int) -> list[Id]:
         evicted: list[Id] = []
-        # Each step evicts, promotes, or uses up a visit of a proven item: VISITS_MAX + 2 rounds see every item through.
-        for _ in range((VISITS_MAX + 2) * len(self) + 1):
-            if self._bytes + size <= self._bytes_max or not len(self):
-                break
+        # Each step evicts, promotes, or uses up a visit of a proven item, so this ends.
+        while self._bytes + size > self._bytes_max and len(self):
             newcomers_first = self._newcomer_bytes + size > self._bytes_max * NEWCOMERS_SHARE or not self._proven
             queue = self._newcomers if newcomers_first and self._newcomers else self._proven
             victim = self._step(queue)
@@ -150,11 +117,6 @@ class CachePolicy(Generic[Id]):
     def _step(self, queue: OrderedDict[Id, _Item]) -> Id | None:
         """Look at the oldest of `queue`: it goes, or moves; the id when it goes."""
         item_id, item = next(iter(queue.items()))
-        if item.pins:
-            queue.move_to_end(item_id)
-            if queue is self._newcomers and all(other.pins for other in queue.values()):
-                self._promote(item_id, item)
-            return None
         if item.visits and queue is self._newcomers:
             self._promote(item_id, item)
             return None

@@ -159,13 +159,6 @@ class ChunkCache:
         """Whether the chunk is on disk now."""
         return (chunk.key, chunk.index) in self._policy
 
-    def pin(self, chunk: ChunkRef) -> bool:
-        """Keep the chunk until `unpin` (a client whose wait ran out comes back for it); False when it cannot be."""
-        return self._policy.pin((chunk.key, chunk.index))
-
-    def unpin(self, chunk: ChunkRef) -> None:
-        self._policy.unpin((chunk.key, chunk.index))
-
     async def resize(self, bytes_max: int) -> None:
         """Give disk back at once, or take more from now on."""
         await self._unlink(self._policy.resize(bytes_max))

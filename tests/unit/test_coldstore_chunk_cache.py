@@ -1,4 +1,4 @@
-"""The chunk cache: its policy under scans and pins, and its files under races, damage and full disks."""
+"""The chunk cache: its policy under scans, and its files under races, damage and full disks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldstore.cache_policy import PINNED_SHARE, CachePolicy
+from coldstore.cache_policy import CachePolicy
 from coldstore.chunk_cache import ChunkCache, MemoryFile
 from coldstore.segment_reader import ChunkRef
 from logformat.errors import Corrupt, Retryable
@@ -81,41 +81,32 @@ def files(disk: CrashDisk) -> list[str]:
 
 
 # ── the policy ───────────────────────────────────────────────────────────────────────────────────────────────────────
-OP = st.tuples(st.sampled_from(["admit", "admit", "visit", "pin", "unpin", "remove", "resize"]), st.integers(0, 12))
+OP = st.tuples(st.sampled_from(["admit", "admit", "visit", "remove", "resize"]), st.integers(0, 12))
 
 
 @given(st.lists(OP, max_size=120), st.integers(0, 60))
-def test_the_budget_holds_and_pins_are_kept_whatever_happens(ops: list[tuple[str, int]], budget: int) -> None:
+def test_the_budget_holds_whatever_happens(ops: list[tuple[str, int]], budget: int) -> None:
+    """Sizes never add up to more than the budget, and the policy says of every item that leaves that it did."""
     policy: CachePolicy[int] = CachePolicy(budget)
     here: dict[int, int] = {}
-    pins: dict[int, int] = {}
     for op, n in ops:
         if op == "admit" and n not in here:
             admitted, evicted = policy.admit(n, n + 1)
             for gone in evicted:
-                assert not pins.get(gone)
                 del here[gone]
+            assert admitted == (n + 1 <= budget)
             if admitted:
                 here[n] = n + 1
-            assert policy.nbytes <= max(budget, policy.pinned_bytes)
         elif op == "visit":
             assert policy.visit(n, 0) == (n in here)
-        elif op == "pin" and policy.pin(n):
-            pins[n] = pins.get(n, 0) + 1
-        elif op == "unpin":
-            policy.unpin(n)
-            pins[n] = max(0, pins.get(n, 0) - 1)
         elif op == "remove":
             assert policy.remove(n) == (n in here)
             here.pop(n, None)
-            pins.pop(n, None)
         elif op == "resize":
             budget = n * 5
             for gone in policy.resize(budget):
-                assert not pins.get(gone)
                 del here[gone]
-        assert sorted(policy.ids()) == sorted(here) and policy.nbytes == sum(here.values())
-        assert policy.pinned_bytes == sum(here[n] for n, count in pins.items() if count and n in here)
+        assert sorted(policy.ids()) == sorted(here) and policy.nbytes == sum(here.values()) <= budget
 
 
 def test_a_scan_does_not_push_out_what_is_used_again() -> None:
@@ -152,14 +143,6 @@ def test_what_comes_back_soon_is_kept() -> None:
     for n in range(20, 60):
         policy.admit(n, 1)
     assert 0 in policy
-
-
-def test_pins_are_bounded() -> None:
-    policy: CachePolicy[int] = CachePolicy(10)
-    for n in range(10):
-        policy.admit(n, 1)
-    assert sum(policy.pin(n) for n in range(10)) == 10 * PINNED_SHARE
-    assert not policy.pin(99)
 
 
 # ── the files ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -375,24 +358,6 @@ def test_a_load_that_never_ends_is_ended() -> None:
         cache, _ = await opened(4)
         with pytest.raises(Retryable):
             await cache.get(ref(1), Source(seconds=1e6).load)
-
-    run_fast(scenario())
-
-
-def test_pins_hold() -> None:
-    async def scenario() -> None:
-        cache, _ = await opened(4)
-        source = Source()
-        for n in (0, 1):
-            await cache.get(ref(n), source.load)
-        assert cache.pin(ref(0))
-        for n in range(10, 30):
-            await cache.get(ref(n), source.load)
-        assert cache.holds(ref(0)) and not cache.holds(ref(1))
-        cache.unpin(ref(0))
-        for n in range(30, 60):
-            await cache.get(ref(n), source.load)
-        assert not cache.holds(ref(0))
 
     run_fast(scenario())
 
