@@ -52,8 +52,8 @@ class Kind(Enum):
 
 
 _OF_PROCESSES = (Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE, Kind.TAKE_OVER, Kind.DISK_LOSS, Kind.CUT)
-SELDOM = (Operation.DELETE, Operation.LIST)  # of these a run makes few
-RARE, OFTEN = (0.2, 0.8), (0.02, 0.3)
+SELDOM = (Operation.DELETE, Operation.LIST, Fault.FLIPPED)  # a run makes few of these, or few that can be struck
+HIGH, LOW = (0.2, 0.8), (0.02, 0.2)
 KEEPS = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
@@ -97,7 +97,7 @@ class Nemesis:
                     continue
                 # What lasts comes first, so that processes die and start among it.
                 chosen = sorted(
-                    (kind for kind in self._kinds if self._rng.randrange(5) < 2),
+                    (kind for kind in self._kinds if self._rng.randrange(5) < (4 if kind is Kind.TOXIC else 2)),
                     key=lambda kind: kind in _OF_PROCESSES,
                 )
                 for kind in chosen:
@@ -289,7 +289,8 @@ class Nemesis:
         for operation, faults in FAULTS_OF.items():
             for fault in faults:
                 if fault in self._faults and self._rng.randrange(2):
-                    rates[operation, fault] = self._rng.uniform(*(RARE if operation in SELDOM else OFTEN))
+                    often = operation in SELDOM or fault in SELDOM
+                    rates[operation, fault] = self._rng.uniform(*(HIGH if often else LOW))
         for store in self.cluster.stores():
             store.plan = FaultPlan(rates, (0.001, 0.05), (0.1, 8.0), flips=lambda key: "/segments/" in key)
 

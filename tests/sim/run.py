@@ -90,7 +90,7 @@ class Outcome:
 def shape_of(seed: int, duration_s: float) -> Shape:
     """The run that `seed` stands for."""
     rng = SeededRng(f"shape/{seed}")
-    half = [kind for kind in Kind if rng.randrange(2)]
+    half = [kind for kind in Kind if rng.randrange(2) or (kind is Kind.TOXIC and rng.randrange(2))]
     kinds = half if rng.randrange(8) else []  # some runs without any fault: healthy clusters have lost data too
     faults = tuple(fault for fault in FAULTY if rng.randrange(2))
     sync = rng.randrange(4) != 0

@@ -38,11 +38,20 @@ def catch(bug: PlantedBug, tree: str) -> tuple[str, str] | None:
         )
         lines = done.stdout.splitlines()
         for line, following in zip(lines, [*lines[1:], ""], strict=True):
-            if line.endswith("FINDINGS"):
+            if line.endswith("FINDINGS") and _is_clean(line.split(":")[0].removeprefix("seed ")):
                 return line.split(":")[0], following.strip()[:110]
         if done.returncode:
             return f"seeds {first}..{last}", (done.stderr.strip().splitlines() or ["died"])[-1][:110]
     return None
+
+
+def _is_clean(seed: str) -> bool:
+    """Whether the seed has no finding without the patch: only then the patch is what was caught."""
+    command = [sys.executable, "-m", "tests.sim", "--seed", seed]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode:
+        print(f"seed {seed} has findings without any patch")
+    return done.returncode == 0
 
 
 def main(names: list[str]) -> int:
