@@ -326,8 +326,9 @@ class Nemesis:
     async def lose(self, kind: str, held: dict[Place, int] | None = None, stopped_s: float = -1.0) -> None:
         """Write down what the promises allow to be lost: everything the bucket does not hold (or did not, `held`)."""
         self.cluster.losses += 1
-        now_s = self.stage.now()
-        for place, end in (held or await self._held()).items():
+        held = held or await self._held()
+        now_s = self.stage.now()  # a broker that still runs went on acknowledging while the roots were read
+        for place, end in held.items():
             self.stage.history.add(Loss(place, end, now_s, kind, stopped_s))
         self.stage.history.add(Loss(("*", 0), 0, now_s, kind, stopped_s))
 
