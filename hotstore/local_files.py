@@ -29,16 +29,15 @@ def drop_segment_files(disk: Disk, directory: str, bases: Iterable[int]) -> None
             crash_points.reach("expire.local_unlinked")
 
 
-def remove_files(disk: Disk, directory: str, names: Iterable[str]) -> int:
-    """Unlink files by name and make that durable; how many were there. Raises OSError."""
-    count = 0
+def remove_files(disk: Disk, directory: str, names: Iterable[str]) -> None:
+    """Unlink files by name, those that are there, and make that durable. Raises OSError."""
+    found = False
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(f"{directory}/{name}")
-            count += 1
-    if count:
+            found = True
+    if found:
         disk.sync_dir(directory)
-    return count
 
 
 def producer_file_offsets(names: Iterable[str], suffixes: tuple[str, ...] = (SNAPSHOT, PRODUCERS)) -> list[int]:

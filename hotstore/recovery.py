@@ -62,14 +62,11 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening a log did, for its log line and metrics."""
+    """What opening a log cost: bytes read again, and bytes cut off a torn end, with what was found there."""
 
     scanned_bytes: int = 0
     truncated_bytes: int = 0
     truncated_reason: str = ""
-    removed_segments: int = 0
-    rebuilt_indexes: int = 0
-    removed_files: int = 0
 
 
 @dataclass(slots=True)
@@ -234,8 +231,8 @@ class _Recovery:
             )
         segment = create_segment(self._disk, self._path, log_start, self._config.index_interval_bytes)
         self._disk.sync_dir(self._path)
-        removed = remove_files(self._disk, self._path, plan.leftovers)
-        return Recovered([segment], log_start, LeaderEpochs(), self._producers, RecoveryReport(removed_files=removed))
+        remove_files(self._disk, self._path, plan.leftovers)
+        return Recovered([segment], log_start, LeaderEpochs(), self._producers)
 
     def _measure(self, segment: Segment, following: int | None) -> None:
         """Find the end of a segment whose bytes are trusted: by its indexes if they tell the truth, else by reading."""
@@ -376,16 +373,9 @@ class _Recovery:
                 segment.release_indexes()
         for producers in self._to_snapshot:
             write_producer_files(disk, path, producers)
-        removed = self._remove_strays(plan, [segment.base_offset for segment in kept], active.end_offset)
+        self._remove_strays(plan, [segment.base_offset for segment in kept], active.end_offset)
         disk.sync_dir(path)
-        report = RecoveryReport(
-            self._scanned_bytes,
-            lost_bytes,
-            "" if self._cut is None else self._cut.what,
-            len(segments) - len(kept),
-            len(self._to_index),
-            removed,
-        )
+        report = RecoveryReport(self._scanned_bytes, lost_bytes, "" if self._cut is None else self._cut.what)
         return Recovered(list(kept), log_start, epochs, self._producers, report)
 
     def _save_epochs(self, epochs: LeaderEpochs) -> None:
@@ -395,8 +385,8 @@ class _Recovery:
         ):
             replace_file(self._disk, file, epochs.to_bytes())
 
-    def _remove_strays(self, plan: DirectoryPlan, bases: Sequence[int], log_end: int) -> int:
-        """Leftovers, and producer files that belong to no segment (Kafka: removeStraySnapshots); the newest stays."""
+    def _remove_strays(self, plan: DirectoryPlan, bases: Sequence[int], log_end: int) -> None:
+        """Leftovers go, and producer files of no segment but the newest (Kafka: removeStraySnapshots)."""
         names = self._disk.list_dir(self._path)
         offsets = [offset for offset in producer_file_offsets(names) if offset <= log_end]
         wanted = {*bases, *offsets[:1]}
@@ -408,7 +398,7 @@ class _Recovery:
             and place[0] not in wanted
         ]
         leftovers = [name for name in plan.leftovers if name in names]
-        return remove_files(self._disk, self._path, [*leftovers, *strays])
+        remove_files(self._disk, self._path, [*leftovers, *strays])
 
 
 def _measure_by_index(segment: Segment) -> bool:

@@ -281,13 +281,23 @@ class Bootstrap:
     def _open_local(self) -> PartitionLog:
         """Recovered, its checkpoints as the data directory has them."""
         opening = self._opening
-        return self._data_dir.open_log(
+        local = self._data_dir.open_log(
             opening.topic,
             opening.partition,
             opening.log_config,
             now_ms=self._world.clock.wall_ms(),
             topic_id=opening.topic_id.bytes,
         )
+        did = local.recovery
+        if did.truncated_bytes:
+            log.warning(
+                "%s: %d bytes are cut off its damaged end, it ends at offset %d: %s",
+                self._name,
+                did.truncated_bytes,
+                local.log_end_offset,
+                did.truncated_reason,
+            )
+        return local
 
     def _create_local(self, start_offset: int) -> PartitionLog:
         opening = self._opening
