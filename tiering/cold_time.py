@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from coldstore.segment_reader import scan_offset
-from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, walk
+from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 from logformat.records import offset_for_timestamp
 from seams.workers import Lane, Workers
 from tiering.cold_loader import ColdLoader, ManifestView
@@ -65,7 +65,7 @@ async def _in_segment(
         block = await loader.read(manifests, opened, position, length)
         headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
         if not headers:  # one batch larger than a block
-            size = int.from_bytes(block[8:12], "big", signed=True) + 12
+            size = read_header(block).size
             block = await loader.read(manifests, opened, position, min(size, footer.log_bytes - position))
             headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
         for at, header in headers:
