@@ -145,6 +145,29 @@ def test_verify_finds_nothing_wrong_but_orphans(bucket: Filled, capsys: pytest.C
         }
 
 
+def test_a_bucket_without_topics_is_told_from_a_wrong_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A broker that has just begun has nothing amiss; a directory that is no bucket is not an empty one."""
+    other, fresh = tmp_path / "other", tmp_path / "fresh"
+    other.mkdir()
+    (other / "notes.txt").write_text("no bucket")
+    for verb in ("ls", "verify"):
+        assert run(capsys, verb, f"file://{other}")[0] == 1
+    fresh.mkdir()
+    workers = ThreadWorkers()
+    store = DirectoryStore(PosixDisk(), workers, str(fresh), SeededRng(1))
+    roots = RootStore(store, cluster_key(), ClusterContent, SeededRng(2), SystemClock())
+    asyncio.run(roots.commit(lambda found: found, epoch=1, claim=True, initial=ClusterContent("cluster", None)))
+    workers.close()
+    assert run(capsys, "ls", f"file://{fresh}")[0] == 0
+    code, lines = run(capsys, "verify", f"file://{fresh}")
+    assert (code, lines[-1]) == (
+        0,
+        "0 partitions, every object's size and footer checked: 0 damaged or missing, 0 other findings",
+    )
+    (fresh / cluster_key()).write_text("{")
+    assert run(capsys, "verify", f"file://{fresh}")[0] == 5
+
+
 def test_verify_of_nothing_is_no_success(bucket: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistyped URL or topic must not look like a sound bucket."""
     assert run(capsys, "verify", f"file://{tmp_path}/mistyped") == (1, [])

@@ -50,7 +50,7 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
         progress = Progress()
         damage = others = 0
         partitions = await bucket.partitions(topic)
-        if not partitions:
+        if not partitions and (topic is not None or not await bucket.is_ours()):
             what = f"no topic {topic}" if topic is not None else "nothing of Thermocline's"
             raise CommandFailed(f"{bucket.store.url} holds {what}: nothing was verified")
         for finding in await bucket.verify_metadata() if topic is None else ():

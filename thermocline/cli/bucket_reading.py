@@ -57,6 +57,13 @@ class Bucket:
             if view is not None and (topic is None or topic in (view.manifest.topic, str(topic_id))):
                 yield view
 
+    async def is_ours(self) -> bool:
+        """Whether a broker ever began here: `cluster.json`, or where that is lost, anything below `topics/`."""
+        try:
+            return await self._cluster_root() is not None or bool(await self.inspector.partitions())
+        except Corrupt:
+            return True  # whoever looks closer reports it
+
     async def one_view(self, topic: str, partition: int) -> PartitionView:
         """CommandFailed when there is none, or when a name stands for several topics."""
         found = [view async for view in self.views(topic, partition)]
