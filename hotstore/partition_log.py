@@ -294,7 +294,7 @@ class PartitionLog:
             now_ms=now_ms,
         )
         if reason is not None:
-            self._roll(now_ms)
+            self._roll()
             segment = self._active
             indexer = segment.indexer
             assert indexer is not None
@@ -358,16 +358,16 @@ class PartitionLog:
 
     # --- segments -----------------------------------------------------------------------------------------------
 
-    def roll(self, now_ms: int) -> bool:
+    def roll(self) -> bool:
         """Seal the active segment, if anything is in it; whether it did. Raises LogFull, LogFailed."""
         if self.state is LogState.FAILED:
             raise self._offline()
         if self._active.size == 0:
             return False
-        self._roll(now_ms)
+        self._roll()
         return True
 
-    def _roll(self, now_ms: int) -> None:
+    def _roll(self) -> None:
         old = self._active
         assert old.size > 0, "an empty segment takes whatever comes: it begins at the log's end"
         try:

@@ -256,7 +256,7 @@ class Bootstrap:
         reach("gap.appended")
         if self._opening.tier.enabled:
             # Sealed at once, so that its copy makes the manifest, and with it `tier status`, name the gap now.
-            local.roll(self._world.clock.wall_ms())
+            local.roll()
         log.warning(
             "%s: its tail is lost; offsets [%d, %d) may have been seen and are declared a gap",
             self._name,

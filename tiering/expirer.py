@@ -254,7 +254,7 @@ class Expirer:
         """A log that is not tiered: plain retention; its start moves first, durably."""
         local = self._partition.log
         if active_expired(local.active_info(), visible, now_ms, config):
-            local.roll(now_ms)
+            local.roll()
             await self._partition.flusher.flush()
         sealed = local.sealed_segments()
         wanted = expirable(

@@ -311,7 +311,7 @@ class PartitionTier:
 
     def _seal_when_due(self) -> None:
         if self._seal_due_ms() == 0:
-            self._partition.log.roll(self._partition.world.clock.wall_ms())
+            self._partition.log.roll()
             self._partition.flusher.request()
 
     def _next_look_s(self) -> float:
@@ -332,7 +332,7 @@ class PartitionTier:
         partition = self._partition
         target = partition.log.log_end_offset
         self._broken = None
-        partition.log.roll(partition.world.clock.wall_ms())
+        partition.log.roll()
         await partition.flusher.flush()
         if not partition.config.copies:
             return

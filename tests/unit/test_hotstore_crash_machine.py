@@ -137,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
     def roll(self) -> None:
         if self.log.state is not LogState.FAILED:
             with contextlib.suppress(LogFull, LogFailed):
-                self.log.roll(self.now_ms)
+                self.log.roll()
 
     @rule()
     def write_checkpoints(self) -> None:

@@ -214,7 +214,7 @@ def test_what_is_not_understood_stays() -> None:
     for name in (*foreign, *leftovers):
         disk.open(f"{LOG_PATH}/{name}", write=True, create=True)
     _, log = open_log(disk, CONFIG)
-    log.roll(5)
+    log.roll()
     log.close(clean=True)
     names = disk.list_dir(LOG_PATH)
     assert set(foreign) <= set(names)

@@ -297,7 +297,7 @@ def test_indexes_are_kafkas() -> None:
         position += len(data)
         append(log, data)
     size = len(data)
-    log.roll(0)
+    log.roll()
     flush(log)
     seal(log)
     offsets = OffsetIndex(0, read_file(disk, f"{LOG_PATH}/{0:020d}.index"))

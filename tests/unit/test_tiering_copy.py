@@ -242,7 +242,7 @@ def test_design_c05_a_segment_that_straddles_the_remote_end_gives_its_rest() -> 
         directory.close()
         life = await other.start(epoch=2)
         opened = await life.open(log=config)
-        opened.log.roll(0)
+        opened.log.roll()
         opened.tier.rolled()
         await life.fill(1)
         await settle(lambda: sunk(opened))

@@ -147,7 +147,7 @@ class Model:
                 case "wait":
                     await asyncio.sleep(argument)
                 case "roll":
-                    self.opened.log.roll(self.life.world.clock.wall_ms())
+                    self.opened.log.roll()
                     self.opened.tier.rolled()
                 case "seal":
                     self.store.calm()
