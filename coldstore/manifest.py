@@ -88,6 +88,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.tail[0].base_offset if self.tail else self.remote_end_offset
 
     @property
+    def max_timestamp_ms(self) -> int:
+        """Greatest timestamp of all it holds (expired parts of a page may still count); −1 when there is none."""
+        newest = [page.max_timestamp_ms for page in self.pages] + [segment.max_timestamp_ms for segment in self.tail]
+        return max(newest, default=-1)
+
+    @property
     def bucket_end_offset(self) -> int:
         """A log restored from the bucket alone goes on here, or at the reserved end when that is higher."""
         return max(self.remote_end_offset, self.log_start_offset, self.snapshot.end_offset if self.snapshot else 0)

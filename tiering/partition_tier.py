@@ -129,6 +129,12 @@ class PartitionTier:
         """Cold bytes from the batch that holds `offset`, or a future that is done when asking again may give them."""
         return self._cold.read(self._partition.manifests, offset, bytes_max, min_one=min_one)
 
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Greatest timestamp in the bucket; −1 when there is none, or while it is not known."""
+        manifest = self._partition.manifest
+        return -1 if manifest is None else manifest.max_timestamp_ms
+
     async def offset_for_timestamp(self, timestamp_ms: int, before_offset: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first cold record at or after a time, below `before_offset`."""
         return await self._cold.offset_for_timestamp(self._partition.manifests, timestamp_ms, before_offset)

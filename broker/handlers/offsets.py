@@ -77,11 +77,19 @@ async def _list(
     if timestamp >= 0:
         await _by_time(context, partition, timestamp, answer)
     elif timestamp == MAX_TIMESTAMP:
-        newest = await context.world.workers.run(partition.log.max_timestamp, lane=Lane.HOT_READ)
-        if newest is not None and newest.offset < partition.high_watermark:
-            answer.timestamp, answer.offset, answer.leader_epoch = newest
+        await _newest(context, partition, answer)
     else:
         answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
+
+
+async def _newest(context: Context, partition: Partition, answer: ListOffsetsResponsePartition) -> None:
+    """The first record with the greatest timestamp, in either tier (Kafka looks at local segments only)."""
+    local = await context.world.workers.run(partition.log.max_timestamp, lane=Lane.HOT_READ)
+    cold_timestamp = partition.tier.max_timestamp_ms
+    if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
+        await _by_time(context, partition, cold_timestamp, answer)
+    elif local is not None and local.offset < partition.high_watermark:
+        answer.timestamp, answer.offset, answer.leader_epoch = local
 
 
 def _sentinel(partition: Partition, timestamp: int) -> tuple[int, int]:

@@ -420,6 +420,24 @@ def test_sentinels_over_both_tiers() -> None:
     play(scenario())
 
 
+def test_the_newest_timestamp_may_lie_in_the_bucket() -> None:
+    """−3 over both tiers: record 3 carries the greatest timestamp and left the disk long ago (Kafka would not find it)."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log", **SMALL_SEGMENTS)
+        for at in range(40):
+            timestamp = EPOCH_MS + (100_000 if at == 3 else at)
+            await life.call(ApiKey.PRODUCE, produce_request("log", encode_batch([Record(0, timestamp, None, VALUE)])))
+        await asyncio.sleep(60)
+        assert life.partition("log").log.local_log_start_offset > 3
+        newest = await list_offset(life, -3)
+        assert (newest.offset, newest.timestamp) == (3, EPOCH_MS + 100_000)
+        await life.stop()
+
+    play(scenario())
+
+
 def test_list_offsets_refuses_what_it_should() -> None:
     """A partition named twice, an unknown one, a wrong leader epoch."""
 
