@@ -337,8 +337,9 @@ class GroupMember:
             stage.answered(failure.code, self._name)
         except NO_ANSWER:
             pass
-        if outcome is Outcome.OK or not read:
-            stage.history.add(Commit(self._name, self._place, offset, invoked_s, stage.now(), outcome, read))
+        finally:  # also when the run ends in the middle of it
+            if outcome is Outcome.OK or not read:
+                stage.history.add(Commit(self._name, self._place, offset, invoked_s, stage.now(), outcome, read))
         return outcome is Outcome.OK
 
 

@@ -169,6 +169,11 @@ class Nemesis:
             self.hits[Kind.KILL.value] += 1
             self.cluster.kill(self.node)
 
+    async def restart(self) -> None:
+        """A clean stop and a start, outside of all faults."""
+        async with self._busy:
+            await self._restart()
+
     async def _restart(self) -> None:
         node = self.node
         if not node.serving:
