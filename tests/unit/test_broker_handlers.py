@@ -421,7 +421,10 @@ def test_sentinels_over_both_tiers() -> None:
 
 
 def test_the_newest_timestamp_may_lie_in_the_bucket() -> None:
-    """−3 over both tiers: record 3 carries the greatest timestamp and left the disk long ago (Kafka would not find it)."""
+    """−3 over both tiers.
+
+    Record 3 carries the greatest timestamp and left the disk long ago (Kafka would not find it).
+    """
 
     async def scenario() -> None:
         life = await Place().start()
