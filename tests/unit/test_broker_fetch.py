@@ -176,6 +176,18 @@ def test_a_poll_nobody_waits_for_any_more_leaves_nothing_behind() -> None:
     play(scenario())
 
 
+def test_a_poll_without_a_wait_is_answered_while_it_is_dispatched() -> None:
+    """max_wait_ms=0: no timer, no task, no turn of the loop."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log")
+        assert not isinstance(life.dispatch(ApiKey.FETCH, fetch_request(("log", 0, 0), max_wait_ms=0)), Later)
+        await life.stop()
+
+    play(scenario())
+
+
 def test_limits_hold_but_for_the_first_batch() -> None:
     """KIP-74: at least one batch comes, whatever the limits; after it they hold, over all partitions."""
 

@@ -237,6 +237,20 @@ def test_a_commit_over_any_strange_answer_is_made_once(fault: Fault) -> None:
     run_fast(scenario())
 
 
+def test_a_commit_made_again_leaves_one_record() -> None:
+    """After an outcome that stays unknown for ever (C29) the edit is made again on whatever stands there."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        cluster = await bench.controller()
+        for _ in range(3):
+            await cluster.commit([created(1), created(2)])
+        assert cluster.known is not None
+        assert [type(record) for record in cluster.known.content.records] == [NodeStarted, TopicCreated, TopicCreated]
+
+    run_fast(scenario())
+
+
 def test_a_claim_whose_answer_was_lost_is_ours() -> None:
     """The node's epoch is counted once."""
 
