@@ -360,7 +360,8 @@ class Broker:
         rooms = self._rooms
         self.health.starting("stopping")
         if rooms.server is not None:
-            await rooms.server.stop()
+            # A superseded broker's answers never leave: draining would only keep it here for the whole timeout.
+            await rooms.server.stop(drain=not self._superseded.is_set())
         if rooms.groups is not None:
             await rooms.groups.close()
         if self._clean_stop:

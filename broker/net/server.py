@@ -84,14 +84,17 @@ class Server:
         self._admissions = Admissions(self._limits, asyncio.get_running_loop().time())
         self._listener = await self._net.listen(host, port, self._connection)
 
-    async def stop(self) -> None:
-        """Accept nothing more, let answers in flight leave for `drain_ms_max`, then close whatever is left."""
+    async def stop(self, *, drain: bool = True) -> None:
+        """Accept nothing more, let answers in flight leave for `drain_ms_max`, then close whatever is left.
+
+        `drain` False: close at once, for a broker whose answers may not leave any more.
+        """
         self._stopping = True
         if self._listener is not None:
             await self._listener.close()
-        for connection in list(self._connections):
+        for connection in list(self._connections) if drain else ():
             connection.drain()
-        if not await self._wait_empty(self._limits.drain_ms_max / 1000):
+        if not drain or not await self._wait_empty(self._limits.drain_ms_max / 1000):
             for connection in list(self._connections):
                 connection.stop()
             await self._wait_empty(_ABORT_S)
