@@ -26,7 +26,7 @@ from tests.sim.client import ServerError
 from tests.sim.cluster import Cluster, Observed
 from tests.sim.history import Final, History, Place
 from tests.sim.invariants import watch_partitions, watch_roots
-from tests.sim.loop import SimLoop
+from tests.sim.loop import Deadlock, Livelock, SimLoop
 from tests.sim.nemesis import LEASE_S, Kind, Nemesis
 from tests.sim.workers import SimWorkers
 
@@ -130,7 +130,11 @@ def simulate(seed: int, duration_s: float = 12.0) -> Outcome:
             loop, f"run/{seed}", directory_bucket=shape.directory_bucket, settings=[*BROKER_SETTINGS, *shape.settings]
         )
         with mock.patch.object(app, "Broker", Observed):
-            return loop.run_until_complete(_Run(shape, cluster).play())
+            run = _Run(shape, cluster)
+            try:
+                return loop.run_until_complete(run.play())
+            except (Deadlock, Livelock) as stuck:
+                return run.outcome(checker.Finding("stuck", str(stuck)))
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # coroutines of the dead that never ran
@@ -165,7 +169,7 @@ class _Run:
         stage, shape = self._stage, self._shape
         if not await self._nemesis.ready(20.0):
             self._found("not-ready", "the first broker did not come up on an empty disk and bucket")
-            return self._outcome()
+            return self.outcome()
         await self._create_topics()
         producers = [
             Producer(stage, f"p{i}", self._places[i % len(self._places)], shape.pace_s) for i in range(shape.producers)
@@ -200,7 +204,7 @@ class _Run:
         await self._audit()
         await self._once_more()
         keeper.cancel()
-        return self._outcome()
+        return self.outcome()
 
     async def _create_topics(self) -> None:
         """`log`: kept for ever, tiered at once. `kept`: retention by size."""
@@ -298,7 +302,9 @@ class _Run:
             if plan.deletable:
                 self._found("orphan-leak", f"{topic_id}/{partition}: {[info.key for info in plan.deletable]}")
 
-    def _outcome(self) -> Outcome:
+    def outcome(self, *more: checker.Finding) -> Outcome:
+        """What came of it so far."""
+        self._findings += more
         stage, cluster = self._stage, self._cluster
         self._findings += [checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures)]
         self._findings += checker.check(self._history.events, retained=["kept"])

@@ -40,8 +40,8 @@ def catch(bug: PlantedBug, tree: str) -> tuple[str, str] | None:
         for line, following in zip(lines, [*lines[1:], ""], strict=True):
             if line.endswith("FINDINGS") and _is_clean(line.split(":")[0].removeprefix("seed ")):
                 return line.split(":")[0], following.strip()[:110]
-        if done.returncode:
-            return f"seeds {first}..{last}", (done.stderr.strip().splitlines() or ["died"])[-1][:110]
+        if done.returncode and "FINDINGS" not in done.stdout:
+            raise RuntimeError(f"seeds {first}..{last}: the simulation itself failed:\n{done.stderr[-4000:]}")
     return None
 
 
