@@ -25,6 +25,7 @@ from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
 from tests.sim.actors import Stage
 from tests.sim.client import Connection, produce_request
+from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster import Cluster, Node
 from tests.sim.history import Epoch, Loss, Note, Outcome, Place, Send
 from tests.support import crash_disk
@@ -252,9 +253,9 @@ class Nemesis:
 
     async def _ask_zombie(self, old: Node, witness: Connection) -> None:
         """Requests to a replaced broker, on a connection from before: nothing may come back but a refusal."""
-        value = f"zombie.{old.name}"
-        batch = encode_batch([Record(0, 1, None, value.encode())])
         for i in range(4):
+            value = f"zombie.{old.name}.{i}"
+            batch = encode_batch([Record(0, EPOCH_MS, None, value.encode())])
             invoked_s = self.stage.now()
             place = ("log", 0)
             try:
