@@ -165,6 +165,7 @@ def write_kcat(
     assert all(r.headers == headers and r.timestamp_ms is None for r in records)
     command = ["kcat", "-q", "-b", bootstrap, "-P", "-t", topic, "-p", str(partition), "-K", "\t", "-Z", "-z", codec]
     command += ["-X", f"enable.idempotence={str(idempotent).lower()}", "-X", "acks=all"]
+    command += ["-X", "batch.num.messages=50"]  # as write_confluent: batches fit into small segments
     for name, value in headers:
         command += ["-H", name if value is None else f"{name}={value.decode()}"]
     lines = b"".join((r.key or b"") + b"\t" + (r.value or b"") + b"\n" for r in records)
@@ -277,6 +278,7 @@ def read_kcat(bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TI
     found = []
     for partition in ends:
         command = ["kcat", "-b", bootstrap, "-C", "-q", "-e", "-t", topic, "-p", str(partition), "-o", "0"]
+        command += ["-X", "fetch.wait.max.ms=10"]  # how long it takes to see the end
         command += ["-X", "check.crcs=true", "-f", "%o %T %K %S %h\\n%k%s\\n"]
         try:
             done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
