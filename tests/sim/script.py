@@ -196,19 +196,29 @@ async def aftermath(story: Story, *, lossy: bool = False) -> list[Finding]:
         return [Finding("not-ready", f"no broker: {story.cluster.exits} {story.cluster.failures}")]
     client, tail = story.client(), story.tail
     found: list[Finding] = []
+    if await again(lambda: client.list_offset(*PLACE, -2), 3):
+        # Before anything is sent again: a resend would put back what was lost.
+        found += await _read(story)
+        unanswered = () if tail.unanswered is None else (_unanswered(story, tail.unanswered),)
+        found += check([*story.history.events, *unanswered])
     if tail.last is not None and not lossy:
         found += await _resend_last(story, client, tail.last)
     if tail.unanswered is not None:
         number, values, invoked_s = tail.unanswered
         if lossy:
-            story.history.add(Send("s", number, PLACE, values, invoked_s, story.now(), Outcome.INFO))
+            story.history.add(_unanswered(story, (number, values, invoked_s)))
         elif not await again(lambda: send(story, number, client)):
             found.append(Finding("writes-stuck", f"batch {number} is not taken after the restart"))
     if await again(lambda: client.list_offset(*PLACE, -2), 3):
         found += await _read(story)
     found += await _audit(story)
     found += [Finding("unexpected", text) for text in (*story.unexpected, *story.cluster.failures)]
-    return found + check(story.history.events)
+    return list(dict.fromkeys(found + check(story.history.events)))
+
+
+def _unanswered(story: Story, sent: tuple[int, tuple[str, ...], float]) -> Send:
+    number, values, invoked_s = sent
+    return Send("s", number, PLACE, values, invoked_s, story.now(), Outcome.INFO)
 
 
 async def _resend_last(story: Story, client: Client, last: tuple[int, int]) -> list[Finding]:

@@ -123,3 +123,24 @@ def test_what_a_failed_fsync_lost_is_not_acknowledged_after_a_restart_either() -
 
     played(scene)
     assert found == []
+
+
+def test_a_failed_fsync_acknowledges_nothing_and_is_not_tried_again() -> None:
+    """Its pages are lost though the next fsync succeeds; what was acknowledged is there after a power cut (C10)."""
+    found: list[Finding] = []
+
+    async def scene(story: Story) -> None:
+        client = story.client()
+        await send(story, 0, client)
+        story.cluster.disk.faults.append(_DataFault("sync", errno.EIO, ".log"))
+        for _ in range(3):
+            try:
+                await send(story, 1, client)
+            except Exception as refused:  # noqa: BLE001 - any answer but an acknowledgement
+                assert not isinstance(refused, AssertionError)
+        assert story.cluster.disk.hits["fault:sync"] == 1
+        story.cluster.power_cut(0.0, SeededRng("cut"))
+        found.extend(await aftermath(story))
+
+    played(scene)
+    assert found == []
