@@ -256,14 +256,15 @@ class Broker:
             self._world.net, dispatcher, net_limits(config), self._report, name=config.listener_name
         )
         dispatcher.serve(context)  # a client may come before the next line knows the port it came to
-        await server.start(config.listen_host, config.listen_port)
+        await _bound(server.start(config.listen_host, config.listen_port), "--listen")
         host, port = server.address
         advertised = (config.advertised_host or host, config.advertised_port or port)
         self._address = (host, port)
         live = {"listeners": f"{config.listener_name}://{host}:{port}"}
         if config.http_host is not None:
             self._rooms.http = HttpServer(self._views(context))
-            await self._rooms.http.start(config.http_host, config.http_port)
+            start = self._rooms.http.start(config.http_host, config.http_port)
+            await _bound(start, "--http")
             live["thermocline.http"] = "{}:{}".format(*self._rooms.http.address)
         dispatcher.serve(replace(context, advertised=advertised, live_configs=live))
         self.health.ready()
@@ -403,6 +404,14 @@ class Broker:
                 await work
         except (ThermoclineError, OSError) as failure:  # TimeoutError is an OSError
             self._report(name, failure)
+
+
+async def _bound(start: Awaitable[None], flag: str) -> None:
+    """An address that is taken, or not this machine's, is a wrong start, not broken storage."""
+    try:
+        await start
+    except OSError as failed:
+        raise Refused(f"cannot listen: {failed}; stop what uses the address, or choose another with {flag}") from failed
 
 
 async def _awaited(work: Awaitable[T]) -> T:

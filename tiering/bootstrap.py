@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import UUID
 
@@ -78,6 +78,7 @@ class OpenedLog:
 
     log: PartitionLog
     flusher: Flusher
+    lost: tuple[int, int] | None = None  # [first, end) declared a gap by this opening
 
 
 class Bootstrap:
@@ -236,19 +237,19 @@ class Bootstrap:
         start_at_least(local, manifest, tiered=opening.tier.enabled)
         await self._checkpoint(local)  # the first local segment does not tell where a tiered log starts
         opened = self._opened(local)
-        await self._append_gaps(opened, manifest.reserved_end_offset)
+        lost = await self._append_gaps(opened, manifest.reserved_end_offset)
         reserve = min(local.log_end_offset + self._limits.reservation_offsets, INT64_MAX)
         manifest = await self._manifests.commit(lambda m: m.reserve(reserve))
         reach("reserve.committed")
         await self._write_reservation(manifest.reserved_end_offset)
         local.reserved_end = manifest.reserved_end_offset
-        return opened
+        return replace(opened, lost=lost)
 
-    async def _append_gaps(self, opened: OpenedLog, reserved_end: int) -> None:
+    async def _append_gaps(self, opened: OpenedLog, reserved_end: int) -> tuple[int, int] | None:
         local = opened.log
         first = local.log_end_offset
         if first >= reserved_end:
-            return
+            return None
         local.reserved_end = reserved_end
         for batch in gap_batches(first, reserved_end, self._opening.leader_epoch):
             local.append_control(batch, self._world.clock.wall_ms())
@@ -257,12 +258,7 @@ class Bootstrap:
         if self._opening.tier.enabled:
             # Sealed at once, so that its copy makes the manifest, and with it `tier status`, name the gap now.
             local.roll()
-        log.warning(
-            "%s: its tail is lost; offsets [%d, %d) may have been seen and are declared a gap",
-            self._name,
-            first,
-            reserved_end,
-        )
+        return first, reserved_end
 
     async def _state_at_remote_end(self, manifest: Manifest) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
         """Lineage and producers as of the cold end, from the footer of the last object; empty when there is none."""

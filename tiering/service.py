@@ -53,6 +53,7 @@ class Opened(NamedTuple):
     log: PartitionLog
     flusher: Flusher
     tier: PartitionTier
+    lost: tuple[int, int] | None = None  # [first, end) declared a gap by this opening
 
 
 class TierService:
@@ -175,7 +176,7 @@ class TierService:
             self.expire_counters,
             self._checkpoint,
         )
-        return Opened(local, flusher, tier)
+        return Opened(local, flusher, tier, opened.lost)
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
         """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""

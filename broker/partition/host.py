@@ -72,10 +72,13 @@ class Host:
 
         async def attempt() -> None:
             indexes = range(first_partition, topic.partitions)
+            lost: dict[int, tuple[int, int]] = {}
             async with self._directories if new else nullcontext():
-                opened = await asyncio.gather(*(self._open(topic, index, new=new) for index in indexes))
+                opened = await asyncio.gather(*(self._open(topic, index, lost, new=new) for index in indexes))
             if new:
                 reach("topic.rooted")
+            if lost:
+                log.warning("%s", _lost_tails(topic.name, lost))
             self._registry.publish(topic, [partition for partition in opened if partition is not None])
 
         name = f"open {topic.name}"
@@ -86,7 +89,7 @@ class Host:
         # The caller's patience may end; the opening goes on.
         await asyncio.shield(task)
 
-    async def _open(self, topic: Topic, index: int, *, new: bool) -> Partition | None:
+    async def _open(self, topic: Topic, index: int, lost: dict[int, tuple[int, int]], *, new: bool) -> Partition | None:
         config = resolve_topic(self._config, topic.configs, internal=topic.internal)
         place = TopicPartition(topic.name, index)
         opening = Opening(
@@ -113,6 +116,8 @@ class Host:
                 self.damaged[place] = str(refused)
                 log.error("%s stays offline: %s", place, refused)
                 return None
+        if opened.lost is not None:
+            lost[index] = opened.lost
         return Partition(
             topic.name,
             UUID(topic.topic_id),
@@ -248,3 +253,13 @@ class Host:
                 self._report("checkpoints", failure)
                 clean = False
         return clean and not self.damaged
+
+
+def _lost_tails(topic: str, lost: dict[int, tuple[int, int]]) -> str:
+    """One line a topic, however many partitions: what is gone, and where to look."""
+    shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return (
+        f"{topic}: the tail of {len(lost)} partition{'s' * (len(lost) > 1)} is lost; offsets that clients may have "
+        f"seen are declared gaps: {shown}{more}; `thermocline tier status --topic {topic}` names each"
+    )
