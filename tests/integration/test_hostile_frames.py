@@ -742,6 +742,15 @@ def test_a_record_of_the_far_future_behind_an_honest_header_is_refused(module_ta
         assert produced(peer, around(encode_record(far, 0, YEAR_MS))) is ErrorCode.INVALID_TIMESTAMP
 
 
+@pytest.mark.xfail(strict=True, reason="a client's __consumer_offsets is an ordinary topic: tiered, with retention")
+def test_a_client_cannot_make_an_ordinary_topic_of_an_internal_name(module_target: Target) -> None:
+    """Refused, or made as the internal topic it is (Kafka does that): retention must never eat committed offsets."""
+    codes = create_topics(module_target, new_topic("__consumer_offsets"))
+    with module_target.client() as client:
+        (made,) = client.metadata(["__consumer_offsets"]).topics
+    assert codes != [ErrorCode.NONE] or made.is_internal
+
+
 @pytest.mark.xfail(strict=True, reason="any client may write to __consumer_offsets")
 def test_a_client_may_not_write_to_an_internal_topic(module_target: Target) -> None:
     """Kafka answers INVALID_TOPIC_EXCEPTION: what lies there is read as the groups' own word."""
