@@ -37,6 +37,7 @@ from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 PRODUCER_ID_BLOCK: Final = 1000  # Kafka's ProducerIdsBlock
 _SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
@@ -98,6 +99,11 @@ class Controller:
     ) -> Topic:
         """Create a topic and open its partitions. ApiError names what is wrong with the request."""
         check_topic_name(name)
+        if name in INTERNAL_TOPICS and not internal:
+            # A client's ordinary topic of that name would be tiered, deletable, and where groups write.
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it when a group needs it"
+            )
         if not 0 < partitions <= PARTITIONS_PER_TOPIC_MAX:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {PARTITIONS_PER_TOPIC_MAX}"

@@ -742,7 +742,6 @@ def test_a_record_of_the_far_future_behind_an_honest_header_is_refused(module_ta
         assert produced(peer, around(encode_record(far, 0, YEAR_MS))) is ErrorCode.INVALID_TIMESTAMP
 
 
-@pytest.mark.xfail(strict=True, reason="a client's __consumer_offsets is an ordinary topic: tiered, with retention")
 def test_a_client_cannot_make_an_ordinary_topic_of_an_internal_name(module_target: Target) -> None:
     """Refused, or made as the internal topic it is (Kafka does that): retention must never eat committed offsets."""
     codes = create_topics(module_target, new_topic("__consumer_offsets"))

@@ -1,7 +1,7 @@
 """Ask a fresh Apache Kafka the conversations about groups, and keep its answers as the golden file.
 
-    kafka start 29392    # ../shared/peers; group.initial.rebalance.delay.ms=0
-    python -m tests.support.record_groups 29392 tests/golden/groups_kafka_4_3_1.json
+kafka start 29392    # bench/peers/kafka; group.initial.rebalance.delay.ms=0
+python -m tests.support.record_groups 29392 tests/golden/groups_kafka_4_3_1.json
 """
 
 from __future__ import annotations
