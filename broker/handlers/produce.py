@@ -27,12 +27,13 @@ from broker.wire.messages import (
     ProduceResponseTopic,
 )
 from hotstore.partition_log import Appended
-from logformat.errors import ThermoclineError
+from logformat.errors import Corrupt, ThermoclineError
 from logformat.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
     NO_TIMESTAMP,
     Codec,
+    InvalidRecordBatch,
     check_batch,
     read_header,
     stamp_max_timestamp,
@@ -42,6 +43,7 @@ from logformat.records import max_timestamp, validate_records
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
+_COUNT_BELIEVED_MAX: Final = 1 << 20  # of a batch that nobody checked yet: more will not fit a reservation anyway
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
 _TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 
@@ -58,13 +60,17 @@ def append_one(
 ) -> Appended:
     """Check and append what one produce request carries for one partition. Raises ThermoclineError: nothing written."""
     config = partition.config
+    if config.internal:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
+    timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+    timestamp_max = now_ms + config.message_timestamp_after_max_ms
     header = check_batch(
         batch,
         0,
         len(batch),
         bytes_max=config.max_message_bytes,
-        timestamp_min=max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP),
-        timestamp_max=now_ms + config.message_timestamp_after_max_ms,
+        timestamp_min=timestamp_min,
+        timestamp_max=timestamp_max,
     )
     if header.size != len(batch):
         raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in one produce request")
@@ -76,10 +82,10 @@ def append_one(
             f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
         )
     if header.lacks_max_timestamp:
-        stamp_max_timestamp(batch, 0, max_timestamp(batch))
+        stamp_max_timestamp(batch, 0, _max_timestamp(batch))
         header = read_header(batch)
     if context.config.validate_records:
-        validate_records(batch)
+        validate_records(batch, timestamp_min=timestamp_min, timestamp_max=timestamp_max)
     context.throttle.check_room()
     appended = partition.append(batch, header, now_ms)
     metrics = context.metrics
@@ -87,6 +93,14 @@ def append_one(
     metrics.messages_in += header.record_count
     context.throttle.appended(partition)
     return appended
+
+
+def _max_timestamp(batch: memoryview) -> int:
+    """From the records, whose CRC is right: what cannot be read in them is the client's, for good (not retriable)."""
+    try:
+        return max_timestamp(batch)
+    except Corrupt as unreadable:
+        raise InvalidRecordBatch(str(unreadable)) from unreadable
 
 
 def append_all(context: Context, call: Call, request: ProduceRequest) -> tuple[ProduceResponse, list[Pending]]:
@@ -150,7 +164,10 @@ def short_of_offsets(context: Context, request: ProduceRequest) -> tuple[Partiti
             partition = context.registry.partitions.get((topic.name, data.index))
             if partition is None or data.records is None or len(data.records) < HEADER_SIZE:
                 continue
-            count = read_header(data.records).last_offset_delta + 1
+            header = read_header(data.records)
+            count = header.last_offset_delta + 1
+            if count != header.record_count or count > _COUNT_BELIEVED_MAX:
+                continue
             end_offset = partition.log.log_end_offset + count
             if end_offset > partition.log.reserved_end:
                 return partition, end_offset

@@ -51,6 +51,7 @@ _ZERO: Final = UUID(int=0)
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
 _DELETION_DISABLED_SINCE: Final = 3
+_AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # topics a Metadata request may name and still create what is missing
 _TOPICS_PER_REQUEST_MAX: Final = 1_000  # changes a single admin request may ask for
 _TIMEOUT_MAX_S: Final = 120.0
 _DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
@@ -73,6 +74,7 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
     else:
         assert request.topics is not None
         may_create = context.config.auto_create_topics_enable and request.allow_auto_topic_creation
+        may_create = may_create and len(request.topics) <= _AUTO_CREATED_PER_REQUEST_MAX
         for wanted in request.topics:
             response.topics.append(await _one(context, wanted, call.version, may_create=may_create))
     return response

@@ -734,7 +734,6 @@ def test_the_express_way_refuses_as_the_general_way_does(module_target: Target) 
     assert target.seen().log_end_offset == before + good * len(RECORDS)
 
 
-@pytest.mark.xfail(strict=True, reason="validate.records does not hold records' own timestamps against the topic's")
 def test_a_record_of_the_far_future_behind_an_honest_header_is_refused(module_target: Target) -> None:
     """Kafka's validator looks at every record: INVALID_TIMESTAMP, whatever the header says."""
     far = Record(0, NOW_MS + YEAR_MS, b"k", b"v")
@@ -750,7 +749,6 @@ def test_a_client_cannot_make_an_ordinary_topic_of_an_internal_name(module_targe
     assert codes != [ErrorCode.NONE] or made.is_internal
 
 
-@pytest.mark.xfail(strict=True, reason="any client may write to __consumer_offsets")
 def test_a_client_may_not_write_to_an_internal_topic(module_target: Target) -> None:
     """Kafka answers INVALID_TOPIC_EXCEPTION: what lies there is read as the groups' own word."""
     with module_target.connect() as peer:
