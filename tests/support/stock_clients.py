@@ -214,7 +214,7 @@ def read_confluent(bootstrap: str, topic: str, ends: Ends, timeout_s: float = RE
                 raise ReadFailed(f"confluent: {open_partitions} not at the end after {timeout_s} s")
     finally:
         consumer.close()
-    return found
+    return _below(found, ends)
 
 
 def read_kafka_python(bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S) -> list[Record]:
@@ -239,7 +239,7 @@ def read_kafka_python(bootstrap: str, topic: str, ends: Ends, timeout_s: float =
                 raise ReadFailed(f"kafka-python: at {at} of {dict(ends)} after {timeout_s} s")
     finally:
         consumer.close()
-    return found
+    return _below(found, ends)
 
 
 def read_aiokafka(bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S) -> list[Record]:
@@ -260,7 +260,7 @@ def read_aiokafka(bootstrap: str, topic: str, ends: Ends, timeout_s: float = REA
             while True:
                 at = {p.partition: await consumer.position(p) for p in partitions}
                 if all(at[partition] >= end for partition, end in ends.items()):
-                    return found
+                    return _below(found, ends)
                 if time.monotonic() > deadline:
                     raise ReadFailed(f"aiokafka: at {at} of {dict(ends)} after {timeout_s} s")
                 for messages in (await consumer.getmany(timeout_ms=200)).values():
@@ -287,7 +287,11 @@ def read_kcat(bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TI
         if done.returncode:
             raise ReadFailed(done.stderr.decode())
         found += _kcat_records(partition, done.stdout)
-    return found
+    return _below(found, ends)
+
+
+def _below(found: Iterable[Record], ends: Ends) -> list[Record]:
+    return [record for record in found if record.offset < ends[record.partition]]
 
 
 def _kcat_records(partition: int, text: bytes) -> Iterable[Record]:
