@@ -135,6 +135,7 @@ class Broker:
         self._cluster_id = ""
         self.health = Health()
         self.metrics = BrokerMetrics()
+        self._sources: Sources | None = None  # what /metrics and /status show, once it exists
         self.exit_code: int = Exit.CLEAN
 
     # -- starting -----------------------------------------------------------------------------------------------------
@@ -144,6 +145,9 @@ class Broker:
         rooms, world, config = self._rooms, self._world, self._config
         self.health.starting("opening the data directory")
         rooms.data_dir = data_dir = await world.workers.run(DataDir.open, world.disk, config.data_dir)
+        if config.http_host is not None:
+            rooms.http = HttpServer(self._views())
+            await _bound(rooms.http.start(config.http_host, config.http_port), "--http")
         rooms.store = store = MeteredStore(self._open_bucket(config, world), world.clock)
         verify_by_head = await self._until(stop, self._probe(store))
         if verify_by_head is None:
@@ -261,26 +265,28 @@ class Broker:
         advertised = (config.advertised_host or host, config.advertised_port or port)
         self._address = (host, port)
         live = {"listeners": f"{config.listener_name}://{host}:{port}"}
-        if config.http_host is not None:
-            self._rooms.http = HttpServer(self._views(context))
-            start = self._rooms.http.start(config.http_host, config.http_port)
-            await _bound(start, "--http")
-            live["thermocline.http"] = "{}:{}".format(*self._rooms.http.address)
+        rooms = self._rooms
+        if rooms.http is not None:
+            live["thermocline.http"] = "{}:{}".format(*rooms.http.address)
+        assert rooms.tiers is not None and rooms.membership is not None and rooms.store is not None
+        self._sources = Sources(context, rooms.tiers, rooms.store, server, rooms.membership, self.health)
         dispatcher.serve(replace(context, advertised=advertised, live_configs=live))
         self.health.ready()
 
-    def _views(self, context: Context) -> Views:
-        rooms = self._rooms
-        assert rooms.tiers is not None and rooms.server is not None
-        assert rooms.membership is not None and rooms.store is not None
-        sources = Sources(context, rooms.tiers, rooms.store, rooms.server, rooms.membership, self.health)
-        tiers = rooms.tiers
+    def _views(self) -> Views:
+        """The HTTP port opens first, so that a broker that waits can say what it waits for; figures come with rooms."""
+
+        async def seal(topic: str | None) -> None:
+            if self._sources is None:
+                raise Retryable("not ready yet")
+            await self._sources.tiers.seal_all(None if topic is None else [topic])
+
         return Views(
-            metrics=partial(exposition, sources),
-            status=partial(status_json, sources),
+            metrics=lambda: b"" if self._sources is None else exposition(self._sources),
+            status=lambda: b"[]" if self._sources is None else status_json(self._sources),
             not_ready=lambda: self.health.waiting_for,
             failures=lambda: list(self.health.failures),
-            seal=lambda topic: tiers.seal_all(None if topic is None else [topic]),
+            seal=seal,
         )
 
     def _identity(self, data_dir: DataDir) -> DirectoryIdentity:

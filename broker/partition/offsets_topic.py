@@ -57,7 +57,8 @@ class OffsetsTopic:
         if TOPIC in self._registry.topics:
             return
         configs = {
-            "segment.bytes": str(self._config.offsets_topic_segment_bytes),
+            # What a topic may have at least; Kafka takes less for this topic only.
+            "segment.bytes": str(max(self._config.offsets_topic_segment_bytes, 1 << 20)),
             "retention.ms": "-1",
             "max.message.bytes": str(32 * 1024 * 1024),
         }

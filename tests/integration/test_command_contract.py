@@ -197,7 +197,6 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
         assert other.stop() == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the HTTP port opens last: nothing answers before the broker is ready")
 def test_readyz_is_503_before_the_broker_is_ready(site: Site, broker: BrokerProcess) -> None:
     """A broker that waits for the right to serve says so: alive, not ready."""
     address = f"127.0.0.1:{free_port()}"
