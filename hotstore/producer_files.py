@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from hotstore.batch_walk import walk_headers
 from hotstore.file_names import PRODUCERS, SNAPSHOT, offset_file
 from hotstore.local_files import producer_file_offsets
-from hotstore.producer_state import Producers
+from hotstore.producer_state import Producers, ProducersAt
 from hotstore.segment import IndexCache, Segment
 from logformat.errors import Corrupt
 from logformat.producer_snapshot import ProducerState, decode_kafka_snapshot, decode_producer_state
@@ -67,10 +67,12 @@ def load_producers(
     expiration_ms: int,
     now_ms: int,
     cache: IndexCache,
+    passed: list[ProducersAt] | None = None,
 ) -> Producers:
     """The producers at `end_offset`: the newest readable snapshot at or below it, then the headers of `segments`.
 
-    Empty at the first segment when no snapshot can be read. Batches that are replayed count as seen now.
+    Empty at the first segment when no snapshot can be read. Batches that are replayed count as seen now. `passed` gets
+    the state at each roll point after that snapshot: their files are missing, or cannot be read.
     """
     first = segments[0].base_offset
     producers = Producers(expiration_ms)
@@ -83,6 +85,8 @@ def load_producers(
                 replay_from = offset
                 break
     for segment in segments:
+        if passed is not None and replay_from < segment.base_offset <= end_offset:
+            passed.append(producers.at(segment.base_offset))
         if segment.end_offset <= replay_from or segment.base_offset >= end_offset:
             continue
         position = 0 if replay_from <= segment.base_offset else segment.locate(replay_from, cache).position

@@ -208,7 +208,7 @@ class _Recovery:
         self._epoch = -1 if loaded.latest is None else loaded.latest.epoch
         self._producers = load_producers(
             self._disk, self._path, self._names, segments, scan_start, self._config.producer_id_expiration_ms,
-            self._now_ms, self._cache,
+            self._now_ms, self._cache, self._to_snapshot,
         )  # fmt: skip
         kept = self._scan(segments, trusted, durable)
         log_end = kept[-1].end_offset

@@ -163,6 +163,30 @@ def test_both_snapshot_files_are_kept_for_every_roll_point() -> None:
     assert log.producer_snapshot_at(base + 1) is None
 
 
+def test_recovery_writes_the_state_of_every_roll_point_below_the_recovery_point_too() -> None:
+    """G4, C8: a kill after a flush and a checkpoint, but before the small files of the segments that had rolled. Found
+    under load: the copy of such a segment carried no producers, so a resend after a lost disk would be appended."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    produce(log, range(2))
+    flush(log)
+    seal(log)  # the epoch checkpoint is written: the recovery point follows the flushed end from here
+    produce(log, range(2, 40))
+    rolled = [segment.end_offset for segment in log.sealed_segments()]
+    assert len(rolled) >= 3
+    expected = [log.producer_snapshot_at(end) for end in rolled]
+    produce(log, range(40, 41))
+    flush(log)
+    assert log.recovery_point == 41 and log.durability.pending_seals
+    directory.checkpoint([log], {}).run()
+    _, killed = open_log(disk.kill(), CONFIG, now_ms=100)
+    assert [segment.end_offset for segment in killed.sealed_segments()] == rolled
+    for end, known in zip(rolled, expected, strict=True):
+        found = killed.producer_snapshot_at(end)
+        assert known is not None and found is not None, end
+        assert [entry.batches for entry in found.producers] == [entry.batches for entry in known.producers]
+
+
 def test_producers_are_bounded() -> None:
     """A client that invents producer ids makes the log forget the oldest ones, not run out of memory."""
     with pytest.MonkeyPatch.context() as patch:
