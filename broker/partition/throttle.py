@@ -15,12 +15,14 @@ from typing import Final, Protocol
 from broker.partition.partition import Partition
 from broker.wire.messages import ProduceRequest
 from logformat.errors import StorageFailed
+from seams.memory import memory_bytes
 from seams.tasks import Tasks
 
-# The kernel starts to throttle writers at dirty_ratio (20 % of memory by default) over all files; half a gibibyte of
-# one log is below that from 4 GiB of memory on, and about a second of a fast disk.
-DIRTY_BYTES_MAX: Final = 512 * 1024 * 1024
-
+# The kernel makes writers wait at dirty_ratio (20 % of memory by default) over all files: half of that for one log, and
+# never more than a few seconds of a fast disk. Its own writeback goes on meanwhile, so most of what a drain syncs is
+# clean.
+DIRTY_BYTES_MAX: Final = 2 << 30
+DIRTY_SHARE_OF_MEMORY: Final = 10
 
 PRESSURE_DELAY_S: Final = 0.1
 PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above what active segments hold beside other programs' files
@@ -39,7 +41,7 @@ class Throttle:
     def __init__(self, tasks: Tasks, tiers: DiskPressure, dirty_bytes_max: int = DIRTY_BYTES_MAX) -> None:
         self._tasks = tasks
         self._tiers = tiers
-        self._dirty_bytes_max = dirty_bytes_max
+        self._dirty_bytes_max = min(dirty_bytes_max, memory_bytes() // DIRTY_SHARE_OF_MEMORY)
         self._draining: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.throttled_count = 0
         self.is_draining = False
