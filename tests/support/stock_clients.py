@@ -392,7 +392,8 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
 
 
 def commit_offset(bootstrap: str, group: str, topic: str, partition: int, offset: int) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, "log_level": 0}
+    consumer = Consumer(settings)
     try:
         consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
     finally:
