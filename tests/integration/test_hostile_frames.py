@@ -772,4 +772,3 @@ def test_after_all_that_it_is_the_same_process_and_no_larger(module_target: Targ
     assert "unexpected" not in log
     with target.connect() as peer:
         assert produced(peer, good_batch()) is ErrorCode.NONE
-    assert target.broker.stop() == 0
