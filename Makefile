@@ -42,7 +42,7 @@ planted: $(READY)  ## every planted bug must be caught, each with its seed
 
 lock: $(READY)  ## write requirements.lock anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra spark --generate-hashes -o requirements.lock pyproject.toml
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -1,0 +1,1 @@
+"""The name under which Spark finds the source by itself: `spark.read.format("thermocline")`."""

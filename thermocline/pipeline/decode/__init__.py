@@ -1,0 +1,1 @@
+"""Bytes of record batches to Arrow."""

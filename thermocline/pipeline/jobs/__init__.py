@@ -1,0 +1,1 @@
+"""Bulk work on cold data as PySpark jobs: archive, scrub."""

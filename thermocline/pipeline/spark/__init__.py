@@ -1,0 +1,1 @@
+"""The Spark source: options, input partitions, readers for batch and stream."""
