@@ -199,10 +199,11 @@ def test_every_operation_ends_by_its_deadline(proxy: StoreProxy) -> None:
             return_exceptions=True,
         )
         assert {type(result) for result in results} == {StoreUnavailable}
-        # Half a second each by its deadline; the store would hold them for thirty. The rest is a loaded machine.
-        assert asyncio.get_running_loop().time() - began < 15
+        # Three seconds each by its deadline; the store would hold them for thirty. The rest is a loaded machine.
+        assert asyncio.get_running_loop().time() - began < 20
 
-    run(proxy, scenario, deadlines=S3Deadlines(get_s=0.5, small_s=0.5, segment_s=0.5))
+    # Not less than three: the first calls build clients and TLS contexts, on a machine that runs other tests.
+    run(proxy, scenario, deadlines=S3Deadlines(get_s=3, small_s=3, segment_s=3))
 
 
 def test_a_slow_source_is_dropped_in_mid_body(proxy: StoreProxy) -> None:

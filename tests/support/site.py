@@ -72,8 +72,8 @@ class Site:
         shutil.rmtree(self.data_dir(name))
 
     def local_log_files(self, topic: str, name: str = "a") -> list[Path]:
-        """The `.log` files with bytes in them, of all partitions."""
-        return sorted(f for f in self.data_dir(name).glob(f"{topic}-*/*.log") if f.stat().st_size)
+        """The `.log` files with bytes in them, of all partitions; the broker may delete some while we look."""
+        return sorted(f for f in self.data_dir(name).glob(f"{topic}-*/*.log") if _bytes_in(f))
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`thermocline …` with the bucket's credentials, in this process: a start costs more than most commands."""
@@ -152,3 +152,10 @@ def init_producer_id(bootstrap: str) -> int:
         answer = client.call(ApiKey.INIT_PRODUCER_ID, request, InitProducerIdResponse)
     assert answer.error_code == 0
     return answer.producer_id
+
+
+def _bytes_in(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -56,7 +56,7 @@ class Split:
 
 @dataclass(slots=True)
 class Loss:
-    """What a read met that is not there: declared gaps, and (only with fail_on_data_loss=False) damage it stepped over."""
+    """What a read met that is not there: declared gaps, and (only with fail_on_data_loss=False) damage stepped over."""
 
     gaps: list[tuple[str, int, int, int]] = field(default_factory=list)  # topic, partition, first, end (exclusive)
     damage: list[str] = field(default_factory=list)  # one line each: topic, partition, offsets, object, what to do
