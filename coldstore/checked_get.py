@@ -6,11 +6,11 @@ has of it); an object that turns out to be shorter is Corrupt, whatever the stor
 
 from __future__ import annotations
 
-from coldstore.object_store import Got, ObjectStore
+from coldstore.object_store import Got, ReadStore
 from logformat.errors import Corrupt, InvalidRequest
 
 
-async def get_range(store: ObjectStore, key: str, position: int, length: int) -> Got:
+async def get_range(store: ReadStore, key: str, position: int, length: int) -> Got:
     """Bytes `[position, position + length)`, all of them. Raises Corrupt, ObjectMissing, StoreError."""
     try:
         got = await store.get(key, position, length)
@@ -21,7 +21,7 @@ async def get_range(store: ObjectStore, key: str, position: int, length: int) ->
     return got
 
 
-async def get_start(store: ObjectStore, key: str, length_max: int) -> Got:
+async def get_start(store: ReadStore, key: str, length_max: int) -> Got:
     """The first bytes, at most `length_max`. Raises Corrupt (also for an empty object), ObjectMissing, StoreError."""
     try:
         return await store.get(key, 0, length_max)

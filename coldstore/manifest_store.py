@@ -23,6 +23,7 @@ from coldstore.manifest_pages import (
     pointer_table,
     segment_table,
 )
+from coldstore.manifest_reader import check_manifest_root
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, Upload
 from coldstore.page_reader import PageCache, PageReader
 from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore, RootTooLarge
@@ -110,12 +111,7 @@ class ManifestStore:
         return await self._root.load_if_changed() is not None
 
     def _validate(self, root: Root[Manifest]) -> None:
-        content = root.content
-        content.check()
-        if (content.topic_id, content.partition) != (self._topic_id, self._partition):
-            raise Corrupt(f"{self._root.key} holds the manifest of {content.topic_id}/{content.partition}")
-        if content.leader_epoch != root.epoch:
-            raise Corrupt(f"{self._root.key} is of epoch {root.epoch}, its manifest of {content.leader_epoch}")
+        check_manifest_root(self._root.key, root, self._topic_id, self._partition)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def create(self, epoch: int, topic: str, configs: dict[str, str], reserved_end: int) -> Manifest:
@@ -340,7 +336,7 @@ class ManifestStore:
         if manifest is None:
             return None
         start = max(from_offset, manifest.deletion_cursor)
-        async for pointer in self._leaves(manifest, start):
+        async for pointer in self._reader.leaves(manifest.pages, start):
             if pointer.max_timestamp_ms >= timestamp_ms:
                 found = (await self._reader.segments(pointer)).find_by_timestamp(timestamp_ms, start)
                 if found is not None:
@@ -356,7 +352,7 @@ class ManifestStore:
         if manifest is None:
             return
         start = max(from_offset, manifest.deletion_cursor)
-        async for pointer in self._leaves(manifest, start):
+        async for pointer in self._reader.leaves(manifest.pages, start):
             page = await self._reader.segments(pointer)
             for segment in page.rows(page.index(start)):
                 yield segment
@@ -373,17 +369,6 @@ class ManifestStore:
             if pointer.level:
                 pointers.extend((await self._reader.pointers(pointer)).pointers)
         return {str(pointer.key(self._topic_id, self._partition)): pointer.length for pointer in pointers}
-
-    async def _leaves(self, manifest: Manifest, start: int) -> AsyncIterator[PagePointer]:
-        for pointer in manifest.pages:
-            if pointer.end_offset <= start:
-                continue
-            if not pointer.level:
-                yield pointer
-                continue
-            for leaf in (await self._reader.pointers(pointer)).pointers:
-                if leaf.end_offset > start:
-                    yield leaf
 
 
 def _first_ending_above(pointers: Sequence[PagePointer], offset: int) -> PagePointer | None:

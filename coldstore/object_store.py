@@ -1,8 +1,9 @@
 """What the house asks of an object store, and what an answer means.
 
-Owns the `ObjectStore` protocol and its error kinds. Always true: `put_segment` objects are immutable and never reuse a
-name; `put_root` is the only replacing write and always conditional; a failed conditional write has decided nothing that
-may be believed (root.py reads back). Must not know what the objects mean.
+Owns the `ObjectStore` protocol, the read-only `ReadStore` it extends, and their error kinds. Always true:
+`put_segment` objects are immutable and never reuse a name; `put_root` is the only replacing write and always
+conditional; a failed conditional write has decided nothing that may be believed (root.py reads back). Must not know
+what the objects mean.
 """
 
 from __future__ import annotations
@@ -71,11 +72,11 @@ class Upload:
     open: Callable[[], Iterator[Buffer]]
 
 
-class ObjectStore(Protocol):
-    """A flat map from keys to immutable byte strings, and a compare-and-set on single keys.
+class ReadStore(Protocol):
+    """A flat map from keys to immutable byte strings, for those who only read: jobs have no right to write.
 
     Keys are relative to the bucket URL's prefix. Every call has its own deadline inside and raises one of the errors
-    above; none retries a write by itself.
+    above.
     """
 
     @property
@@ -96,6 +97,19 @@ class ObjectStore(Protocol):
 
     async def head(self, key: str) -> ObjectInfo: ...
 
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Every object whose key starts with `prefix`, in key order, all pages."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ObjectStore(ReadStore, Protocol):
+    """A `ReadStore` that also writes: immutable objects, and a compare-and-set on single keys.
+
+    None of its calls retries a write by itself.
+    """
+
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
         """Store an immutable object under a name never used before; the checksum travels with it."""
         ...
@@ -108,12 +122,6 @@ class ObjectStore(Protocol):
         """Delete; a missing key is fine. A store may lie about it: only a listing proves absence."""
         ...
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in key order, all pages."""
-        ...
-
     def open_local(self, key: str) -> File | None:
         """The object as a local file for sendfile (directory bucket), else None. ObjectMissing when it is gone."""
         ...
-
-    async def close(self) -> None: ...

@@ -7,14 +7,14 @@ cache holds at most `bytes_max` (or one page, when that alone is larger). Must n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from coldstore.checked_get import get_range
 from coldstore.manifest_entries import PagePointer
 from coldstore.manifest_pages import PAGE_BYTES_MAX, Page, PointerPage, SegmentPage, decode_page
-from coldstore.object_store import ObjectStore
+from coldstore.object_store import ReadStore
 from logformat.errors import Corrupt
 from seams.workers import Lane, Workers
 
@@ -59,7 +59,7 @@ class PageReader:
     """Pages of one partition."""
 
     def __init__(
-        self, store: ObjectStore, topic_id: UUID, partition: int, cache: PageCache, workers: Workers | None
+        self, store: ReadStore, topic_id: UUID, partition: int, cache: PageCache, workers: Workers | None
     ) -> None:
         self._store = store
         self._topic_id = topic_id
@@ -78,6 +78,18 @@ class PageReader:
         page = await self._read(pointer)
         assert isinstance(page, PointerPage), "decode_page checks the level"
         return page
+
+    async def leaves(self, pages: Sequence[PagePointer], start: int) -> AsyncIterator[PagePointer]:
+        """The level-0 pages among and below `pages` (a manifest's) that end above `start`, in order."""
+        for pointer in pages:
+            if pointer.end_offset <= start:
+                continue
+            if not pointer.level:
+                yield pointer
+                continue
+            for leaf in (await self.pointers(pointer)).pointers:
+                if leaf.end_offset > start:
+                    yield leaf
 
     def remember(self, pointer: PagePointer, page: Page) -> None:
         self._cache.put(str(pointer.key(self._topic_id, self._partition)), page)

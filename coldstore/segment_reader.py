@@ -18,7 +18,7 @@ from crc32c import crc32c
 from coldstore.checked_get import get_range
 from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment
-from coldstore.object_store import ObjectStore
+from coldstore.object_store import ReadStore
 from coldstore.segment_object import SegmentFooter, entry_from_footer, footer_start, tail_bytes
 from coldstore.segment_sections import FOOTER_BYTES_MAX
 from logformat.errors import Corrupt, InvalidRequest
@@ -99,7 +99,7 @@ def chunk_is_whole(chunk: ChunkRef, data: Buffer) -> bool:
     return len(data) == chunk.length and crc32c(data) == chunk.crc32c
 
 
-async def fetch_chunk(store: ObjectStore, chunk: ChunkRef) -> bytes:
+async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
     """The chunk's bytes by a ranged GET, checked; a wrong answer is asked for once more.
 
     Raises Corrupt when the object is damaged there, ObjectMissing, StoreError.
@@ -120,7 +120,7 @@ async def fetch_chunk(store: ObjectStore, chunk: ChunkRef) -> bytes:
     )
 
 
-async def fetch_footer(store: ObjectStore, key: SegmentKey, object_bytes: int) -> SegmentFooter:
+async def fetch_footer(store: ReadStore, key: SegmentKey, object_bytes: int) -> SegmentFooter:
     """The footer of an object whose size the manifest or a listing gives: one tail GET, rarely a second one.
 
     Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing, StoreError.
@@ -142,7 +142,7 @@ async def fetch_footer(store: ObjectStore, key: SegmentKey, object_bytes: int) -
 class FooterCache:
     """Parsed footers by key, least recently used first out; one load at a time for each."""
 
-    def __init__(self, store: ObjectStore, bytes_max: int = FOOTER_CACHE_BYTES_MAX) -> None:
+    def __init__(self, store: ReadStore, bytes_max: int = FOOTER_CACHE_BYTES_MAX) -> None:
         self._store = store
         self._bytes_max = bytes_max
         self._bytes = 0
