@@ -1,0 +1,237 @@
+"""A bucket through pyarrow's file systems, read only: what drivers and executors without a broker use.
+
+Owns handles to objects and the translation of the client's errors. Always true: an answer has exactly the bytes that
+were asked for, or it is an error of `coldstore.object_store`; every request has a time-out and a bounded number of
+retries (the client's own); requests and bytes are counted. Any thread may call it. Its coroutines block and never
+suspend: `finished` drives them without a loop, so that coldstore's readers serve threads too. Must not know what the
+objects mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from coldstore.object_store import AccessRefused, Got, ObjectInfo, ObjectMissing, StoreUnavailable
+from coldstore.stores.limits import SYSTEM_DIRECTORY, check_key, check_range, resolve_range
+from coldstore.url import DirectoryUrl, S3Url, parse_bucket_url
+from logformat.errors import Corrupt, ThermoclineError
+
+CONNECT_S: Final = 5.0
+REQUEST_S: Final = 20.0  # without a byte
+ATTEMPTS_MAX: Final = 5  # of one request, with the client's backoff
+HANDLES_MAX: Final = 64  # an open handle saves a HEAD; it holds a file descriptor or nothing
+ROOT_BYTES_MAX: Final = 256 * 1024  # up to here a file's ETag is the hash of its bytes, as a directory bucket's is
+_DEFAULT_REGION: Final = "us-east-1"  # what S3-compatible stores sign for when nobody says otherwise
+_REFUSED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "INVALID_CLIENT_TOKEN", "HTTP status: 403")
+_GONE: Final = ("NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "HTTP status: 404")
+
+T = TypeVar("T")
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What `coroutine` returns, run to its end here and now. Only for coroutines that never wait for a loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise AssertionError("a coroutine over an ArrowStore waited for an event loop")
+
+
+class ArrowStore:
+    """`ReadStore` over one directory or one prefix of an S3 bucket. `requests` and `bytes_read` count what was asked.
+
+    A handle remembers an object's size and, on S3, nothing else: an object deleted meanwhile is ObjectMissing.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, root: str, url: str) -> None:
+        self.requests = 0
+        self.bytes_read = 0
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+        self._url = url
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[str, pa.NativeFile] = OrderedDict()
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    # ── for threads ──────────────────────────────────────────────────────────────────────────────────────────────
+    def read(self, key: str, start: int, length: int) -> pa.Buffer:
+        """Bytes `[start, start + length)`, all of them; blocks without the GIL.
+
+        Raises Corrupt when the object ends before, ObjectMissing, AccessRefused, StoreUnavailable.
+        """
+        handle = self._handle(key)
+        size = handle.size()
+        if start + length > size:
+            raise Corrupt(f"object {key} has {size} bytes, it should reach byte {start + length}")
+        return pa.py_buffer(self._read_at(key, handle, start, length))
+
+    def size(self, key: str) -> int:
+        """Bytes of the whole object, as of its first use here. Errors as `read`."""
+        size: int = self._handle(key).size()
+        return size
+
+    def children(self, prefix: str) -> Sequence[str]:
+        """Names directly below `prefix` (with its final slash) that hold further objects, sorted: one listing."""
+        found = self._listed(prefix, recursive=False)
+        names = [info.base_name for info in found if info.type == fs.FileType.Directory]
+        return sorted(name for name in names if name != SYSTEM_DIRECTORY)
+
+    # ── ReadStore ────────────────────────────────────────────────────────────────────────────────────────────────
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        check_range(key, start, length)
+        handle = self._handle(key)
+        first, given = resolve_range(key, start, length, handle.size())
+        data = self._read_at(key, handle, first, given)
+        return Got(data, self._etag(handle, data), handle.size())
+
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        self._forget(key)
+        handle = self._handle(key)
+        if etag is not None and _kept_etag(handle) == etag:
+            return None
+        got = await self.get(key)
+        return None if got.etag == etag else got
+
+    async def head(self, key: str) -> ObjectInfo:
+        self._forget(key)
+        handle = self._handle(key)
+        return ObjectInfo(key, handle.size(), _kept_etag(handle) or f'W/"{handle.size()}"')
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        infos = [
+            ObjectInfo(info.path.removeprefix(f"{self._root}/"), info.size, f'W/"{info.size}"')
+            for info in self._listed(prefix, recursive=True)
+            if info.type == fs.FileType.File
+        ]
+        for found in sorted(infos, key=lambda one: one.key):
+            if found.key.startswith(prefix) and not found.key.startswith(f"{SYSTEM_DIRECTORY}/"):
+                yield found
+
+    async def close(self) -> None:
+        with self._lock:
+            self._handles.clear()
+
+    # ── the client ───────────────────────────────────────────────────────────────────────────────────────────────
+    def _handle(self, key: str) -> pa.NativeFile:
+        with self._lock:
+            handle = self._handles.get(key)
+            if handle is not None:
+                self._handles.move_to_end(key)
+                return handle
+        check_key(key)
+        try:
+            handle = self._fs.open_input_file(f"{self._root}/{key}")
+        except (OSError, pa.ArrowException) as failure:
+            raise self._mapped(key, failure) from failure
+        with self._lock:
+            self.requests += 1
+            self._handles[key] = handle
+            while len(self._handles) > HANDLES_MAX:
+                self._handles.popitem(last=False)  # whoever still reads from it keeps it open
+        return handle
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._handles.pop(key, None)
+
+    def _read_at(self, key: str, handle: pa.NativeFile, start: int, length: int) -> bytes:
+        try:
+            data: bytes = handle.read_at(length, start)
+        except (OSError, pa.ArrowException) as failure:
+            raise self._mapped(key, failure, look_again=True) from failure
+        with self._lock:
+            self.requests += 1
+            self.bytes_read += len(data)
+        if len(data) != length:
+            self._forget(key)
+            raise StoreUnavailable(f"GET {key}: {len(data)} of {length} bytes from {start} on came; try again")
+        return data
+
+    def _listed(self, prefix: str, *, recursive: bool) -> Sequence[fs.FileInfo]:
+        folder = prefix.rpartition("/")[0]
+        if folder:
+            check_key(folder)
+        selector = fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), recursive=recursive, allow_not_found=True)
+        try:
+            found: Sequence[fs.FileInfo] = self._fs.get_file_info(selector)
+        except (OSError, pa.ArrowException) as failure:
+            raise self._mapped(prefix, failure) from failure
+        with self._lock:
+            self.requests += 1 + len(found) // 1000
+        return found
+
+    def _etag(self, handle: pa.NativeFile, data: bytes) -> str:
+        kept = _kept_etag(handle)
+        if kept is None and len(data) == handle.size() <= ROOT_BYTES_MAX:
+            return f'"{hashlib.sha256(data).hexdigest()}"'
+        return kept or f'W/"{handle.size()}"'
+
+    def _mapped(self, key: str, failure: Exception, *, look_again: bool = False) -> ThermoclineError:
+        text = str(failure)
+        self._forget(key)
+        if isinstance(failure, FileNotFoundError) or any(word in text for word in _GONE):
+            return ObjectMissing(f"{self._url}: no object {key}")
+        code = failure.errno if isinstance(failure, OSError) else None
+        if code in (errno.EACCES, errno.EPERM) or any(word in text for word in _REFUSED):
+            return AccessRefused(f"{self._url}: {key}: {text}; the job needs the right to read it")
+        if code == errno.ENOTDIR:
+            return ObjectMissing(f"{self._url}: no object {key}")
+        # The client reports a 404 in the middle of an object as a broken stream: a look at the key tells.
+        if look_again and self._is_gone(key):
+            return ObjectMissing(f"{self._url}: {key} was deleted while it was read")
+        return StoreUnavailable(f"{self._url}: {key}: {text}")
+
+    def _is_gone(self, key: str) -> bool:
+        try:
+            return bool(self._fs.get_file_info(f"{self._root}/{key}").type == fs.FileType.NotFound)
+        except (OSError, pa.ArrowException):
+            return False
+
+
+def _kept_etag(handle: pa.NativeFile) -> str | None:
+    """The ETag that came with the handle; None for a file."""
+    kept: bytes | None = handle.metadata().get("ETag")
+    return None if kept is None else kept.decode()
+
+
+def open_arrow_store(url: str) -> ArrowStore:
+    """The bucket behind `url` (`coldstore.url.SYNTAX`), credentials by the usual chain. Nothing is sent yet.
+
+    Raises InvalidRequest for a bad URL.
+    """
+    parsed = parse_bucket_url(url)
+    if isinstance(parsed, DirectoryUrl):
+        return ArrowStore(fs.LocalFileSystem(), parsed.path, parsed.printed())
+    root = f"{parsed.bucket}/{parsed.prefix}" if parsed.prefix else parsed.bucket
+    return ArrowStore(_s3(parsed), root, parsed.printed())
+
+
+def _s3(url: S3Url) -> fs.FileSystem:
+    region = url.region
+    if region is None and url.endpoint is not None:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _DEFAULT_REGION
+    options: dict[str, object] = {"region": region}
+    if url.endpoint is not None:
+        split = urlsplit(url.endpoint)
+        options |= {"endpoint_override": split.netloc, "scheme": split.scheme}
+        options["force_virtual_addressing"] = url.path_style is False
+    return fs.S3FileSystem(
+        connect_timeout=CONNECT_S,
+        request_timeout=REQUEST_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS_MAX),
+        **options,
+    )
