@@ -1,0 +1,50 @@
+"""How far a stream's next batch goes: everything that is there, or a bounded share of it.
+
+Owns the share of each partition. Always true: no partition goes back or past its end; the batch has exactly
+min(limit, what is there) offsets that can hold records, so no partition starves: whoever has most to read is served
+first. Declared gaps cost nothing: a hole of a million offsets is stepped over in one batch. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from logformat.values import TopicPartition
+from thermocline.pipeline.spark.offsets import Offsets
+
+Gaps = Mapping[TopicPartition, Sequence[tuple[int, int]]]
+
+
+def pending(start: int, end: int, gaps: Sequence[tuple[int, int]]) -> int:
+    """Offsets in `[start, end)` outside the gaps (which are ordered and do not overlap)."""
+    return max(0, end - start) - sum(max(0, min(end, last) - max(start, first)) for first, last in gaps)
+
+
+def admit(starts: Offsets, ends: Offsets, rows_max: int | None, gaps: Gaps) -> dict[TopicPartition, int]:
+    """Where the batch ends in each partition of `ends`; a partition without a start is not in the batch.
+
+    Shares are proportional to what is pending; what rounding leaves goes to the largest remainders.
+    """
+    waiting = {tp: pending(starts[tp], ends[tp], gaps.get(tp, ())) for tp in starts if tp in ends}
+    total = sum(waiting.values())
+    if rows_max is None or total <= rows_max:
+        return {tp: max(starts[tp], ends[tp]) for tp in waiting}
+    shares = {tp: rows_max * size // total for tp, size in waiting.items()}
+    left = rows_max - sum(shares.values())
+    by_remainder = sorted(waiting, key=lambda tp: (-(rows_max * waiting[tp] % total), -waiting[tp], tp))
+    for tp in by_remainder[:left]:
+        shares[tp] += 1
+    return {tp: _advance(starts[tp], ends[tp], share, gaps.get(tp, ())) for tp, share in shares.items()}
+
+
+def _advance(start: int, end: int, rows: int, gaps: Sequence[tuple[int, int]]) -> int:
+    """The offset after `rows` more offsets that are outside the gaps, at most `end`; a gap there is taken along."""
+    at = start
+    for first, last in gaps:
+        if last <= at:
+            continue
+        if at + rows < first:
+            break
+        rows -= max(0, first - at)
+        at = last
+    return max(start, min(at + rows, end))

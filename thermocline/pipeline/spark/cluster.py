@@ -1,0 +1,114 @@
+"""What the running cluster says while a read is planned: its topics, and first and last offsets.
+
+Owns the client of the driver. Always true: an end is one below which everything is committed and decided (the last
+stable offset), so that rows planned now read the same later. Only built when `kafka.bootstrap.servers` is set. Must not
+know buckets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from logformat.errors import InvalidRequest, Retryable
+from logformat.values import TopicPartition, uuid_from_text
+from thermocline.pipeline.spark.tail import Connection
+
+log = logging.getLogger(__name__)
+
+ASK_TIMEOUT_S: Final = 30.0
+_CONSUMER_ONLY: Final = ("group.id",)  # an admin client warns about them
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTopic:
+    """A topic the cluster serves; `topic_id` None where brokers are too old to have ids."""
+
+    topic: str
+    topic_id: UUID | None
+    partitions: int
+
+
+class Cluster:
+    """Questions to the cluster behind `connection`; one client, made once, with a deadline on every question."""
+
+    def __init__(self, connection: Connection) -> None:
+        connection.consumer().close()  # refuses unknown kafka.* options here, not in a task
+        settings: dict[str, Any] = {name: value for name, value in connection.settings if name not in _CONSUMER_ONLY}
+        self._servers = dict(connection.settings)["bootstrap.servers"]
+        self._admin = AdminClient(settings, logger=log)
+
+    def topics(self) -> dict[str, ClusterTopic]:
+        """Every topic by name, internal ones too."""
+        try:
+            names = [
+                name for name, topic in self._admin.list_topics(timeout=ASK_TIMEOUT_S).topics.items() if not topic.error
+            ]
+        except KafkaException as error:
+            raise self._unreachable("its topics", error) from None
+        if not names:
+            return {}
+        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=ASK_TIMEOUT_S)
+        found = {}
+        for name, answer in answers.items():
+            try:
+                described = answer.result(ASK_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue  # deleted between the two questions
+                raise self._unreachable(f"topic {name}", error) from None
+            found[name] = ClusterTopic(name, _uuid(described.topic_id), len(described.partitions))
+        return found
+
+    def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition, in any tier."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), "first offsets")  # type: ignore[no-untyped-call]
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last committed and decided record of each partition."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), "last offsets")  # type: ignore[no-untyped-call]
+
+    def first_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset whose record is of that time or later; None where there is none."""
+        asked = {tp: OffsetSpec.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
+        return {tp: None if offset < 0 else offset for tp, offset in self._offsets(asked, "offsets of times").items()}
+
+    def _offsets(self, asked: Mapping[TopicPartition, Any], what: str) -> dict[TopicPartition, int]:
+        if not asked:
+            return {}
+        answers: dict[ClientTopicPartition, Future[Any]] = self._admin.list_offsets(
+            {ClientTopicPartition(*tp): spec for tp, spec in asked.items()},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=ASK_TIMEOUT_S,
+        )
+        found = {}
+        for place, answer in answers.items():
+            tp = TopicPartition(place.topic, place.partition)
+            try:
+                found[tp] = int(answer.result(ASK_TIMEOUT_S).offset)
+            except KafkaException as error:
+                raise self._unreachable(f"{what} of {tp}", error) from None
+        return found
+
+    def _unreachable(self, what: str, error: KafkaException) -> Exception:
+        reason: KafkaError = error.args[0]
+        text = f"kafka.bootstrap.servers {self._servers}: no answer about {what}: {reason.name()}: {reason.str()}"
+        if reason.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+            return InvalidRequest(f"{text}; this user may not read it")
+        return Retryable(f"{text}; without kafka.bootstrap.servers the bucket alone is read")
+
+
+def _uuid(found: object) -> UUID | None:
+    """librdkafka's topic id; all zeros where the broker sent none."""
+    if found is None:
+        return None
+    topic_id = UUID(bytes=uuid_from_text(str(found)))
+    return topic_id if topic_id.int else None

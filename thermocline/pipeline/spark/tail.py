@@ -1,0 +1,209 @@
+"""The hot tail: exact offsets of a partition from the running cluster, as the same rows the bucket gives.
+
+Owns the consumer of one such read. Always true: rows come in offset order from `[start, end)` and every offset of it
+was passed: the read ends when the cluster showed an offset at or beyond `end`, or said that there is nothing more
+before it. Segments may move to the bucket meanwhile: the broker serves both tiers, so the answer stays the same.
+Goes by librdkafka (confluent-kafka), by `assign` without a group; per-record Python, because a tail is short.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from logformat.errors import InvalidRequest, Retryable
+from thermocline.pipeline.rows import schema_of
+from thermocline.pipeline.split import DataLoss, Loss, RowFilter
+
+log = logging.getLogger(__name__)
+
+MESSAGES_PER_POLL: Final = 10_000
+POLL_S: Final = 0.5
+# Names of Kafka's Java client that a user of Spark's source may have set, as librdkafka calls them; None: no equal, and
+# none needed.
+_JAVA_NAMES: Final[Mapping[str, str | None]] = {
+    "max.poll.records": None,
+    "request.timeout.ms": "socket.timeout.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "connections.max.idle.ms": "connections.max.idle.ms",
+    "default.api.timeout.ms": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the cluster: librdkafka's configuration, and how long to wait for anything to arrive."""
+
+    settings: tuple[tuple[str, str], ...]
+    poll_timeout_ms: int
+
+    @staticmethod
+    def of(
+        bootstrap_servers: str, consumer: Mapping[str, str], group_id_prefix: str, poll_timeout_ms: int
+    ) -> Connection:
+        """`consumer` are the kafka.* options without their prefix, by their Java or librdkafka names."""
+        settings = {"bootstrap.servers": bootstrap_servers, "group.id": group_id_prefix}
+        for name, value in consumer.items():
+            ours = _JAVA_NAMES.get(name, name)
+            if ours is not None:
+                settings[ours] = value
+        return Connection(tuple(sorted(settings.items())), poll_timeout_ms)
+
+    def consumer(self) -> Consumer:
+        """A consumer that reads what it is assigned, joins no group and commits nothing."""
+        fixed = {
+            "enable.auto.commit": "false",
+            "enable.auto.offset.store": "false",
+            "enable.partition.eof": "true",
+            "auto.offset.reset": "error",  # an offset below the log's start is loss, never a jump
+            "isolation.level": "read_committed",
+            "allow.auto.create.topics": "false",
+        }
+        defaults = {"fetch.queue.backoff.ms": "5", "check.crcs": "true", "queued.max.messages.kbytes": "32768"}
+        try:
+            return Consumer({**defaults, **dict(self.settings), **fixed}, logger=log)
+        except KafkaException as error:
+            raise InvalidRequest(f"option kafka.*: the consumer (librdkafka) refuses it: {_text(error)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TailPart:
+    """One task's share of a partition's tail: the offsets of `rows`, read from the cluster."""
+
+    topic: str
+    partition: int
+    rows: RowFilter
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offsets {self.rows.start_offset}–{self.rows.end_offset - 1}"
+
+
+def read_tail(
+    connection: Connection, part: TailPart, columns: Sequence[str], *, fail_on_data_loss: bool, loss: Loss
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the part, at most 10 000 a batch. DataLoss where the cluster no longer has them; Retryable on silence."""
+    if part.rows.start_offset >= part.rows.end_offset:
+        return
+    consumer = connection.consumer()
+    try:
+        consumer.assign([TopicPartition(part.topic, part.partition, part.rows.start_offset)])
+        yield from _read(consumer, connection.poll_timeout_ms / 1000, part, columns, fail_on_data_loss, loss)
+    finally:
+        consumer.close()
+
+
+def _read(
+    consumer: Consumer, timeout_s: float, part: TailPart, columns: Sequence[str], strict: bool, loss: Loss
+) -> Iterator[pa.RecordBatch]:
+    end, at = part.rows.end_offset, part.rows.start_offset
+    heard = time.monotonic()
+    while at < end:
+        rows: list[Message] = []
+        for message in consumer.consume(MESSAGES_PER_POLL, POLL_S):
+            heard = time.monotonic()
+            error = message.error()
+            if error is not None:
+                at = _after_error(consumer, error, message, part, at, strict, loss)
+                continue
+            offset = _offset(message)
+            if offset > at:  # control batches, a declared gap, or records that compaction took
+                loss.gaps.append((part.topic, part.partition, at, min(offset, end)))
+            at = offset + 1
+            if offset < end:
+                rows.append(message)
+        if rows:
+            yield rows_of(rows, part.rows, columns)
+        if time.monotonic() - heard > timeout_s:
+            raise Retryable(
+                f"{part}: nothing came from the cluster for {timeout_s:g} s at offset {at}; is a broker of "
+                "kafka.bootstrap.servers reachable from this executor? (kafkaConsumer.pollTimeoutMs sets the wait)"
+            )
+
+
+def _after_error(
+    consumer: Consumer, error: KafkaError, message: Message, part: TailPart, at: int, strict: bool, loss: Loss
+) -> int:
+    """The next offset to expect. Raises when reading on makes no sense."""
+    code = error.code()
+    if code == KafkaError._PARTITION_EOF:
+        reached = _offset(message)
+        if reached > at:  # what lies between holds no record a reader may see
+            loss.gaps.append((part.topic, part.partition, at, min(reached, part.rows.end_offset)))
+        return max(at, reached)
+    if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
+        if strict:
+            raise DataLoss(f"{line}; failOnDataLoss=false reads on from the first offset there is")
+        loss.damage.append(f"{line}; read on from its first offset")
+        consumer.assign([TopicPartition(part.topic, part.partition, OFFSET_BEGINNING)])
+        return at
+    if error.retriable():
+        return at
+    raise Retryable(f"{part}: the cluster refuses the read at offset {at}: {error.name()}: {error.str()}")
+
+
+def rows_of(messages: Sequence[Message], rows: RowFilter, columns: Sequence[str]) -> pa.RecordBatch:
+    """Messages as rows; those outside the filter's times are left out."""
+    if rows.min_timestamp_ms is not None or rows.max_timestamp_ms is not None:
+        messages = [message for message in messages if _in_time(message, rows)]
+    schema = schema_of(columns)
+    arrays = [pa.array([_VALUE_OF[name](m) for m in messages], type=schema.field(name).type) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _in_time(message: Message, rows: RowFilter) -> bool:
+    kind, timestamp_ms = message.timestamp()
+    if kind == TIMESTAMP_NOT_AVAILABLE:
+        return False
+    return (rows.min_timestamp_ms is None or timestamp_ms >= rows.min_timestamp_ms) and (
+        rows.max_timestamp_ms is None or timestamp_ms < rows.max_timestamp_ms
+    )
+
+
+def _timestamp_us(message: Message) -> int | None:
+    kind, timestamp_ms = message.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms * 1000
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "the consumer gave a message without an offset"
+    return offset
+
+
+def _headers(message: Message) -> list[dict[str, Any]] | None:
+    found: Any = message.headers()
+    return [{"key": key, "value": value} for key, value in found] if found else None
+
+
+_VALUE_OF: Final[Mapping[str, Any]] = {
+    "key": lambda message: message.key(),
+    "value": lambda message: message.value(),
+    "topic": lambda message: message.topic(),
+    "partition": lambda message: message.partition(),
+    "offset": lambda message: message.offset(),
+    "timestamp": _timestamp_us,
+    "timestampType": lambda message: int(message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME),
+    "headers": _headers,
+}
+
+
+def _text(error: KafkaException) -> str:
+    return str(error.args[0].str()) if error.args else str(error)
