@@ -1,0 +1,265 @@
+"""Which bytes of which objects a read needs, cut into tasks. Pure.
+
+Owns the cutting. Always true of a plan: splits of a partition are in offset order, their offsets do not overlap and
+with what their times leave out they cover the range asked for; the pieces of a split hold every row of it; a hole
+between objects is an error, or counted. A cut lies at any offset: bytes are covered along the offset index, so that two
+neighbours read at most an index interval and a batch in common, and the row filter gives each row to one of them.
+Footers are an improvement, never a need: without one a whole object is covered. `Plan.wanted` says which would help.
+Must not know how anything is fetched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Final
+from uuid import UUID
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest_entries import RemoteSegment
+from coldstore.segment_object import SegmentFooter
+from coldstore.segment_reader import scan_offset
+from thermocline.pipeline.damage import Damage
+from thermocline.pipeline.split import Loss, Piece, RowFilter, Split
+
+TARGET_BYTES: Final = 256 * 1024 * 1024  # a task costs ~16-45 ms of Spark's time: 256 MiB make that under a tenth
+INDEX_WORTH_BYTES: Final = 1024 * 1024  # reading a footer to save less than this is no gain
+_SNAP: Final = 8  # a cut within an eighth of the target of an object's border is made at the border
+_TARGET_BYTES_MIN: Final = 64 * 1024  # an index interval: nothing finer can be cut
+
+Footers = Mapping[UUID, SegmentFooter]  # by the segment's uuid
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """Wanted timestamps `[min, max)` in ms, None = open."""
+
+    min_ms: int | None = None
+    max_ms: int | None = None
+
+    def may_hold(self, segment: RemoteSegment) -> bool:
+        """Whether the segment may have such a record. Its minimum is that of its batches' first records."""
+        if self.min_ms is not None and segment.max_timestamp_ms < self.min_ms:
+            return False
+        return self.max_ms is None or segment.min_timestamp_ms < self.max_ms
+
+
+ANY_TIME: Final = TimeRange()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets `[start_offset, end_offset)` of a partition to be read, and what its manifest says of them.
+
+    `segments` overlap the range, in order; `skipped` are offset ranges whose entries were not read, by their times.
+    """
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    start_offset: int
+    end_offset: int
+    log_start: int
+    remote_end: int
+    segments: tuple[RemoteSegment, ...]
+    skipped: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Splits by topic, partition and offset; `wanted` are segments whose footer would make a finer plan."""
+
+    splits: tuple[Split, ...]
+    wanted: Mapping[SegmentKey, RemoteSegment]
+
+
+def plan(
+    spans: Sequence[Span],
+    footers: Footers,
+    times: TimeRange = ANY_TIME,
+    *,
+    target_bytes: int = TARGET_BYTES,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+    fail_on_data_loss: bool = True,
+    loss: Loss | None = None,
+) -> Plan:
+    """Cut `spans` into splits of about `target_bytes` of log each, at most `max_records` offsets each.
+
+    `min_partitions` makes them smaller until there are about as many (as in Spark's Kafka source a wish, not a
+    promise). Raises DataLoss for offsets that no object holds, or counts them in `loss`.
+    """
+    damage = Damage(loss if loss is not None else Loss(), fail=fail_on_data_loss, quiet=True)
+    wanted: dict[SegmentKey, RemoteSegment] = {}
+    cutters = [
+        _Cutter(span, _pieces(span, footers, times, damage, wanted), footers, times)
+        for span in sorted(spans, key=lambda span: (span.topic, span.partition, span.start_offset))
+    ]
+    if min_partitions is not None:
+        target_bytes = min(target_bytes, sum(cutter.log_bytes for cutter in cutters) // min_partitions)
+    while True:
+        target_bytes = max(target_bytes, _TARGET_BYTES_MIN if min_partitions is not None else 1)
+        also_wanted: dict[SegmentKey, RemoteSegment] = {}
+        splits = tuple(split for cutter in cutters for split in cutter.cut(target_bytes, max_records, also_wanted))
+        if min_partitions is None or len(splits) >= min_partitions or target_bytes <= _TARGET_BYTES_MIN:
+            return Plan(splits, wanted | also_wanted)
+        target_bytes //= 2
+
+
+# ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────────
+def _pieces(
+    span: Span, footers: Footers, times: TimeRange, damage: Damage, wanted: dict[SegmentKey, RemoteSegment]
+) -> list[Piece]:
+    """One piece for each segment that may hold wanted rows."""
+    start, end = _readable(span, damage)
+    for first, after in _holes(span, start, end):
+        what = f"no object of the manifest holds them (log start {span.log_start}, remote end {span.remote_end})"
+        damage.meet(span.topic, span.partition, first, after, what)
+    pieces = []
+    for segment in span.segments:
+        first, after = max(start, segment.base_offset), min(end, segment.end_offset)
+        if first >= after or not times.may_hold(segment):
+            continue
+        footer = footers.get(segment.uuid)
+        if footer is None and segment.log_bytes > INDEX_WORTH_BYTES:
+            cut_by_time = times.min_ms is not None and segment.min_timestamp_ms < times.min_ms
+            if cut_by_time or (first, after) != (segment.base_offset, segment.end_offset):
+                wanted[segment.key(span.topic_id, span.partition)] = segment
+        if footer is not None and times.min_ms is not None:
+            young = scan_offset(footer, times.min_ms)
+            first = after if young is None else max(first, young)
+        if first < after:
+            pieces.append(Piece(segment, first, after, *cover(segment, footer, first, after)))
+    return pieces
+
+
+def _readable(span: Span, damage: Damage) -> tuple[int, int]:
+    start, end = span.start_offset, span.end_offset
+    if start < min(end, span.log_start):
+        what = f"the log starts at {span.log_start} now: retention or DeleteRecords removed what was before"
+        remedy = "start at the log start (earliest)"
+        damage.meet(span.topic, span.partition, start, min(end, span.log_start), what, remedy=remedy)
+    if end > max(start, span.remote_end):
+        what = f"the bucket ends at {span.remote_end}"
+        remedy = "what is younger lies on the brokers' disks (`thermocline tier seal` brings it to the bucket)"
+        damage.meet(span.topic, span.partition, max(start, span.remote_end), end, what, remedy=remedy)
+    return max(start, span.log_start), min(end, span.remote_end)
+
+
+def _holes(span: Span, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Parts of `[start, end)` that neither a segment nor a skipped page holds."""
+    held = [(segment.base_offset, segment.end_offset) for segment in span.segments]
+    for first, after in sorted([*held, *span.skipped]):
+        if first > start and start < end:
+            yield start, min(first, end)
+        start = max(start, after)
+    if start < end:
+        yield start, end
+
+
+def cover(segment: RemoteSegment, footer: SegmentFooter | None, start: int, end: int) -> tuple[int, int]:
+    """Positions, at batch borders, of log bytes that hold all offsets of `[start, end)` in the segment."""
+    if footer is None:
+        return 0, segment.log_bytes
+    first = footer.offset_index.lookup(start).position if start > segment.base_offset else 0
+    if end >= segment.end_offset:
+        return first, segment.log_bytes
+    entries = list(footer.offset_index.entries())
+    # The first entry that ends at or behind the last wanted offset: that offset is in its batch or before it.
+    at = bisect_left(entries, end - 1, key=lambda entry: entry.offset)
+    return first, entries[at + 1].position if at + 1 < len(entries) else segment.log_bytes
+
+
+# ── cutting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+class _Cutter:
+    """Cuts the pieces of one span."""
+
+    def __init__(self, span: Span, pieces: list[Piece], footers: Footers, times: TimeRange) -> None:
+        self._span = span
+        self._pieces = pieces
+        self._footers = footers
+        self._times = times
+        self.log_bytes = sum(piece.log_end - piece.log_start for piece in pieces)
+
+    def cut(
+        self, target_bytes: int, max_records: int | None, wanted: dict[SegmentKey, RemoteSegment]
+    ) -> Iterator[Split]:
+        if not self._pieces:
+            return
+        cuts = self._cuts(target_bytes, wanted)
+        if max_records is not None:
+            cuts = _limited(cuts, max_records)
+        at = 0
+        for start, end in pairwise(cuts):
+            while self._pieces[at].end_offset <= start:
+                at += 1
+            pieces = []
+            for piece in islice(self._pieces, at, None):
+                if piece.start_offset >= end:
+                    break
+                pieces.append(self._part(piece, start, end, wanted))
+            if pieces:
+                yield self._split(start, end, tuple(pieces))
+
+    def _cuts(self, target_bytes: int, wanted: dict[SegmentKey, RemoteSegment]) -> list[int]:
+        """Offsets where splits begin, then the end: even shares of the bytes, at objects' borders where one is near."""
+        cuts = [self._pieces[0].start_offset]
+        shares = max(1, (self.log_bytes + target_bytes // 2) // target_bytes)
+        before, number = 0, 1
+        for piece in self._pieces:
+            size = piece.log_end - piece.log_start
+            while number < shares and number * self.log_bytes // shares < before + size:
+                offset = self._cut_in(piece, number * self.log_bytes // shares - before, target_bytes, wanted)
+                number += 1
+                if cuts[-1] < offset < self._pieces[-1].end_offset:
+                    cuts.append(offset)
+            before += size
+        return [*cuts, self._pieces[-1].end_offset]
+
+    def _cut_in(self, piece: Piece, inside: int, target_bytes: int, wanted: dict[SegmentKey, RemoteSegment]) -> int:
+        """The offset of a cut about `inside` bytes behind the piece's beginning."""
+        size = piece.log_end - piece.log_start
+        near_start = inside < size - inside
+        if min(inside, size - inside) > target_bytes // _SNAP:
+            footer = self._footers.get(piece.segment.uuid)
+            if footer is None:
+                wanted[self._key(piece)] = piece.segment
+            else:
+                found = footer.offset_index.lookup_position(piece.log_start + inside)
+                if piece.start_offset < found.offset < piece.end_offset - 1:
+                    return found.offset + 1
+        return piece.start_offset if near_start else piece.end_offset
+
+    def _part(self, piece: Piece, start: int, end: int, wanted: dict[SegmentKey, RemoteSegment]) -> Piece:
+        first, after = max(start, piece.start_offset), min(end, piece.end_offset)
+        if (first, after) == (piece.start_offset, piece.end_offset):
+            return piece
+        footer = self._footers.get(piece.segment.uuid)
+        if footer is None and piece.segment.log_bytes > INDEX_WORTH_BYTES:
+            wanted[self._key(piece)] = piece.segment
+        return Piece(piece.segment, first, after, *cover(piece.segment, footer, first, after))
+
+    def _split(self, start: int, end: int, pieces: tuple[Piece, ...]) -> Split:
+        span = self._span
+        gaps = tuple(
+            (max(start, first), min(end, after))
+            for piece in pieces
+            for first, after in piece.segment.gaps
+            if first < end and after > start
+        )
+        rows = RowFilter(start, end, self._times.min_ms, self._times.max_ms)
+        return Split(span.topic, span.topic_id, span.partition, rows, pieces, gaps)
+
+    def _key(self, piece: Piece) -> SegmentKey:
+        return piece.segment.key(self._span.topic_id, self._span.partition)
+
+
+def _limited(cuts: list[int], max_records: int) -> list[int]:
+    """More cuts, so that no part has more than `max_records` offsets; parts of one part are even."""
+    finer = [cuts[0]]
+    for start, end in pairwise(cuts):
+        parts = -(-(end - start) // max_records)
+        finer += [start + (end - start) * number // parts for number in range(1, parts + 1)]
+    return finer

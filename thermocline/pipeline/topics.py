@@ -1,0 +1,163 @@
+"""Which topics a bucket holds: names, ids and partition counts, from `cluster.json`, or from the manifests without it.
+
+Owns the reading of what docs/formats/cluster.md says about topics, and nothing else of that page: unknown kinds of
+records and unknown fields are passed over. Always true: a name stands for the topic that lives under it now; internal
+topics are left out (they are not tiered). Must not know brokers, nor what the topics hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+from crc32c import crc32c
+
+from coldstore.checked_get import get_start
+from coldstore.keys import CLUSTER_KEY, TOPICS_PREFIX
+from coldstore.manifest import Manifest
+from coldstore.object_store import ObjectMissing
+from coldstore.root_format import ROOT_BYTES_MAX, RootCodec
+from logformat.errors import Corrupt, InvalidRequest
+from thermocline.pipeline.arrow_store import ArrowStore, finished
+
+_TRIES = 3  # the controller folds records into a new page and deletes the old one between our two reads
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHistory:
+    """A topic that lives: `partitions` is their number."""
+
+    topic: str
+    topic_id: UUID
+    partitions: int
+
+
+class _Pointer(msgspec.Struct, frozen=True):
+    key: str
+    size: int
+    crc32c: int
+
+
+class _Content(msgspec.Struct, frozen=True):
+    snapshot: _Pointer | None = None
+    records: tuple[msgspec.Raw, ...] = ()
+
+
+class _Topic(msgspec.Struct, frozen=True):
+    topic_id: UUID
+    name: str
+    partitions: int
+    internal: bool = False
+
+
+class _Image(msgspec.Struct):
+    topics: dict[str, _Topic] = {}
+
+
+class _Kind(msgspec.Struct):
+    t: str
+
+
+class _PartitionsAdded(msgspec.Struct):
+    topic_id: UUID
+    partitions: int
+
+
+class _Deleted(msgspec.Struct):
+    topic_id: UUID
+
+
+def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]) -> list[_Topic]:
+    """Every topic that lives, internal ones too. Raises Corrupt, AccessRefused, StoreError."""
+    for attempt in range(_TRIES):
+        try:
+            got = finished(get_start(store, CLUSTER_KEY, ROOT_BYTES_MAX))
+        except ObjectMissing:
+            return _by_manifests(store, pool, manifest_of)
+        content = RootCodec(_Content).decode(CLUSTER_KEY, got).content
+        try:
+            image = _Image() if content.snapshot is None else _read_image(store, content.snapshot)
+        except ObjectMissing as missing:
+            if attempt + 1 == _TRIES:
+                raise Corrupt(f"cluster.json names a metadata snapshot that is gone: {missing}") from missing
+            continue
+        return list(_applied(image, content.records).values())
+    raise AssertionError("the last attempt returns or raises")
+
+
+def by_name(topics: Iterable[_Topic]) -> dict[str, TopicHistory]:
+    """Topics by name, without internal ones. InvalidRequest where a name stands for two and nobody can tell."""
+    named: dict[str, TopicHistory] = {}
+    for topic in topics:
+        if topic.internal:
+            continue
+        if topic.name in named:
+            raise InvalidRequest(
+                f"topic {topic.name} was deleted and created again, and no cluster.json tells which one lives: "
+                f"{named[topic.name].topic_id} or {topic.topic_id}"
+            )
+        named[topic.name] = TopicHistory(topic.name, topic.topic_id, topic.partitions)
+    return named
+
+
+def _read_image(store: ArrowStore, pointer: _Pointer) -> _Image:
+    data = finished(store.get(pointer.key)).data
+    if len(data) != pointer.size or crc32c(data) != pointer.crc32c:
+        raise Corrupt(f"metadata snapshot {pointer.key} fails its checksum; restore the object from a version")
+    try:
+        return msgspec.json.decode(data, type=_Image)
+    except msgspec.MsgspecError as broken:
+        raise Corrupt(f"metadata snapshot {pointer.key} is not readable: {broken}") from broken
+
+
+def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]:
+    topics = dict(image.topics)
+    try:
+        for raw in records:
+            kind = msgspec.json.decode(raw, type=_Kind).t
+            if kind == "topic":
+                created = msgspec.json.decode(raw, type=_Topic)
+                topics.setdefault(str(created.topic_id), created)
+            elif kind == "partitions":
+                added = msgspec.json.decode(raw, type=_PartitionsAdded)
+                if (topic := topics.get(str(added.topic_id))) is not None:
+                    partitions = max(topic.partitions, added.partitions)
+                    topics[str(added.topic_id)] = msgspec.structs.replace(topic, partitions=partitions)
+            elif kind == "deleted":
+                topics.pop(str(msgspec.json.decode(raw, type=_Deleted).topic_id), None)
+    except msgspec.MsgspecError as broken:
+        raise Corrupt(f"cluster.json holds a record that is not readable: {broken}") from broken
+    return topics
+
+
+def _by_manifests(
+    store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]
+) -> list[_Topic]:
+    """By listing: of two topics with one name the one whose leader epoch is higher lives (each start claims anew)."""
+    ids = [UUID(name) for name in store.children(TOPICS_PREFIX) if _is_uuid(name)]
+    folders = list(pool.map(lambda topic_id: store.children(f"{TOPICS_PREFIX}{topic_id}/"), ids))
+    numbers = [sorted(int(name) for name in folder if name.isascii() and name.isdigit()) for folder in folders]
+    firsts = pool.map(
+        lambda place: manifest_of(place[0], place[1][0]) if place[1] else None, zip(ids, numbers, strict=True)
+    )
+    newest: dict[str, tuple[int, list[_Topic]]] = {}
+    for topic_id, partitions, manifest in zip(ids, numbers, firsts, strict=True):
+        if manifest is None:
+            continue
+        topic = _Topic(topic_id, manifest.topic, partitions[-1] + 1, manifest.topic.startswith("__"))
+        epoch, living = newest.get(topic.name, (-1, []))
+        if manifest.leader_epoch > epoch:
+            newest[topic.name] = (manifest.leader_epoch, [topic])
+        elif manifest.leader_epoch == epoch:
+            living.append(topic)
+    return [topic for _, living in newest.values() for topic in living]
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
