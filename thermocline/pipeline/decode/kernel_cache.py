@@ -1,0 +1,65 @@
+"""Compiling the kernels once per machine: numba's cache, where it may be written and when it is stale.
+
+Owns the choice of cache directory. Always true: `compiled` returns a function, at worst compiled anew in this process
+(some seconds); compiled code is never older than any source of this room, for numba itself looks only at the one file
+a kernel stands in. Must not know what the kernels do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from typing import Final
+
+import numba
+
+Kernel = Callable[[int], int]
+_SOURCES: Final = ("layout.py", "raw_memory.py", "crc_kernel.py", "kernels.py")
+
+
+def compiled(function: Kernel) -> Kernel:
+    """`function` (int64) → int64 as machine code that runs without the GIL."""
+    function.__qualname__ = f"{function.__name__.strip('_')}_{_digest()}"  # becomes part of the cache's file names
+    try:
+        return _compile(function, cache=True)
+    except (RuntimeError, OSError):  # RuntimeError: "no locator available", nothing beside us nor in $HOME is writable
+        pass
+    try:
+        with _private_cache_directory():
+            return _compile(function, cache=True)
+    except (RuntimeError, OSError):
+        return _compile(function, cache=False)
+
+
+def _compile(function: Kernel, *, cache: bool) -> Kernel:
+    kernel: Kernel = numba.njit("int64(int64)", nogil=True, cache=cache, boundscheck=False)(function)
+    return kernel
+
+
+def _digest() -> str:
+    sources = resources.files(__package__)
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        digest.update(sources.joinpath(name).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@contextmanager
+def _private_cache_directory() -> Iterator[None]:
+    """Numba's cache under the temporary directory, if the place there is ours alone: cached code is executed."""
+    path = os.path.join(tempfile.gettempdir(), f"thermocline-numba-{os.getuid()}")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise RuntimeError(f"{path} is not a private directory of ours")
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = path
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before

@@ -1,0 +1,154 @@
+"""Batches to Arrow by the kernels: which kernel runs when, and who holds the memory it reads and writes.
+
+Owns the loop walk → decompress → rows. Always true: every address in the state block points into memory that this
+object holds while a kernel runs; decompressed batches that wait are bounded by `_HELD_BYTES` and one batch. Must not
+know which batches are wanted (the kernels do), nor how rows are laid out (`output` does).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from logformat.record_batch import CODEC_MASK, Buffer, Codec, CorruptBatch
+from logformat.records import RECORDS_BYTES_MAX
+from thermocline.pipeline.decode import kernels
+from thermocline.pipeline.decode import layout as at
+from thermocline.pipeline.decode.codecs import Decompressor
+from thermocline.pipeline.decode.output import Output
+from thermocline.pipeline.decode.poison import Coverage, PoisonBatch, poison_at
+from thermocline.pipeline.split import RowFilter
+
+_TABLE_ROWS: Final = 4096
+_WALK_BYTES: Final = 512 << 10  # a quarter of a level-2 cache: the rows kernel finds there what the CRC has read
+_HELD_BYTES: Final = 1 << 20
+_INT64_MAX: Final = 2**63 - 1
+_CODECS: Final = tuple(Codec)
+
+
+class KernelWay:
+    """See `batches.BatchDecoder`, whose arguments these are."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        columns: Sequence[str],
+        rows: RowFilter,
+        aborted: Sequence[tuple[int, int, int]],
+        target_bytes: int,
+    ) -> None:
+        self.coverage = Coverage()
+        self._state = array("q", bytes(8 * at.STATE_WORDS))
+        self._table = array("q", bytes(8 * at.BATCH_WORDS * _TABLE_ROWS))
+        self._aborted = array("q", [number for transaction in aborted for number in transaction])
+        self._output = Output(topic, partition, columns, target_bytes, self._state)
+        self._decompressor = Decompressor()
+        self._address = self._state.buffer_info()[0]
+        state = self._state
+        state[at.TABLE] = self._table.buffer_info()[0]
+        state[at.TABLE_ROWS_MAX] = _TABLE_ROWS
+        state[at.WALK_BYTES] = _WALK_BYTES
+        state[at.ABORTED] = self._aborted.buffer_info()[0]
+        state[at.ABORTED_COUNT] = len(aborted)
+        state[at.START_OFFSET] = min(max(rows.start_offset, 0), _INT64_MAX)
+        state[at.END_OFFSET] = min(max(rows.end_offset, 0), _INT64_MAX)
+        low, high = rows.min_timestamp_ms, rows.max_timestamp_ms
+        state[at.TIMED] = int(low is not None or high is not None)
+        state[at.TIME_MIN] = -_INT64_MAX if low is None else low
+        state[at.TIME_MAX] = _INT64_MAX if high is None else high
+
+    def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
+        view = memoryview(log)
+        held = pa.py_buffer(view)  # keeps the log's memory while kernels read it
+        state = self._state
+        state[at.LOG], state[at.LOG_SIZE] = held.address, held.size
+        state[at.POS] = state[at.OFFSET_NEXT] = 0
+        state[at.COVER_FIRST] = state[at.COVER_END] = -1
+        self._output.close()
+        status = at.MORE
+        while status != at.END:
+            status = kernels.walk(self._address)
+            if state[at.COVER_END] >= 0:
+                self.coverage.add(state[at.COVER_FIRST], state[at.COVER_END])
+            if status == at.HOLE:
+                state[at.COVER_END] = -1
+            if state[at.TABLE_ROWS]:
+                yield from self._entries(view)
+            if status == at.POISON:
+                yield from self._give_out()
+                raise poison_at(view, state[at.POS], at.Reason(state[at.REASON]).text)
+        yield from self._give_out()
+
+    def _entries(self, view: memoryview) -> Iterator[pa.RecordBatch]:
+        """Rows of the table's batches; compressed ones are decompressed a few at a time."""
+        state, table = self._state, self._table
+        count = state[at.TABLE_ROWS]
+        state[at.ENTRY] = state[at.AT] = state[at.DONE] = state[at.VALIDATED] = 0
+        entry = 0
+        while entry < count:
+            held: list[pa.Buffer] = []
+            room = _HELD_BYTES
+            poison: PoisonBatch | None = None
+            while entry < count and room > 0:
+                row = at.BATCH_WORDS * entry
+                codec = table[row + at.B_ATTRIBUTES] & CODEC_MASK
+                if codec:
+                    try:
+                        records = self._decompress(view, row, _CODECS[codec])
+                    except CorruptBatch as error:
+                        poison = self._poison(view, row, str(error))
+                        break
+                    held.append(records)
+                    room -= records.size
+                entry += 1
+            state[at.TABLE_ROWS] = entry
+            yield from self._rows(view)
+            if poison is not None:
+                yield from self._give_out()
+                raise poison
+
+    def _decompress(self, view: memoryview, row: int, codec: Codec) -> pa.Buffer:
+        table = self._table
+        first = table[row + at.B_DATA] - self._state[at.LOG]
+        packed = view[first : first + table[row + at.B_DATA_SIZE]]
+        records = pa.py_buffer(self._decompressor.decompress(codec, packed, RECORDS_BYTES_MAX))
+        table[row + at.B_DATA], table[row + at.B_DATA_SIZE] = records.address, records.size
+        return records
+
+    def _rows(self, view: memoryview) -> Iterator[pa.RecordBatch]:
+        state, output = self._state, self._output
+        while True:
+            if not output.is_open:
+                output.begin(*self._left())
+            status = kernels.rows(self._address)
+            if status == at.END:
+                return
+            if status == at.TOO_SMALL:
+                need, headers = state[at.NEED_BYTES], state[at.NEED_HEADERS]
+                output.begin(*self._left(), bytes_min=need, headers_min=headers)
+                continue
+            yield from self._give_out()
+            if status == at.POISON:
+                row = at.BATCH_WORDS * state[at.ENTRY]
+                raise self._poison(view, row, at.Reason(state[at.REASON]).text)
+
+    def _left(self) -> tuple[int, int]:
+        """(record bytes, records) still to come, or far more than fits where the log goes on behind the table."""
+        state, table = self._state, self._table
+        if state[at.POS] < state[at.LOG_SIZE]:
+            return _INT64_MAX >> 8, _INT64_MAX >> 8
+        rows = range(at.BATCH_WORDS * state[at.ENTRY], at.BATCH_WORDS * state[at.TABLE_ROWS], at.BATCH_WORDS)
+        return sum(table[row + at.B_DATA_SIZE] for row in rows), sum(table[row + at.B_COUNT] for row in rows)
+
+    def _give_out(self) -> Iterator[pa.RecordBatch]:
+        made = self._output.finish() if self._output.is_open else None
+        if made is not None:
+            yield made
+
+    def _poison(self, view: memoryview, row: int, reason: str) -> PoisonBatch:
+        self.coverage.cut(self._table[row + at.B_BASE_OFFSET])
+        return poison_at(view, self._table[row + at.B_POS], reason, checked=True)

@@ -1,0 +1,149 @@
+"""The words that Python and the kernels exchange: places in one block of int64, statuses, and reasons of a refusal.
+
+Owns the layout of the decoder's state block and of the batch table. Always true: every place is used by exactly one
+writer at a time (Python between calls, a kernel during one). Must not know numba: the fallback imports this too.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+# --- state block: places of int64 words -------------------------------------------------------------------------------
+# The log and what is wanted of it
+LOG: Final = 0  # address of the first byte
+LOG_SIZE: Final = 1
+POS: Final = 2  # where the walk stands
+OFFSET_NEXT: Final = 3  # no batch may begin below it
+START_OFFSET: Final = 4
+END_OFFSET: Final = 5
+TIMED: Final = 6  # 1: only timestamps in [TIME_MIN, TIME_MAX)
+TIME_MIN: Final = 7
+TIME_MAX: Final = 8
+ABORTED: Final = 9  # address of (producer id, first offset, last offset) triples
+ABORTED_COUNT: Final = 10
+# The batch table
+TABLE: Final = 11
+TABLE_ROWS_MAX: Final = 12
+WALK_BYTES: Final = 13  # a walk stops behind this many bytes of log: what the next kernel reads is still in cache
+TABLE_ROWS: Final = 14
+COVER_FIRST: Final = 15  # offsets met so far without a hole; COVER_END −1: none yet
+COVER_END: Final = 16
+# Where the rows kernel stands
+ENTRY: Final = 17
+AT: Final = 18  # next record of that entry, relative to its data; 0 at its start
+DONE: Final = 19  # records before it
+DELTA_BEFORE: Final = 20
+VALIDATED: Final = 21  # 1: the whole batch was parsed once, the rest of it cannot fail
+# Output
+WANTED: Final = 22  # bits below
+ROWS: Final = 23
+ROWS_MAX: Final = 24
+BUDGET: Final = 25  # bytes that may still be given to this output: of the records taken, and `ROW_WIDTH` for each
+ROW_WIDTH: Final = 26
+KEY_BITS: Final = 27  # validity bitmaps, all ones before the first call
+KEY_OFFSETS: Final = 28
+KEY_DATA: Final = 29
+KEY_NULLS: Final = 30
+VALUE_BITS: Final = 31
+VALUE_OFFSETS: Final = 32
+VALUE_DATA: Final = 33
+VALUE_NULLS: Final = 34
+OFFSETS: Final = 35
+TIMESTAMPS: Final = 36
+TIMESTAMP_BITS: Final = 37
+TIMESTAMP_NULLS: Final = 38
+TIMESTAMP_TYPES: Final = 39
+LIST_BITS: Final = 40
+LIST_OFFSETS: Final = 41
+LIST_NULLS: Final = 42
+HEADERS: Final = 43  # header entries so far
+HEADERS_MAX: Final = 44
+HEADER_KEY_OFFSETS: Final = 45
+HEADER_KEY_DATA: Final = 46
+HEADER_KEY_NOT_ASCII: Final = 47
+HEADER_VALUE_BITS: Final = 48
+HEADER_VALUE_OFFSETS: Final = 49
+HEADER_VALUE_DATA: Final = 50
+HEADER_VALUE_NULLS: Final = 51
+# Answers
+REASON: Final = 52
+NEED_BYTES: Final = 53  # of the record that does not fit into an empty output
+NEED_HEADERS: Final = 54
+STATE_WORDS: Final = 55
+
+# --- one row of the batch table ---------------------------------------------------------------------------------------
+B_POS: Final = 0
+B_SIZE: Final = 1
+B_BASE_OFFSET: Final = 2
+B_LAST_DELTA: Final = 3
+B_BASE_TIMESTAMP: Final = 4
+B_MAX_TIMESTAMP: Final = 5
+B_ATTRIBUTES: Final = 6
+B_COUNT: Final = 7
+B_DATA: Final = 8  # address of the records, decompressed
+B_DATA_SIZE: Final = 9
+BATCH_WORDS: Final = 10
+
+# --- WANTED -----------------------------------------------------------------------------------------------------------
+WANT_KEY: Final = 1
+WANT_VALUE: Final = 2
+WANT_OFFSET: Final = 4
+WANT_TIMESTAMP: Final = 8
+WANT_TIMESTAMP_TYPE: Final = 16
+WANT_HEADERS: Final = 32
+
+# --- statuses ---------------------------------------------------------------------------------------------------------
+MORE: Final = 0  # walk: the table or its bytes are full
+END: Final = 1  # walk: end of the log; rows: end of the table
+POISON: Final = 2  # REASON says why; walk: the batch at POS, rows: the batch of ENTRY
+HOLE: Final = 3  # walk: the batch at POS does not continue COVER_END
+FULL: Final = 4  # rows: give out what is there, and call again
+TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS say what would
+
+
+class Reason(IntEnum):
+    """Why a batch is refused. Numbers are the kernels'; `text` is for people."""
+
+    CUT = 1
+    LENGTH = 2
+    MAGIC = 3
+    CRC = 4
+    OFFSETS = 5
+    COUNT = 6
+    CODEC = 7
+    RECORD = 8
+    VARINT = 9
+    FIELD = 10
+    RECORD_SIZE = 11
+    DELTA = 12
+    TIMESTAMP = 13
+    HEADERS = 14
+    TRAILING = 15
+
+    @property
+    def text(self) -> str:
+        return _TEXTS[self]
+
+    @property
+    def length_is_doubtful(self) -> bool:
+        return self in (Reason.CUT, Reason.LENGTH, Reason.MAGIC)
+
+
+_TEXTS: Final = {
+    Reason.CUT: "too few bytes are left for a batch header",
+    Reason.LENGTH: "its length is impossible or beyond the bytes that are there",
+    Reason.MAGIC: "not magic 2",
+    Reason.CRC: "the CRC does not match",
+    Reason.OFFSETS: "its offsets are impossible or go back",
+    Reason.COUNT: "it claims more records than it has offsets or bytes for",
+    Reason.CODEC: "unknown compression codec",
+    Reason.RECORD: "a record is cut short, or claims more bytes than are there",
+    Reason.VARINT: "a varint is too long",
+    Reason.FIELD: "a field claims a negative length, or more bytes than its record has",
+    Reason.RECORD_SIZE: "a record's fields do not end where the record does",
+    Reason.DELTA: "offset deltas do not grow, or leave the batch's range",
+    Reason.TIMESTAMP: "a timestamp is out of range",
+    Reason.HEADERS: "a record's headers are malformed",
+    Reason.TRAILING: "bytes follow the last record",
+}
