@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 from uuid import UUID
 
 from coldstore.keys import MetadataKey, RootKey, SegmentKey, parse_key
@@ -18,6 +19,7 @@ from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.manifest_entries import ZERO_HASH, hash_of, totals_of
 from coldstore.object_store import ObjectInfo
 from coldstore.segment_object import SegmentFooter, entry_from_footer
+from coldstore.segment_scanner import Scan
 from logformat.errors import Corrupt
 
 
@@ -220,6 +222,38 @@ def audit_chunks(key: SegmentKey, footer: SegmentFooter, crcs: Sequence[int]) ->
             text = f"chunk {index} at byte {position} has CRC {found:#010x}, written was {written:#010x}"
             findings.append(Finding(FindingKind.DAMAGED, str(key), offset, text))
     return findings
+
+
+_SCANNED: Final = (
+    "log_bytes",
+    "log_crc32c",
+    "batches",
+    "records",
+    "min_timestamp_ms",
+    "max_timestamp_ms",
+    "gaps",
+    "epochs",
+)
+
+
+def audit_scan(key: SegmentKey, footer: SegmentFooter, scan: Scan) -> list[Finding]:
+    """What the footer says of the log bytes against what a pass over all of them found."""
+    said = footer.statistics
+    differing = [name for name in _SCANNED if getattr(scan, name) != getattr(said, name)]
+    if not differing:
+        return []
+    text = f"the log bytes and the footer differ in {', '.join(differing)}"
+    return [Finding(FindingKind.DAMAGED, str(key), said.base_offset, text)]
+
+
+def rootless(findings: Iterable[Finding]) -> list[Finding]:
+    """What to add to the findings of a partition without a root: who deleted it took the only word about its segments.
+
+    Nothing where no segments are: a topic on its way in or out.
+    """
+    if not any(finding.key and isinstance(parse_key(finding.key), SegmentKey) for finding in findings):
+        return []
+    return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]
 
 
 def partitions_in(keys: Iterable[str]) -> Collection[tuple[UUID, int]]:

@@ -1,9 +1,9 @@
 """Bytes of a root object: a small JSON envelope around one typed content, and the errors a root can give.
 
 Owns the envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). Always true: what was
-decoded had a known format, a version, an epoch, and a ring naming the commits of exactly its last 32 versions; a newer
-format is refused, so it is never written over; nothing larger than 64 KiB is written or read. Must not know what the
-content means, nor how a root is replaced.
+decoded had a known format, a version, an epoch, a ring naming the commits of exactly its last 32 versions, and (but for
+roots of before there was one) the checksum it was written with; a newer format is refused, so it is never written over;
+nothing larger than 64 KiB is written or read. Must not know what the content means, nor how a root is replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from crc32c import crc32c
 
 from coldstore.object_store import Got
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
@@ -22,7 +23,7 @@ from logformat.values import NewerFormat
 FORMAT_VERSION: Final = 1
 RING_LENGTH: Final = 32
 ROOT_BYTES_MAX: Final = 64 * 1024
-# Version, epoch and 32 ring entries of at most [19 digits, "32 hex"] with their punctuation: 32 × 57 + ~150.
+# Version, epoch, CRC and 32 ring entries of at most [19 digits, "32 hex"] with their punctuation: 32 × 57 + ~170.
 ENVELOPE_BYTES_MAX: Final = 2048
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -50,12 +51,13 @@ class Unsettled(Retryable):
     """Out of time while an attempt may still land: commit again (edits are idempotent), delete nothing it named."""
 
 
-class _Envelope(msgspec.Struct, frozen=True):
+class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     format_version: int
     version: int
     epoch: int
     ring: tuple[tuple[int, str], ...]
     content: msgspec.Raw
+    crc32c: int | None = None  # of the root's bytes without this field; a store's own checksum dies with a copy
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
@@ -99,7 +101,8 @@ class RootCodec(Generic[T]):
     def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T) -> bytes:
         """Raises RootTooLarge above 64 KiB."""
         raw = msgspec.Raw(self._encoder.encode(content))
-        data = self._encoder.encode(_Envelope(FORMAT_VERSION, version, epoch, ring, raw))
+        envelope = _Envelope(FORMAT_VERSION, version, epoch, ring, raw)
+        data = self._encoder.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
         if len(data) > ROOT_BYTES_MAX:
             raise RootTooLarge(f"root of {len(data)} bytes, {ROOT_BYTES_MAX} are allowed; move entries to pages")
         return data
@@ -116,11 +119,27 @@ class RootCodec(Generic[T]):
             content = self._content_decoder.decode(envelope.content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
             raise Corrupt(f"root {key} is not readable: {broken}; restore an earlier version of the object") from broken
+        if envelope.crc32c is not None and envelope.crc32c != self._crc_of(envelope):
+            raise Corrupt(
+                f"root {key} fails its CRC: it is not what was written; restore an earlier version of the object"
+            )
         _check_envelope(key, envelope)
         root = Root(envelope.version, envelope.epoch, envelope.ring, content, got.etag)
         if self._validate is not None:
             self._validate(root)
         return root
+
+    def is_as_written(self, data: bytes) -> bool:
+        """Whether bytes that `decode` took are exactly what a writer of this version makes of them.
+
+        Not so where a field's name is damaged: it then reads as one nobody knows, and what it said as absent.
+        """
+        return self._encoder.encode(self._envelope_decoder.decode(data)) == data
+
+    def _crc_of(self, envelope: _Envelope) -> int:
+        unsummed = self._encoder.encode(msgspec.structs.replace(envelope, crc32c=None))
+        value: int = crc32c(unsummed)
+        return value
 
 
 def _check_envelope(key: str, envelope: _Envelope) -> None:

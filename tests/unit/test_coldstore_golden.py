@@ -20,6 +20,7 @@ from coldstore.object_store import Got
 from coldstore.root import RootCodec
 from coldstore.segment_object import DecidedTransaction, Outcome, SegmentFooter, build_footer, entry_from_footer
 from coldstore.segment_scanner import SegmentScanner
+from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
@@ -138,9 +139,26 @@ def test_the_golden_manifest_is_written_and_read_as_ever() -> None:
     leaf_bytes, upper_bytes = golden("coldstore_page_v1.parquet"), golden("coldstore_page_of_pages_v1.parquet")
     expected = manifest_value(with_object(LEAF, leaf_bytes), with_object(UPPER, upper_bytes))
     expected.check()
-    data = golden("coldstore_manifest_v1.json")
     codec = RootCodec(Manifest)
-    root = codec.decode("manifest.json", Got(data, "e", len(data)))
-    assert root.content == expected
-    assert (root.version, root.epoch, len(root.ring)) == (40, 5, 32)
+    for name in ("coldstore_manifest_v1.json", "coldstore_manifest_v1_crc.json"):  # roots without a CRC came first
+        data = golden(name)
+        root = codec.decode("manifest.json", Got(data, "e", len(data)))
+        assert root.content == expected and codec.is_as_written(data)
+        assert (root.version, root.epoch, len(root.ring)) == (40, 5, 32)
     assert codec.encode(root.version, root.epoch, root.ring, root.content) == data
+
+
+def test_a_flipped_bit_anywhere_in_a_manifest_is_found() -> None:
+    """Also in what no other object could contradict: a commit id, a config, the name of the checksum itself."""
+    data = golden("coldstore_manifest_v1_crc.json")
+    codec = RootCodec(Manifest)
+    for at in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[at // 8] ^= 1 << at % 8
+        try:
+            codec.decode("manifest.json", Got(bytes(damaged), "e", len(damaged)))
+        except Corrupt:
+            continue
+        assert not codec.is_as_written(bytes(damaged)), (
+            f"bit {at % 8} of byte {at // 8}: {damaged[at // 8 - 20 :][:40]!r}"
+        )
