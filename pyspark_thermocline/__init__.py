@@ -1,1 +1,5 @@
 """The name under which Spark finds the source by itself: `spark.read.format("thermocline")`."""
+
+from thermocline.pipeline.spark.source import ThermoclineSource as DefaultSource
+
+__all__ = ["DefaultSource"]

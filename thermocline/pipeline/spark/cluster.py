@@ -35,6 +35,7 @@ class ClusterTopic:
     topic: str
     topic_id: UUID | None
     partitions: int
+    is_internal: bool
 
 
 class Cluster:
@@ -65,7 +66,9 @@ class Cluster:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue  # deleted between the two questions
                 raise self._unreachable(f"topic {name}", error) from None
-            found[name] = ClusterTopic(name, _uuid(described.topic_id), len(described.partitions))
+            found[name] = ClusterTopic(
+                name, _uuid(described.topic_id), len(described.partitions), described.is_internal
+            )
         return found
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -42,14 +42,24 @@ def session(
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        return running
+        return _registered(running)
     builder = SparkSession.builder.appName(app_name)
     chosen = dict(SETTINGS)
     if master is None and not submitted:
         master = "local[*]"
     if master is not None:
         builder = builder.master(master)
-        chosen |= LOCAL_SETTINGS if master.startswith("local") else {}
+        if master.startswith("local"):
+            chosen |= LOCAL_SETTINGS
+            os.environ.setdefault("SPARK_LOCAL_IP", LOCAL_SETTINGS["spark.driver.host"])
     for name, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return _registered(builder.getOrCreate())
+
+
+def _registered(spark: SparkSession) -> SparkSession:
+    """Spark finds `pyspark_thermocline` by itself where it is installed; in a checkout (an editable install) it does not."""
+    from thermocline.pipeline.spark.source import ThermoclineSource
+
+    spark.dataSource.register(ThermoclineSource)
+    return spark

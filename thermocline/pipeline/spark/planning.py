@@ -1,0 +1,111 @@
+"""From offset ranges to tasks: splits of the bucket below the seam, parts of the tail above it.
+
+Owns the cut at the seam and the report of a plan. Always true: the parts of a partition cover its range once, in both
+tiers together; a declared gap in a range is logged, an undeclared one is an error or, on request, a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from logformat.values import TopicPartition
+from thermocline.pipeline.spark.filters import Bounds
+from thermocline.pipeline.spark.options import Options
+from thermocline.pipeline.spark.tiers import States, Tiers
+from thermocline.pipeline.split import DataLoss, Loss, RowFilter, Split
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.spark.tail import TailPart
+    from thermocline.pipeline.spark.tasks import Part
+
+log = logging.getLogger(__name__)
+
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+
+def plan_parts(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, options: Options) -> list[Part]:
+    """Tasks that read `ranges` where `bounds` want them, in order. DataLoss for what is not there."""
+    cold: dict[tuple[str, int], tuple[int, int]] = {}
+    hot: dict[TopicPartition, RowFilter] = {}
+    for tp, (start, end) in sorted(ranges.items()):
+        rows = bounds.rows(start, end)
+        if not bounds.wants(*tp) or rows.start_offset >= rows.end_offset:
+            continue
+        seam = states[tp].seam if states[tp].cold is not None else rows.start_offset
+        if rows.start_offset < seam:
+            cold[tp] = (rows.start_offset, min(rows.end_offset, seam))
+        if rows.end_offset > seam:
+            first = max(rows.start_offset, seam)
+            hot[tp] = RowFilter(first, rows.end_offset, rows.min_timestamp_ms, rows.max_timestamp_ms)
+    cold_offsets = sum(end - start for start, end in cold.values())
+    hot_offsets = sum(rows.end_offset - rows.start_offset for rows in hot.values())
+    hot_min = _share(options.min_partitions, hot_offsets, cold_offsets + hot_offsets)
+    tail = _tail_parts(hot, hot_min, options.max_records_per_partition)
+    loss = Loss()
+    splits = tiers.history.plan(
+        cold,
+        min_timestamp_ms=bounds.min_timestamp_ms,
+        max_timestamp_ms=bounds.max_timestamp_ms,
+        target_bytes=options.target_partition_bytes,
+        min_partitions=None if options.min_partitions is None else max(1, options.min_partitions - len(tail)),
+        max_records=options.max_records_per_partition,
+        fail_on_data_loss=options.fail_on_data_loss,
+        loss=loss,
+        parts={tp: part for tp, state in states.items() if tp in cold and (part := state.cold) is not None},
+    )
+    _report(tiers.history.store.url, splits, tail, hot_offsets, loss.damage)
+    return [*splits, *tail]
+
+
+def fail_or_tell(lost: Sequence[str], fail_on_data_loss: bool) -> None:
+    """Offsets that were asked for and are not there: DataLoss, or a line each in the driver's log."""
+    if lost and fail_on_data_loss:
+        raise DataLoss("; ".join(lost) + "; failOnDataLoss=false reads what is there")
+    for line in lost:
+        log.warning("data loss: %s", line)
+
+
+def split_range(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """`[start, end)` in `parts` even pieces, fewer where there are not so many offsets."""
+    parts = max(1, min(parts, end - start))
+    cuts = [start + (end - start) * number // parts for number in range(parts + 1)]
+    return list(pairwise(cuts))
+
+
+def _tail_parts(hot: Mapping[TopicPartition, RowFilter], parts_min: int, records_max: int | None) -> list[TailPart]:
+    """One part a partition, more where records_max or parts_min ask for it."""
+    if not hot:
+        return []  # and no import of the client library
+    from thermocline.pipeline.spark.tail import TailPart
+
+    total = sum(rows.end_offset - rows.start_offset for rows in hot.values())
+    found = []
+    for tp, rows in hot.items():
+        size = rows.end_offset - rows.start_offset
+        parts = max(-(-size * parts_min // total), -(-size // records_max) if records_max else 1)
+        for start, end in split_range(rows.start_offset, rows.end_offset, parts):
+            wanted = RowFilter(start, end, rows.min_timestamp_ms, rows.max_timestamp_ms)
+            found.append(TailPart(tp.topic, tp.partition, wanted))
+    return found
+
+
+def _share(parts_min: int | None, offsets: int, total: int) -> int:
+    return 0 if parts_min is None or not total else round(parts_min * offsets / total)
+
+
+def _report(url: str, splits: Sequence[Split], tail: Sequence[object], hot_offsets: int, damage: Iterable[str]) -> None:
+    """One line for the operator in the driver's log; a warning, with every gap, when something is not there."""
+    gaps = sorted({(split.topic, split.partition, *gap) for split in splits for gap in split.gaps})
+    for topic, partition, first, end in gaps:
+        log.warning("declared gap: %s-%d has no records at offsets [%d, %d)", topic, partition, first, end)
+    for line in damage:
+        log.warning("data loss: %s", line)
+    size = sum(split.log_bytes for split in splits)
+    line = (
+        f"read of {url}: {len(splits)} splits with {size / 1e6:.1f} MB of log, {len(tail)} parts of the hot tail with "
+        f"{hot_offsets} offsets, {len(gaps)} declared gaps with {sum(end - first for *_, first, end in gaps)} offsets"
+    )
+    log.log(logging.WARNING if gaps else logging.INFO, line)

@@ -1,0 +1,179 @@
+"""The stream: micro-batches of exact offset ranges over both tiers.
+
+Owns what Spark asks a stream source: where it starts, how far the next batch goes, which tasks read it. Always true: a
+batch is named by offsets alone, so that a restart reads the same rows whatever tier they lie in then; offsets only
+grow; a partition that appears later is read from its first offset; nothing is skipped in silence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from logformat.values import TopicPartition
+from thermocline.pipeline.spark import ranges
+from thermocline.pipeline.spark.admission import admit, pending
+from thermocline.pipeline.spark.filters import Bounds
+from thermocline.pipeline.spark.offsets import OffsetsJson, Progress
+from thermocline.pipeline.spark.options import Options
+from thermocline.pipeline.spark.planning import fail_or_tell, plan_parts
+from thermocline.pipeline.spark.source import read_job
+from thermocline.pipeline.spark.tasks import read_part
+from thermocline.pipeline.spark.tiers import PartitionState, Tiers
+from thermocline.pipeline.spark.watch import Watch
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.spark.tasks import Part
+
+States = Mapping[TopicPartition, PartitionState]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream's driver side; a copy without connections travels to the workers for `read`."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._starting = options.for_stream()
+        self._job = read_job(options, schema)
+        self._watch: Watch | None = None
+        self._target: dict[TopicPartition, PartitionState] | None = None  # availableNow: nothing after this is read
+        self._admitted_at: float | None = None
+
+    # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def initialOffset(self) -> OffsetsJson:
+        """Where a stream without a checkpoint starts."""
+        states = self._states()
+        lost: list[str] = []
+        found = self._watched().tiers.first_at(states, ranges.times_to_find(self._starting, states))
+        extents = {tp: state.extent for tp, state in states.items()}
+        no_later = self._options.no_later_record_is_latest
+        starts = ranges.starts(self._starting, extents, found, no_later, lost)
+        fail_or_tell(lost, self._options.fail_on_data_loss)
+        return Progress(starts, _ids(states)).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:
+        """The end of the next batch: as far as there is something, within the limit. `start` when there is nothing."""
+        progress = Progress.from_json(start)
+        states = self._states() if self._target is None else self._target
+        starts, lost = resumed(progress, states)
+        ends = {tp: state.extent.end for tp, state in states.items()}
+        if self._options.bootstrap_servers is not None:
+            lost += [
+                f"{tp}: the stream is at {starts[tp]}, the cluster ends at {end}"
+                for tp, end in ends.items()
+                if starts[tp] > end
+            ]
+        fail_or_tell(lost, self._options.fail_on_data_loss)
+        gaps = {tp: state.gaps for tp, state in states.items()}
+        waiting = sum(pending(starts[tp], ends[tp], gaps[tp]) for tp in starts)
+        if self._shall_wait(waiting, limit):
+            return progress.to_json()
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        admitted = admit(starts, ends, rows_max, gaps)
+        self._admitted_at = time.monotonic()
+        return Progress(admitted, _ids(states)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> OffsetsJson:
+        """For Spark's progress report."""
+        states = self._states()
+        return Progress({tp: state.extent.end for tp, state in states.items()}, _ids(states)).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is the whole of this run, in as many batches as the limit makes."""
+        self._target = dict(self._states())
+
+    def _shall_wait(self, waiting: int, limit: ReadLimit) -> bool:
+        """minOffsetsPerTrigger: wait for more, for at most maxTriggerDelay. Never for a run that has an end."""
+        least = self._options.min_offsets_per_trigger
+        if (
+            least is None
+            or self._target is not None
+            or isinstance(limit, ReadAllAvailable)
+            or self._admitted_at is None
+        ):
+            return False
+        waited_ms = (time.monotonic() - self._admitted_at) * 1000
+        return waiting < least and waited_ms < self._options.max_trigger_delay_ms
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks for the offsets from `start` to `end`, which may be a batch that an earlier run planned."""
+        goal = Progress.from_json(end)
+        states = self._states() if self._target is None else self._target
+        beyond = [tp for tp, offset in goal.offsets.items() if tp in states and offset > states[tp].extent.end]
+        if beyond or any(tp not in states for tp in goal.offsets):
+            states = self._watched().look()  # the batch was planned by a run that saw more
+        starts, lost = resumed(Progress.from_json(start), states)
+        wanted = {}
+        for tp, offset in goal.offsets.items():
+            if tp not in states:
+                lost.append(f"{tp}: the partition is gone; a batch up to its offset {offset} was promised")
+            elif goal.topic_ids.get(tp.topic) not in (None, states[tp].topic_id):
+                lost.append(f"{tp}: the topic was deleted and made again; a batch of the old one was promised")
+            else:
+                wanted[tp] = (starts[tp], ranges.inside(tp, offset, states[tp].extent, "end", lost))
+        fail_or_tell(lost, self._options.fail_on_data_loss)
+        tiers = self._watched().tiers
+        return [InputPartition(part) for part in plan_parts(tiers, states, wanted, Bounds(), self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        part: Part | None = partition.value
+        return read_part(self._job, part)
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.tiers.close()
+            self._watch = None
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _states(self) -> States:
+        return self._watched().latest()
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch(Tiers(self._options), time.monotonic)
+        return self._watch
+
+
+def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Where to go on in each partition that exists, and a line for each whose past or place was lost.
+
+    A partition the stream has not seen, and every one of a topic that was made again, starts at its first offset.
+    """
+    starts: dict[TopicPartition, int] = {}
+    lost = [
+        f"{tp}: the partition is gone; the stream was at {at}"
+        for tp, at in progress.offsets.items()
+        if tp not in states
+    ]
+    for tp, state in states.items():
+        at = progress.offsets.get(tp)
+        known, now = progress.topic_ids.get(tp.topic), state.topic_id
+        if at is not None and known is not None and now is not None and known != now:
+            lost.append(f"{tp}: the topic was deleted and made again; the stream was at {at} of the old one")
+            at = None
+        starts[tp] = state.extent.start if at is None else at
+    return starts, lost
+
+
+def _ids(states: States) -> dict[str, Any]:
+    return {tp.topic: state.topic_id for tp, state in states.items() if state.topic_id is not None}

@@ -1,0 +1,63 @@
+"""What one Spark task does: rows of one part, from the bucket or from the cluster, in Spark's own Arrow schema.
+
+Owns the worker's side. Always true: everything a task needs travels in `ReadJob` and the part; a store is opened once
+in a worker process and used by all its tasks; what was stepped over is said on the worker's stderr, which Spark keeps.
+Must not know planning.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from thermocline.pipeline.arrow_store import ArrowStore, open_arrow_store
+from thermocline.pipeline.spark.projection import shaped
+from thermocline.pipeline.split import Loss, Split
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.spark.tail import Connection, TailPart
+
+    Part = Split | TailPart
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """What is the same for all tasks of a query."""
+
+    bucket: str
+    columns: tuple[str, ...]
+    target: pa.Schema  # Spark's Arrow schema of these columns
+    connection: Connection | None
+    fail_on_data_loss: bool
+
+
+def read_part(job: ReadJob, part: Part | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a part; nothing for None, which is Spark's part of an empty read. Errors: `scan`, `read_tail`."""
+    if part is None:
+        return
+    loss = Loss()
+    if isinstance(part, Split):
+        from thermocline.pipeline.scan import scan  # the decoder: only workers need it
+
+        rows = scan(_store(job.bucket), part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
+    else:
+        from thermocline.pipeline.spark.tail import read_tail
+
+        assert job.connection is not None, "a part of the tail without a way to the cluster"
+        rows = read_tail(job.connection, part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
+    yield from shaped(rows, job.target)
+    if loss.damage:
+        place = f"{part.topic}-{part.partition} [{part.rows.start_offset}, {part.rows.end_offset})"
+        log.warning("%s: %d losses stepped over (failOnDataLoss=false)", place, len(loss.damage))
+
+
+@functools.lru_cache(maxsize=8)
+def _store(url: str) -> ArrowStore:
+    return open_arrow_store(url)
