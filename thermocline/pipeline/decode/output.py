@@ -47,9 +47,7 @@ class Output:
         self._target_bytes = target_bytes
         self._state = state
         self._wanted = sum({_WANTED[name] for name in columns if name in _WANTED})
-        self._row_width = sum(_WIDTHS.get(name, 0) for name in columns) + (
-            len(topic.encode()) + 4 if "topic" in columns else 0
-        )
+        self._row_width = row_width(topic, columns)
         self._buffers: dict[int, pa.Buffer] = {}
         state[at.WANTED] = self._wanted
         state[at.ROW_WIDTH] = self._row_width
@@ -205,6 +203,11 @@ class Constants:
         if made is None or len(made) < rows:
             made = self._arrays[name] = pa.repeat(self._scalars[name], rows)
         return made.slice(0, rows)
+
+
+def row_width(topic: str, columns: Sequence[str]) -> int:
+    """Bytes of one row beside its record's: fixed-width columns, offsets, and the topic's name again and again."""
+    return sum(_WIDTHS.get(name, 0) for name in columns) + (len(topic.encode()) + 4 if "topic" in columns else 0)
 
 
 def header_keys(keys: pa.Array) -> pa.Array:
