@@ -19,12 +19,13 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from logformat.errors import InvalidRequest, Retryable
-from logformat.values import TopicPartition, uuid_from_text
+from logformat.values import TopicPartition
 from thermocline.pipeline.spark.tail import Connection
 
 log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 30.0
+_HALF: Final = (1 << 64) - 1
 _CONSUMER_ONLY: Final = ("group.id",)  # an admin client warns about them
 
 
@@ -109,9 +110,9 @@ class Cluster:
         return Retryable(f"{text}; without kafka.bootstrap.servers the bucket alone is read")
 
 
-def _uuid(found: object) -> UUID | None:
-    """librdkafka's topic id; all zeros where the broker sent none."""
+def _uuid(found: Any) -> UUID | None:
+    """librdkafka's topic id, two signed halves; all zeros where the broker sent none."""
     if found is None:
         return None
-    topic_id = UUID(bytes=uuid_from_text(str(found)))
-    return topic_id if topic_id.int else None
+    high, low = found.get_most_significant_bits() & _HALF, found.get_least_significant_bits() & _HALF
+    return UUID(int=high << 64 | low) if high | low else None

@@ -7,7 +7,9 @@ has one a process). Must not know sources or jobs.
 from __future__ import annotations
 
 import os
+import site
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from thermocline.pipeline.spark.java import prepare_environment
@@ -38,11 +40,12 @@ def session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit runs us: its Java and its master are chosen
     if not submitted:
         prepare_environment()
+        _show_source()
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        return _registered(running)
+        return running
     builder = SparkSession.builder.appName(app_name)
     chosen = dict(SETTINGS)
     if master is None and not submitted:
@@ -54,12 +57,15 @@ def session(
             os.environ.setdefault("SPARK_LOCAL_IP", LOCAL_SETTINGS["spark.driver.host"])
     for name, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return _registered(builder.getOrCreate())
+    return builder.getOrCreate()
 
 
-def _registered(spark: SparkSession) -> SparkSession:
-    """Spark finds `pyspark_thermocline` by itself where it is installed; in a checkout (an editable install) it does not."""
-    from thermocline.pipeline.spark.source import ThermoclineSource
-
-    spark.dataSource.register(ThermoclineSource)
-    return spark
+def _show_source() -> None:
+    """Spark lists the modules on its workers' path to find sources; a checkout (an editable install) is not on it."""
+    found = find_spec("pyspark_thermocline")
+    if found is None or found.origin is None:
+        return
+    root = os.path.dirname(os.path.dirname(found.origin))
+    if root not in {*site.getsitepackages(), site.getusersitepackages()}:
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *(path for path in known if path and path != root)])
