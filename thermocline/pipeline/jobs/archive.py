@@ -1,0 +1,504 @@
+"""Archiving a topic into an Iceberg table, exactly once: the driver's side.
+
+Owns the order of acts in one step, and what may be deleted after it. Always true: workers write files that nobody
+names; dead letters are committed before the rows they were taken out of; each commit requires the snapshot the step was
+planned on and carries the offsets it adds and the offsets that stand then; a step whose commit finds another snapshot
+is planned again, on that one. So a crash between any two acts leaves a table that is right, a dead-letter table that is
+ahead of it at most, and files without a name. Must not know Parquet, nor how splits are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from coldstore.manifest_entries import RemoteSegment
+from logformat.errors import Corrupt, InvalidRequest
+from thermocline.pipeline.history import History, PartitionHistory
+from thermocline.pipeline.iceberg import (
+    DEAD_LETTERS,
+    TOPIC,
+    TOPIC_ID,
+    VALUES,
+    ArchiveCommit,
+    Archived,
+    ArchiveTable,
+    CatalogConfig,
+    DataFileWritten,
+    StaleTable,
+    base_name,
+    create_table,
+    open_catalog,
+    open_table,
+)
+from thermocline.pipeline.jobs import offset_ranges
+from thermocline.pipeline.jobs.archive_columns import DEAD_LETTER_SCHEMA, metrics_properties, table_schema
+from thermocline.pipeline.jobs.archive_plan import (
+    BYTES_MAX,
+    Lost,
+    PartitionLog,
+    Step,
+    lost,
+    next_step,
+    only_new,
+    remaining,
+)
+from thermocline.pipeline.jobs.archive_worker import ArchiveTask, Target, TaskDone, run_task
+from thermocline.pipeline.jobs.job_crash_points import reach
+from thermocline.pipeline.jobs.report import Cell, show_bytes, show_rate, show_seconds, summary_table
+from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner, TasksFailed
+from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
+from thermocline.pipeline.plan import TARGET_BYTES
+from thermocline.pipeline.split import DataLoss, Loss
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+STALE_MAX: Final = 20  # steps lost in a row to somebody who commits faster
+_SWEPT_MAX: Final = 32  # newest archive commits whose leftovers are looked for at a run's start
+_TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it saves
+DEAD_LETTER_SUFFIX: Final = "_dead_letters"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """What to archive and how. `values` None: as the table was made, raw for a new one."""
+
+    bucket: str
+    topic: str
+    table: str
+    values: ValueSpec | None = None
+    bytes_max: int = BYTES_MAX  # of log in one commit
+    commits_max: int | None = None
+    target_bytes: int = TARGET_BYTES  # of log in one file
+    fail_on_data_loss: bool = True
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class ArchiveSummary:
+    """What a run did, or with `dry_run` would do. Offsets count what is covered, rows what is in it."""
+
+    topic: str
+    table: str
+    dry_run: bool
+    partitions: int = 0
+    commits: int = 0
+    offsets: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    dead_letters_table: str | None = None
+    left_out: int = 0  # records the manifests count that no reader sees: of aborted transactions
+    log_bytes: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    tasks: int = 0
+    replanned: int = 0  # steps done again because another archiver was first
+    leftovers_deleted: int = 0
+    declared_gaps: int = 0
+    lost: list[Lost] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    remaining_offsets: int = 0
+    snapshot_id: int | None = None
+    seconds: float = 0.0
+    archived: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+    def lines(self) -> Sequence[tuple[str, Cell]]:
+        """For `summary_table`."""
+        would = "would " if self.dry_run else ""
+        read = f"{show_bytes(self.log_bytes)} ({show_rate(self.log_bytes, self.seconds)})"
+        return [
+            ("topic", self.topic),
+            ("table", self.table),
+            (f"{would}commit" if self.dry_run else "commits", self.commits),
+            ("partitions", self.partitions),
+            ("offsets", self.offsets),
+            ("rows", None if self.dry_run else self.rows),
+            ("dead letters", f"{self.dead_letters:,} in {self.dead_letters_table}" if self.dead_letters else None),
+            ("records left out", self.left_out or None),
+            ("log bytes", show_bytes(self.log_bytes) if self.dry_run else read),
+            ("files", None if self.dry_run else f"{self.files} ({show_bytes(self.file_bytes)})"),
+            ("planned again", self.replanned or None),
+            ("leftovers deleted", self.leftovers_deleted or None),
+            ("declared gaps", self.declared_gaps or None),
+            ("lost", "; ".join(map(str, self.lost)) or None),
+            ("damage", "; ".join(self.damage) or None),
+            ("offsets left for later", self.remaining_offsets or None),
+            ("snapshot", None if self.snapshot_id is None else str(self.snapshot_id)),
+            ("took", show_seconds(self.seconds)),
+        ]
+
+    def __str__(self) -> str:
+        return summary_table(self)
+
+
+def archive(
+    spark: SparkSession | None,
+    bucket: str,
+    topic: str,
+    table: str,
+    *,
+    catalog: CatalogConfig | Catalog,
+    values: ValueSpec | None = None,
+    bytes_max: int = BYTES_MAX,
+    commits_max: int | None = None,
+    target_bytes: int = TARGET_BYTES,
+    fail_on_data_loss: bool = True,
+    dry_run: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> ArchiveSummary:
+    """Archive what the bucket holds of `topic` and `table` (`namespace.table`) does not: run it again for what is new.
+
+    `bucket`: a URL as of `coldstore.url`. `catalog`: of `iceberg.catalog_config`, or pyiceberg's own. `values`: decode
+    values into columns, with bad rows in `<table>_dead_letters`. One commit covers at most `bytes_max` of log, and
+    `commits_max` ends the run early. Without `spark` the work is done in this process, one file after the other.
+
+    Raises InvalidRequest, Corrupt, StoreError, DataLoss (offsets that expired before they were archived, or damage;
+    `fail_on_data_loss=False` steps over and reports them), TasksFailed, StaleTable.
+    """
+    options = ArchiveOptions(
+        bucket, topic, table, values, bytes_max, commits_max, target_bytes, fail_on_data_loss, dry_run
+    )
+    runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
+    opened = open_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
+    with History.open(bucket) as history:
+        return _Archiver(options, history, opened, runner, progress or (lambda text: None)).run()
+
+
+class _Archiver:
+    """One run."""
+
+    def __init__(
+        self,
+        options: ArchiveOptions,
+        history: History,
+        catalog: Catalog,
+        runner: TaskRunner,
+        show: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._history = history
+        self._catalog = catalog
+        self._runner = runner
+        self._show = show
+        self._topic = history.topic(options.topic)
+        self._run = secrets.token_hex(6)
+        self._ends: dict[int, int] = {}  # the run archives what the bucket held when it began, and then ends
+        self._segments: dict[int, Sequence[RemoteSegment]] = {}
+        self._summary = ArchiveSummary(self._topic.topic, options.table, options.dry_run)
+
+    def run(self) -> ArchiveSummary:
+        """Step after step, until nothing is left or `commits_max`."""
+        started = time.monotonic()
+        table = open_table(self._catalog, self._options.table)
+        values = self._values(table)
+        summary = self._summary
+        try:
+            if self._options.dry_run:
+                dead = None if values.is_raw or table is None else open_table(self._catalog, self._dead_name(table))
+                self._pretend(table, dead)
+            else:
+                tables = self._open(table, values)
+                summary.dead_letters_table = None if tables.dead is None else tables.dead.name
+                for one in tables.both:
+                    summary.leftovers_deleted += _sweep(one, _SWEPT_MAX)
+                self._steps(tables)
+        finally:
+            summary.seconds = time.monotonic() - started
+        return summary
+
+    # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────
+    def _values(self, table: ArchiveTable | None) -> ValueSpec:
+        """How values are kept: the table's word, which the options may repeat but not change."""
+        if table is None:
+            return self._options.values or ValueSpec()
+        if VALUES not in table.properties or TOPIC_ID not in table.properties:
+            raise InvalidRequest(f"table {table.name} is not an archive of a topic; give another name")
+        if table.properties[TOPIC_ID] != str(self._topic.topic_id):
+            raise InvalidRequest(
+                f"table {table.name} is the archive of topic {table.properties[TOPIC]} with id "
+                f"{table.properties[TOPIC_ID]}, not of {self._topic.topic} with id {self._topic.topic_id}"
+                " (deleted and created again?); archive into another table"
+            )
+        said = msgspec.json.decode(table.properties[VALUES], type=ValueSpec)
+        if self._options.values not in (None, said):
+            raise InvalidRequest(
+                f"table {table.name} keeps values as {said}, not as {self._options.values}: leave it out, or archive "
+                "into another table"
+            )
+        return said
+
+    def _dead_name(self, table: ArchiveTable) -> str:
+        return table.properties.get(DEAD_LETTERS, f"{self._options.table}{DEAD_LETTER_SUFFIX}")
+
+    def _open(self, table: ArchiveTable | None, values: ValueSpec) -> _Tables:
+        schema = table_schema(decoder_of(values), keep_value=values.keep_value)
+        said = {TOPIC: self._topic.topic, TOPIC_ID: str(self._topic.topic_id)}
+        dead_name = f"{self._options.table}{DEAD_LETTER_SUFFIX}"
+        if table is None:
+            kept = {
+                VALUES: msgspec.json.encode(values).decode(),
+                **({} if values.is_raw else {DEAD_LETTERS: dead_name}),
+            }
+            properties = metrics_properties(schema) | said | kept
+            table = create_table(self._catalog, self._options.table, schema, properties)
+            values = self._values(table)  # of whoever created it first
+            schema = table_schema(decoder_of(values), keep_value=values.keep_value)
+        dead = None
+        if not values.is_raw:
+            dead = open_table(self._catalog, self._dead_name(table))
+            if dead is None:
+                properties = metrics_properties(DEAD_LETTER_SCHEMA) | said
+                dead = create_table(self._catalog, self._dead_name(table), DEAD_LETTER_SCHEMA, properties)
+        return _Tables(table, dead, values, schema)
+
+    def _parts(self) -> dict[tuple[str, int], PartitionHistory]:
+        name = self._topic.topic
+        return self._history.partitions((name, partition) for partition in range(self._topic.partitions))
+
+    def _logs(self, parts: Mapping[tuple[str, int], PartitionHistory], archived: Archived) -> list[PartitionLog]:
+        """The partitions now, up to where each ended when the run began. Manifest pages are read once a run."""
+        logs = []
+        for (_, partition), part in sorted(parts.items()):
+            if part.topic_id != self._topic.topic_id:
+                raise DataLoss(f"topic {self._topic.topic} was deleted and created again while it was archived")
+            end = self._ends.setdefault(partition, part.remote_end)
+            if partition not in self._segments:
+                ranges = archived.offsets.get(partition, ())
+                first = ranges[0][1] if ranges and ranges[0][0] <= part.log_start else part.log_start
+                self._segments[partition] = part.segments(max(part.log_start, min(first, end)), end)
+            logs.append(PartitionLog(partition, part.log_start, end, self._segments[partition]))
+        return logs
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _pretend(self, table: ArchiveTable | None, dead: ArchiveTable | None) -> None:
+        summary, limit = self._summary, self._options.commits_max
+        archived = Archived(None, None, {}, None) if table is None else table.archived()
+        dead_lettered = {} if dead is None else dead.archived().offsets
+        logs = self._logs(self._parts(), archived)
+        summary.lost = lost(logs, archived.offsets)
+        while limit is None or summary.commits < limit:
+            step = next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
+            if step is None:
+                break
+            self._count(step)
+            archived = replace(archived, offsets=offset_ranges.union(archived.offsets, step.offsets))
+        self._finish(logs, archived)
+
+    def _steps(self, tables: _Tables) -> None:
+        summary, limit = self._summary, self._options.commits_max
+        stale = 0
+        while True:
+            parts = self._parts()
+            archived = tables.table.archived()
+            dead = None if tables.dead is None else tables.dead.archived()
+            logs = self._logs(parts, archived)
+            self._check_lost(lost(logs, archived.offsets))
+            done = limit is not None and summary.commits >= limit
+            dead_lettered = {} if dead is None else dead.offsets
+            step = None if done else next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
+            if step is None:
+                return self._finish(logs, archived)
+            assert only_new(step, archived.offsets), (step, archived)
+            reach("archive.planned")
+            try:
+                self._do(step, tables, parts, archived, dead)
+                stale = 0
+            except StaleTable as behind:
+                stale += 1
+                summary.replanned += 1
+                if stale > STALE_MAX:
+                    raise
+                log.info("%s; planning again", behind)
+                tables.refresh()
+
+    def _check_lost(self, gone: list[Lost]) -> None:
+        if gone and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{self._topic.topic}: offsets left the bucket before they were archived: "
+                f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and step over "
+                "them with --allow-data-loss (fail_on_data_loss=False)"
+            )
+        # Once the archive goes on behind them the table no longer tells: keep what was seen first.
+        known = {(one.partition, one.first) for one in self._summary.lost}
+        self._summary.lost += [one for one in gone if (one.partition, one.first) not in known]
+
+    def _do(
+        self,
+        step: Step,
+        tables: _Tables,
+        parts: Mapping[tuple[str, int], PartitionHistory],
+        archived: Archived,
+        dead: Archived | None,
+    ) -> None:
+        """Write, commit dead letters, commit rows, clean up. Raises StaleTable when somebody else was first."""
+        loss = Loss()
+        tasks = self._tasks(step, tables, parts, loss)
+        done = self._written(step, tables, tasks)
+        reach("archive.files_written")
+        damaged = any(one.loss.damage for one in done) or bool(loss.damage)
+        left_out = 0 if step.records is None else step.records - sum(one.rows + one.bad_rows for one in done)
+        if left_out < 0 and not damaged:
+            raise Corrupt(
+                f"{self._topic.topic}: {-left_out} more records were read than the {step.records} the manifests count; "
+                "nothing was committed; run `thermocline scrub`"
+            )
+        if step.dead_letters_stand and tables.dead is not None:
+            self._check_standing(step, tables.dead, sum(one.bad_rows for one in done))
+        self._commit(step, tables, done, archived, dead)
+        self._count(step)
+        self._count_done(done, tasks, loss)
+        self._summary.left_out += 0 if damaged else left_out
+        for one in tables.both:
+            self._summary.leftovers_deleted += _sweep(one, 1)
+        reach("archive.cleaned")
+
+    def _written(self, step: Step, tables: _Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
+        """Every file of the step."""
+        number = self._summary.commits + 1
+        progress = EverySoOften(self._show, f"commit {number}, {show_bytes(step.log_bytes)} of log")
+        before = [one.snapshot_id for one in tables.both]
+        try:
+            return self._runner.run(run_task, tasks, progress)
+        except (TasksFailed, OSError) as failed:
+            # Who commits first sweeps the folder of the snapshot it used up, and ours with it.
+            tables.refresh()
+            if [one.snapshot_id for one in tables.both] != before:
+                raise StaleTable(f"{self._options.table} moved on while files were written: {failed}") from failed
+            raise
+
+    def _check_standing(self, step: Step, dead: ArchiveTable, bad_rows: int) -> None:
+        """Rows of an earlier run and dead letters of now must be of one mind, or a row is in both tables or in none."""
+        stand = sum(dead.count_rows(partition, *found) for partition, found in step.ranges.items())
+        if stand != bad_rows:
+            raise Corrupt(
+                f"{dead.name} holds {stand} dead letters of {step.offsets}, decoding again gave {bad_rows}: the decoder "
+                f"is not the same as in the run that died; delete these rows of {dead.name} and its last snapshot "
+                "(rollback), then archive again"
+            )
+
+    def _commit(
+        self, step: Step, tables: _Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
+    ) -> None:
+        """Dead letters first: rows without their bad neighbours would be a silent gap, the reverse is seen and mended."""
+        files = [written for one in done for written in one.files]
+        dead_files = [written for one in done for written in one.dead_files]
+        change = ArchiveCommit(
+            self._topic.topic,
+            self._topic.topic_id,
+            step.offsets,
+            f"{self._run}-{self._summary.commits}-{secrets.token_hex(4)}",
+        )
+        try:
+            if tables.dead is not None and dead is not None and not step.dead_letters_stand:
+                tables.dead.commit(dead_files, dead, change, point="archive.dead_letters_committed")
+                dead_files = []
+            tables.table.commit(files, archived, change, point="archive.committed")
+        except StaleTable as behind:
+            if not behind.landed_possible:
+                _delete(tables.table, files)
+                _delete(tables.dead, dead_files)
+            raise
+
+    def _tasks(
+        self, step: Step, tables: _Tables, parts: Mapping[tuple[str, int], PartitionHistory], loss: Loss
+    ) -> list[ArchiveTask]:
+        name = self._topic.topic
+        wide = min(self._runner.parallelism, max(1, step.log_bytes // _TASK_BYTES_MIN))
+        splits = self._history.plan(
+            {(name, partition): found for partition, found in step.ranges.items()},
+            target_bytes=self._options.target_bytes,
+            min_partitions=wide if wide > 1 else None,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            loss=loss,
+            parts=parts,
+        )
+        table = tables.target()
+        dead = None if step.dead_letters_stand else tables.dead_target()
+        bucket, fail = self._options.bucket, self._options.fail_on_data_loss
+        return [ArchiveTask(bucket, split, self._run, table, dead, tables.values, fail) for split in splits]
+
+    # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _count(self, step: Step) -> None:
+        self._summary.commits += 1
+        self._summary.offsets += offset_ranges.size(step.offsets)
+        self._summary.log_bytes += step.log_bytes
+
+    def _count_done(self, done: Sequence[TaskDone], tasks: Sequence[ArchiveTask], loss: Loss) -> None:
+        summary = self._summary
+        summary.tasks += len(tasks)
+        summary.damage += loss.damage
+        for one in done:
+            summary.rows += one.rows
+            summary.dead_letters += one.bad_rows
+            summary.files += len(one.files)
+            summary.file_bytes += sum(written.size for written in one.files)
+            summary.declared_gaps += len(one.loss.gaps)
+            summary.damage += one.loss.damage
+
+    def _finish(self, logs: Sequence[PartitionLog], archived: Archived) -> None:
+        summary = self._summary
+        summary.partitions = len(logs)
+        summary.archived = dict(archived.offsets)
+        summary.remaining_offsets = offset_ranges.size(remaining(logs, archived.offsets))
+        summary.snapshot_id = archived.snapshot_id
+
+
+@dataclass(slots=True)
+class _Tables:
+    """The table, the one for dead letters (None where values stay raw), and how values become columns."""
+
+    table: ArchiveTable
+    dead: ArchiveTable | None
+    values: ValueSpec
+    schema: object
+
+    @property
+    def both(self) -> list[ArchiveTable]:
+        return [self.table] if self.dead is None else [self.dead, self.table]
+
+    def refresh(self) -> None:
+        for one in self.both:
+            one.refresh()
+
+    def target(self) -> Target:
+        return _target(self.table, self.schema)
+
+    def dead_target(self) -> Target | None:
+        return None if self.dead is None else _target(self.dead, DEAD_LETTER_SCHEMA)
+
+
+def _target(table: ArchiveTable, schema: object) -> Target:
+    return Target(_folder(table, base_name(table.snapshot_id)), table.arrow_schema(schema), table.io_properties)
+
+
+def _folder(table: ArchiveTable, base: str) -> str:
+    """Where files for a commit on the snapshot `base` go: once another is current, nothing in it can be committed."""
+    return f"{table.data_location}/thermocline/{base}"
+
+
+def _sweep(table: ArchiveTable, commits: int) -> int:
+    """Delete files written for bases that the newest `commits` archive commits used up, but for those they added.
+
+    Left by killed runs, repeated tasks and lost races. Whoever still writes there can no longer commit.
+    """
+    deleted = 0
+    for base, added in table.settled_bases(commits):
+        left = [location for location in table.list_files(_folder(table, base)) if location not in added]
+        table.delete_files(left)
+        deleted += len(left)
+    return deleted
+
+
+def _delete(table: ArchiveTable | None, files: Sequence[DataFileWritten]) -> None:
+    if table is not None:
+        table.delete_files([written.location for written in files])

@@ -1,0 +1,171 @@
+"""One task of an archive step: a split of the log to Parquet files, straight into the table's storage.
+
+Owns the writing of data files. Always true: a file's name is never used twice (it carries a number drawn for this
+attempt of the task), so a task that Spark runs again, or twice at once, overwrites nothing; no table names a file
+before the driver commits what the task handed back; on a local file system a file handed back is on the disk. Rows are
+in offset order and never leave this process but as Parquet. Must not know catalogs or Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from thermocline.pipeline.arrow_store import open_arrow_store
+from thermocline.pipeline.iceberg import DataFileWritten
+from thermocline.pipeline.jobs.archive_columns import READ_COLUMNS, RowSorter, measured
+from thermocline.pipeline.jobs.job_crash_points import reach
+from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
+from thermocline.pipeline.scan import scan
+from thermocline.pipeline.split import Loss, Split
+
+ROW_GROUP_BYTES: Final = 64 << 20  # as Arrow, before encoding: what a reader of one column holds at once stays small
+_ZSTD_LEVEL: Final = 1
+_BUFFER_BYTES: Final = 1 << 20
+# Dictionaries pay where a column has few values; payloads rarely do, and offsets and times are better as differences.
+_DICTIONARY: Final = ("topic", "partition", "timestamp_type", "headers.list.element.key")
+_DELTAS: Final[Mapping[str, str]] = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where files of one table go: a folder without a final slash, the columns with field ids, and its storage."""
+
+    folder: str
+    schema: pa.Schema
+    io_properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveTask:
+    """What a worker is told. `dead_letters` is None where bad rows stand already, or where there can be none."""
+
+    bucket: str
+    split: Split
+    run: str
+    table: Target
+    dead_letters: Target | None
+    values: ValueSpec
+    fail_on_data_loss: bool
+
+
+@dataclass(slots=True)
+class TaskDone:
+    """What a worker hands back. `rows` of the table, `bad_rows` beside them (committed by now, or in `dead_files`)."""
+
+    files: list[DataFileWritten] = field(default_factory=list)
+    dead_files: list[DataFileWritten] = field(default_factory=list)
+    rows: int = 0
+    bad_rows: int = 0
+    log_bytes: int = 0
+    requests: int = 0
+    bytes_read: int = 0
+    loss: Loss = field(default_factory=Loss)
+
+
+def run_task(task: ArchiveTask) -> TaskDone:
+    """Read, decode, write. Raises DataLoss, Corrupt, StoreError; what was written by then is nobody's."""
+    done = TaskDone(log_bytes=task.split.log_bytes)
+    store = open_arrow_store(task.bucket)
+    decoder = decoder_of(task.values)
+    sorter = RowSorter(task.split.topic, task.split.partition, task.table.schema, decoder)
+    table = ParquetFile(task, task.table)
+    dead = None if task.dead_letters is None else ParquetFile(task, task.dead_letters)
+    batches = scan(store, task.split, READ_COLUMNS, fail_on_data_loss=task.fail_on_data_loss, loss=done.loss)
+    for batch in batches:
+        rows = sorter.sort(batch)
+        table.write(rows.good)
+        if rows.bad is not None:
+            done.bad_rows += rows.bad.num_rows
+            if dead is not None:
+                dead.write(rows.bad)
+    done.files += table.close()
+    done.dead_files += [] if dead is None else dead.close()
+    done.rows = table.rows
+    done.requests, done.bytes_read = store.requests, store.bytes_read
+    reach("archive.file_written")
+    return done
+
+
+class ParquetFile:
+    """One data file, begun with its first row."""
+
+    def __init__(self, task: ArchiveTask, target: Target) -> None:
+        rows = task.split.rows
+        attempt = secrets.token_hex(4)
+        name = f"{task.run}-{task.split.partition}-{rows.start_offset:020d}-{rows.end_offset:020d}-{attempt}.parquet"
+        self.location = f"{target.folder}/{name}"
+        self.rows = 0
+        self._target = target
+        self._io = PyArrowFileIO(dict(target.io_properties))
+        self._writer: pq.ParquetWriter | None = None
+        self._metadata: list[pq.FileMetaData] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows; they reach the store a row group at a time."""
+        if not batch.num_rows:
+            return
+        self.rows += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> list[DataFileWritten]:
+        """The whole file; none when no row came."""
+        if self._waiting:
+            self._flush()
+        if self._writer is None:
+            return []
+        self._writer.close()
+        self._sink.close()
+        _sync_local(self.location)
+        size = len(self._io.new_input(self.location))
+        return [DataFileWritten(self.location, size, self._metadata[0], self.rows)]
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self._target.schema)
+        self._waiting, self._waiting_bytes = [], 0
+        if self._writer is None:
+            self._open()
+        assert self._writer is not None
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def _open(self) -> None:
+        names = self._target.schema.names
+        self._sink = self._io.new_output(self.location).create(overwrite=False)
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._target.schema,
+            compression="zstd",
+            compression_level=_ZSTD_LEVEL,
+            use_dictionary=[name for name in _DICTIONARY if name.partition(".")[0] in names],
+            column_encoding={name: encoding for name, encoding in _DELTAS.items() if name in names},
+            write_statistics=measured(self._target.schema),
+            write_page_index=True,
+            store_schema=False,
+            metadata_collector=self._metadata,
+        )
+        reach("archive.file_open")
+
+
+def _sync_local(location: str) -> None:
+    """A commit must not be more durable than what it names: pyarrow leaves the bytes to the page cache."""
+    if not location.startswith(("file:", "/")):
+        return
+    path = location.removeprefix("file://").removeprefix("file:")
+    for name in (path, os.path.dirname(path)):
+        descriptor = os.open(name, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

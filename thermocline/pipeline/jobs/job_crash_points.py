@@ -1,0 +1,52 @@
+"""Named points where a test may kill a job's driver or a worker: SIGKILL between two steps whose order matters.
+
+Owns the jobs' own list (the broker's is `seams.crash_points`). Always true: without `THERMOCLINE_TESTING=true` in the
+environment nothing is armed, and an unarmed point costs one comparison. A worker process reads the environment for
+itself, since it is not started by us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+POINTS: Final[dict[str, str]] = {
+    "archive.planned": "driver: the step is chosen, nothing was written",
+    "archive.file_open": "worker: a data file was begun, it is not whole",
+    "archive.file_written": "worker: a data file is whole, the driver does not know it",
+    "archive.files_written": "driver: every data file of the step is whole, no table names them",
+    "archive.dead_letters_committed": "driver: the dead-letter table has the step, the table has not",
+    "archive.committed": "driver: the table has the step, the driver did not read it back",
+    "archive.cleaned": "driver: leftovers of the step were deleted, the next one has not begun",
+    "scrub.object_read": "worker: an object was read and judged, the driver does not know it",
+}
+
+CRASH_AT: Final = "THERMOCLINE_CRASH_AT"
+TESTING: Final = "THERMOCLINE_TESTING"
+
+_left: int | None = None
+
+
+def reach(point: str) -> None:
+    """Pass a point: does nothing unless `THERMOCLINE_CRASH_AT=<point>[:n]` names it and testing is switched on.
+
+    A file named by `THERMOCLINE_CRASH_ONCE` makes it one kill for all processes: who creates the file dies.
+    """
+    global _left
+    armed = os.environ.get(CRASH_AT)
+    if armed is None or os.environ.get(TESTING) != "true":
+        return
+    name, _, count = armed.partition(":")
+    if name != point:
+        return
+    _left = (int(count or 1) if _left is None else _left) - 1
+    if _left > 0:
+        return
+    once = os.environ.get("THERMOCLINE_CRASH_ONCE")
+    if once is not None:
+        try:
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,371 @@
+"""Scrubbing a bucket: every byte of every live object, in parallel; the driver's side.
+
+Owns the order of a scrub: listing, roots and pages here, objects in tasks, and a second look at the roots before damage
+is reported, since a live broker may have expired what was read. Always true: nothing is written to the bucket, so a
+scrub may run beside anything, twice, or be killed at any point; with a journal a scrub that was killed goes on where it
+was. Must not know how an object is read, nor what damage is (`coldstore.audit`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import msgspec
+
+from coldstore.audit import Finding, FindingKind
+from coldstore.keys import TOPICS_PREFIX, manifest_key, parse_key
+from coldstore.manifest_entries import RemoteSegment
+from coldstore.object_store import ObjectInfo
+from logformat.errors import Corrupt, InvalidRequest
+from thermocline.pipeline.history import History
+from thermocline.pipeline.jobs.report import Cell, show_bytes, show_rate, show_seconds, summary_table
+from thermocline.pipeline.jobs.scrub_view import (
+    PartitionLook,
+    Place,
+    look,
+    look_at_metadata,
+    places,
+    still_named,
+)
+from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask, run_task
+from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_BYTES: Final = 256 << 20  # of objects: a task costs Spark 16-45 ms
+WAVE_TASKS: Final = 64  # for each task that runs at once: what a killed scrub with a journal repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A finding and where it belongs; `topic_id` None: to the cluster's own metadata."""
+
+    finding: Finding
+    topic: str | None = None
+    topic_id: UUID | None = None
+    partition: int | None = None
+
+    def __str__(self) -> str:
+        found = self.finding
+        where = "cluster metadata" if self.topic_id is None else f"{self.topic or self.topic_id}-{self.partition}"
+        where += "" if found.offset is None else f" at offset {found.offset}"
+        return f"{found.kind.value:20} {where}: {found.detail}" + (f" ({found.key})" if found.key else "")
+
+    def row(self) -> dict[str, Cell]:
+        """For a JSON line: as `bucket verify --json` has it."""
+        found = self.finding
+        return {
+            "kind": found.kind.value,
+            "damage": found.kind.is_damage,
+            "topic": self.topic,
+            "topic_id": None if self.topic_id is None else str(self.topic_id),
+            "partition": self.partition,
+            "offset": found.offset,
+            "key": found.key,
+            "detail": found.detail,
+        }
+
+
+@dataclass(slots=True)
+class ScrubReport:
+    """What a scrub read and found."""
+
+    url: str
+    dry_run: bool
+    findings: list[Located] = field(default_factory=list)
+    partitions: int = 0
+    objects: int = 0
+    object_bytes: int = 0
+    skipped: int = 0  # objects that the journal says were read by the run before
+    tasks: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+
+    @property
+    def damage(self) -> list[Located]:
+        """The findings that make the exit code 5."""
+        return [one for one in self.findings if one.finding.kind.is_damage]
+
+    def lines(self) -> Sequence[tuple[str, Cell]]:
+        """For `summary_table`."""
+        others = len(self.findings) - len(self.damage)
+        read = f"{self.objects:,} ({show_bytes(self.object_bytes)})"
+        return [
+            ("bucket", self.url),
+            ("partitions", self.partitions),
+            ("objects to read" if self.dry_run else "objects read", read),
+            ("read before (journal)", self.skipped or None),
+            ("speed", None if self.dry_run else show_rate(self.object_bytes, self.seconds)),
+            ("took", show_seconds(self.seconds)),
+            ("damaged or missing", len(self.damage)),
+            ("other findings", others),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.findings), summary_table(self)])
+
+
+def scrub(
+    spark: SparkSession | None,
+    bucket: str,
+    *,
+    topic: str | None = None,
+    dry_run: bool = False,
+    journal: str | None = None,
+    task_bytes: int = TASK_BYTES,
+    progress: Callable[[str], None] | None = None,
+) -> ScrubReport:
+    """Read and judge every live object of `bucket`, or of one topic (name or id) in it.
+
+    `dry_run`: roots, pages and listing only, and how much there is to read. `journal`: a local file that remembers what
+    was read; a scrub that died goes on from there, one that ends removes it. Without `spark` the work is done in this
+    process. Raises InvalidRequest (no such topic; nothing of ours), StoreError, AccessRefused, TasksFailed.
+    """
+    runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
+    show = progress or (lambda text: None)
+    with History.open(bucket) as history:
+        return _Scrubber(history, bucket, runner, show, topic, task_bytes).run(dry_run=dry_run, journal=journal)
+
+
+class _Scrubber:
+    """One run."""
+
+    def __init__(
+        self,
+        history: History,
+        bucket: str,
+        runner: TaskRunner,
+        show: Callable[[str], None],
+        topic: str | None,
+        task_bytes: int,
+    ) -> None:
+        self._history = history
+        self._store = history.store
+        self._bucket = bucket
+        self._runner = runner
+        self._show = show
+        self._topic = topic
+        self._task_bytes = task_bytes
+        self._report = ScrubReport(history.store.url, dry_run=False)
+
+    def run(self, *, dry_run: bool, journal: str | None) -> ScrubReport:
+        started = time.monotonic()
+        report = self._report
+        report.dry_run = dry_run
+        self._show("reading roots and pages")
+        looks, others, blobs = self._look()
+        tasks = list(_tasks(self._bucket, looks, blobs, self._task_bytes))
+        found: list[tuple[Place | None, Finding]] = []
+        if dry_run:
+            report.objects = sum(len(task.segments) + len(task.blobs) for task in tasks)
+            report.object_bytes = sum(task.object_bytes for task in tasks)
+        else:
+            found = self._read(tasks, _Journal(journal) if journal else None)
+        report.partitions = len(looks)
+        report.findings += others
+        report.findings += self._believed(looks, found)
+        report.findings.sort(key=_order)
+        report.seconds = time.monotonic() - started
+        return report
+
+    # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────
+    def _look(self) -> tuple[list[PartitionLook], list[Located], list[Blob]]:
+        found, listings, strangers = places(self._store)
+        living, others = self._living()
+        listed: dict[Place, Sequence[ObjectInfo] | None] = {place: listings[place] for place in found}
+        looks = self._history.map(lambda place: look(self._store, place, listed[place]), found)
+        looks += [_rootless(place, name) for place, name in living.items() if place not in listed]
+        blobs: list[Blob] = []
+        if self._topic is None:
+            findings, blobs = look_at_metadata(self._store)
+            others += [Located(one) for one in findings]
+            others += [Located(Finding(FindingKind.UNKNOWN, one.key, None, f"{one.size} bytes")) for one in strangers]
+        else:
+            looks = [one for one in looks if self._topic in (one.topic, living.get(_place(one)), str(one.topic_id))]
+            others = []
+        if not looks and (self._topic is not None or not self._is_ours()):
+            what = f"no topic {self._topic}" if self._topic is not None else "nothing of Thermocline's"
+            raise InvalidRequest(f"{self._store.url} holds {what}: nothing was scrubbed")
+        for one in looks:
+            one.topic = one.topic or living.get(_place(one))
+        return looks, others, blobs
+
+    def _living(self) -> tuple[dict[Place, str], list[Located]]:
+        """Partitions that must have a manifest, by the cluster's own word; none where that cannot be read."""
+        try:
+            topics = self._history.topics().values()
+        except (Corrupt, InvalidRequest):
+            return {}, []  # `look_at_metadata` reports it
+        return {(one.topic_id, p): one.topic for one in topics for p in range(one.partitions)}, []
+
+    def _is_ours(self) -> bool:
+        return any(parse_key(info.key) is not None for info in look_listing(self._store))
+
+    # ── objects ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _read(self, tasks: Sequence[ScrubTask], journal: _Journal | None) -> list[tuple[Place | None, Finding]]:
+        report = self._report
+        found: list[tuple[Place | None, Finding]] = []
+        if journal is not None:
+            found += journal.findings
+            tasks = [left for task in tasks if (left := journal.left_of(task)) is not None]
+            report.skipped = journal.skipped
+        wave = max(1, self._runner.parallelism) * (WAVE_TASKS if journal is not None else len(tasks) or 1)
+        for at in range(0, len(tasks), wave):
+            some = tasks[at : at + wave]
+            progress = EverySoOften(self._show, f"reading {show_bytes(sum(task.object_bytes for task in some))}")
+            done = self._runner.run(run_task, some, progress)
+            for one in done:
+                report.requests += one.requests
+                report.objects += len(one.read)
+                report.object_bytes += one.task.object_bytes
+                found += [(_place_of(one.task), finding) for finding in one.findings]
+            report.tasks += len(some)
+            if journal is not None:
+                journal.note(done)
+        if journal is not None:
+            journal.remove()
+        return found
+
+    def _believed(
+        self, looks: Sequence[PartitionLook], found: Sequence[tuple[Place | None, Finding]]
+    ) -> Iterator[Located]:
+        """Every finding with its place; damage of what is no longer named is none."""
+        for one in looks:
+            read = [finding for place, finding in found if place == _place(one)]
+            if any(finding.kind.is_damage for finding in read):
+                read = still_named(self._store, _place(one), read)
+            for finding in [*one.findings, *read]:
+                yield Located(finding, one.topic, one.topic_id, one.partition)
+        damaged = [finding for place, finding in found if place is None]
+        if damaged:  # a controller folds its records into a new page now and then
+            _, now = look_at_metadata(self._store)
+            named = {blob.key for blob in now}
+            for finding in damaged:
+                if finding.key in named:
+                    yield Located(finding)
+
+
+def look_listing(store: object) -> Sequence[ObjectInfo]:
+    """Everything in the bucket, to tell whether it is one of ours."""
+    from thermocline.pipeline.arrow_store import ArrowStore, finished
+
+    assert isinstance(store, ArrowStore)
+
+    async def listed() -> list[ObjectInfo]:
+        return [info async for info in store.list("")]
+
+    return finished(listed())
+
+
+def _rootless(place: Place, name: str) -> PartitionLook:
+    missing = Finding(FindingKind.MISSING, manifest_key(*place), None, "the cluster has the partition, the bucket not")
+    return PartitionLook(*place, topic=name, findings=[missing])
+
+
+def _place(one: PartitionLook) -> Place:
+    return one.topic_id, one.partition
+
+
+def _place_of(task: ScrubTask) -> Place | None:
+    return None if task.topic_id is None else (task.topic_id, task.partition)
+
+
+def _order(one: Located) -> tuple[bool, str, int, int, str]:
+    found = one.finding
+    at = -1 if found.offset is None else found.offset
+    return (not found.kind.is_damage, one.topic or str(one.topic_id or ""), one.partition or 0, at, found.key or "")
+
+
+def _tasks(bucket: str, looks: Sequence[PartitionLook], blobs: Sequence[Blob], task_bytes: int) -> Iterator[ScrubTask]:
+    """Objects of one partition, in order, until there is enough for a task. Large ones first: no task is left last."""
+    tasks = [ScrubTask(bucket, None, 0, (), tuple(blobs))] if blobs else []
+    for one in looks:
+        taken: list[RemoteSegment] = []
+        taken_bytes = 0
+        for segment in one.segments:
+            if taken and taken_bytes + segment.object_bytes > task_bytes:
+                tasks.append(ScrubTask(bucket, one.topic_id, one.partition, tuple(taken)))
+                taken, taken_bytes = [], 0
+            taken.append(segment)
+            taken_bytes += segment.object_bytes
+        if taken or one.snapshots:
+            tasks.append(ScrubTask(bucket, one.topic_id, one.partition, tuple(taken), tuple(one.snapshots)))
+    yield from sorted(tasks, key=lambda task: -task.object_bytes)
+
+
+# ── going on after a crash ───────────────────────────────────────────────────────────────────────────────────────────
+class _Noted(msgspec.Struct):
+    """A line of the journal: an object that was read to its end, and what was found in it."""
+
+    key: str
+    findings: list[tuple[str, int | None, str]] = []
+
+
+class _Journal:
+    """A local file of JSON lines. A line that a crash cut short is not believed; its object is read again."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.skipped = 0
+        self._read: set[str] = set()
+        self.findings: list[tuple[Place | None, Finding]] = []
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                for line in file:
+                    self._learn(line)
+
+    def _learn(self, line: bytes) -> None:
+        try:
+            noted = msgspec.json.decode(line, type=_Noted)
+            findings = [Finding(FindingKind(kind), noted.key, offset, text) for kind, offset, text in noted.findings]
+        except (msgspec.MsgspecError, ValueError):
+            return
+        self._read.add(noted.key)
+        place = _place_in(noted.key)
+        self.findings += [(place, finding) for finding in findings]
+
+    def left_of(self, task: ScrubTask) -> ScrubTask | None:
+        """The task without what was read before; None when nothing is left."""
+        assert task.topic_id is not None or not task.segments
+        left = tuple(
+            segment
+            for segment in task.segments
+            if task.topic_id is not None and str(segment.key(task.topic_id, task.partition)) not in self._read
+        )
+        self.skipped += len(task.segments) - len(left)
+        if not left and not task.blobs:
+            return None
+        return ScrubTask(task.bucket, task.topic_id, task.partition, left, task.blobs)
+
+    def note(self, done: Sequence[ScrubDone]) -> None:
+        """Remember, durably, the segments of these tasks."""
+        with open(self._path, "ab") as file:
+            file.write(b"\n")  # ends a line that a crash cut short
+            for one in done:
+                by_key: dict[str | None, list[Finding]] = {key: [] for key in one.read if key.startswith(TOPICS_PREFIX)}
+                for finding in one.findings:
+                    if finding.key in by_key:
+                        by_key[finding.key].append(finding)
+                for key, findings in by_key.items():
+                    assert key is not None
+                    noted = _Noted(key, [(found.kind.value, found.offset, found.detail) for found in findings])
+                    file.write(msgspec.json.encode(noted) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """The scrub is complete: the next one reads everything again."""
+        if os.path.exists(self._path):
+            os.unlink(self._path)
+
+
+def _place_in(text: str) -> Place | None:
+    key = parse_key(text)
+    topic_id, partition = getattr(key, "topic_id", None), getattr(key, "partition", None)
+    return None if topic_id is None or partition is None else (topic_id, partition)

@@ -1,0 +1,225 @@
+"""What a scrub must read, and what is wrong without reading it: roots, pages and the listing of one bucket.
+
+Owns the reading of manifests for a scrub: where a page is damaged the others are still read, so that one bad page hides
+no bad segment. Always true: a listing is taken before the roots it is compared with, and roots are read again until
+damage stands still (a live broker commits meanwhile). Judgement: `coldstore.audit`. Must not know tasks or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from coldstore.audit import (
+    Finding,
+    FindingKind,
+    Named,
+    audit_listing,
+    audit_manifest,
+    gc_plan,
+    named_by,
+    orphan_findings,
+    partitions_in,
+    rootless,
+)
+from coldstore.checked_get import get_start
+from coldstore.keys import CLUSTER_KEY, LEASE_KEY, METADATA_PREFIX, TOPICS_PREFIX, manifest_key, partition_prefix
+from coldstore.manifest import Manifest
+from coldstore.manifest_entries import PagePointer, RemoteSegment
+from coldstore.manifest_reader import check_manifest_root
+from coldstore.object_store import ObjectInfo, ObjectMissing
+from coldstore.page_reader import PageCache, PageReader
+from coldstore.root_format import ROOT_BYTES_MAX, Root, RootCodec
+from logformat.errors import Corrupt
+from thermocline.pipeline.arrow_store import ArrowStore, finished
+from thermocline.pipeline.jobs.scrub_worker import Blob
+
+_TRIES: Final = 3
+
+Place = tuple[UUID, int]
+
+
+@dataclass(slots=True)
+class PartitionLook:
+    """One partition as its root, its pages and a listing say. `segments` are those to be read, readable ones only."""
+
+    topic_id: UUID
+    partition: int
+    topic: str | None = None
+    manifest: Manifest | None = None
+    live: list[RemoteSegment] = field(default_factory=list)
+    page_sizes: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.kind.is_damage for finding in self.findings)
+
+    @property
+    def named(self) -> Named | None:
+        return None if self.manifest is None else named_by(self.manifest, self.live, self.page_sizes)
+
+    @property
+    def segments(self) -> list[RemoteSegment]:
+        """Live segments above the log start that the listing shows whole."""
+        known = {finding.key for finding in self.findings if finding.kind.is_damage}
+        start = 0 if self.manifest is None else self.manifest.log_start_offset
+        place = (self.topic_id, self.partition)
+        return [one for one in self.live if one.end_offset > start and str(one.key(*place)) not in known]
+
+    @property
+    def snapshots(self) -> list[Blob]:
+        if self.manifest is None or self.manifest.snapshot is None:
+            return []
+        snapshot = self.manifest.snapshot
+        key = str(snapshot.key(self.topic_id, self.partition))
+        if key in {finding.key for finding in self.findings if finding.kind.is_damage}:
+            return []
+        return [Blob(key, snapshot.length, snapshot.crc32c)]
+
+
+# ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def places(store: ArrowStore) -> tuple[list[Place], Mapping[Place, Sequence[ObjectInfo]], list[ObjectInfo]]:
+    """Every partition below `topics/`, what is listed of each, and what belongs to none. One listing."""
+    listing = finished(_listed(store, TOPICS_PREFIX))
+    found = [(topic_id, partition) for topic_id, partition in partitions_in(info.key for info in listing)]
+    by_prefix: dict[str, list[ObjectInfo]] = {partition_prefix(*place): [] for place in found}
+    others: list[ObjectInfo] = []
+    for info in listing:
+        prefix = "/".join(info.key.split("/")[:3]) + "/"
+        by_prefix.get(prefix, others).append(info)
+    return found, {place: by_prefix[partition_prefix(*place)] for place in found}, others
+
+
+def look(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
+    """The partition's books. Damage is looked at again, with a new listing, until root and damage stand still."""
+    seen = _look_once(store, place, listing)
+    for _ in range(_TRIES - 1):
+        if not seen.damaged:
+            break
+        before, seen = seen, _look_once(store, place, None)
+        if before.manifest == seen.manifest:
+            break
+    return seen
+
+
+def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
+    seen = PartitionLook(*place)
+    if listing is None:
+        listing = finished(_listed(store, partition_prefix(*place)))
+    key = manifest_key(*place)
+    try:
+        seen.manifest = _read_root(store, key, Manifest, place)
+    except (Corrupt, ObjectMissing) as broken:
+        if isinstance(broken, ObjectMissing):
+            orphans = orphan_findings(gc_plan(listing, None))
+            seen.findings = orphans + rootless(orphans)
+        else:
+            seen.findings = [Finding(FindingKind.UNREADABLE, key, None, str(broken))]
+        return seen
+    seen.topic = seen.manifest.topic
+    _read_pages(store, seen)
+    if not seen.damaged:  # else the tiles and the books of what is left say nothing new
+        seen.findings += audit_manifest(seen.manifest, seen.live)
+    listed = audit_listing(seen.manifest, seen.live, seen.page_sizes, listing)
+    known = {finding.key for finding in seen.findings}
+    unsure = seen.damaged  # what an unreadable page names would look like an orphan
+    seen.findings += [found for found in listed if found.key not in known and (found.kind.is_damage or not unsure)]
+    return seen
+
+
+def _read_root(store: ArrowStore, key: str, kind: type[Manifest], place: Place) -> Manifest:
+    def check(root: Root[Manifest]) -> None:
+        check_manifest_root(key, root, *place)
+
+    return RootCodec(kind, check).decode(key, finished(get_start(store, key, ROOT_BYTES_MAX))).content
+
+
+def _read_pages(store: ArrowStore, seen: PartitionLook) -> None:
+    """Live segments of every page that can be read, then of the tail; a finding for each that cannot."""
+    assert seen.manifest is not None
+    place = (seen.topic_id, seen.partition)
+    pages = PageReader(store, *place, PageCache(0), None)
+    cursor = seen.manifest.deletion_cursor
+    leaves: list[PagePointer] = []
+    for pointer in seen.manifest.pages:
+        seen.page_sizes[str(pointer.key(*place))] = pointer.length
+        if not pointer.level:
+            leaves.append(pointer)
+            continue
+        try:
+            leaves += finished(pages.pointers(pointer)).pointers
+        except (Corrupt, ObjectMissing) as broken:
+            seen.findings.append(_page_finding(pointer, place, broken))
+    for leaf in leaves:
+        if leaf.end_offset <= cursor:
+            continue  # it may be gone: all below the cursor is
+        seen.page_sizes[str(leaf.key(*place))] = leaf.length
+        try:
+            page = finished(pages.segments(leaf))
+        except (Corrupt, ObjectMissing) as broken:
+            seen.findings.append(_page_finding(leaf, place, broken))
+            continue
+        seen.live += [segment for segment in page.rows(page.index(cursor)) if segment.end_offset > cursor]
+    seen.live += [segment for segment in seen.manifest.tail if segment.end_offset > cursor]
+
+
+def _page_finding(pointer: PagePointer, place: Place, broken: Exception) -> Finding:
+    kind = FindingKind.MISSING if isinstance(broken, ObjectMissing) else FindingKind.UNREADABLE
+    return Finding(kind, str(pointer.key(*place)), pointer.first_offset, str(broken))
+
+
+# ── the cluster's metadata ───────────────────────────────────────────────────────────────────────────────────────────
+class _Pointer(msgspec.Struct, frozen=True):
+    key: str
+    size: int
+    crc32c: int
+
+
+class _Cluster(msgspec.Struct, frozen=True):
+    snapshot: _Pointer | None = None
+
+
+class _Anything(msgspec.Struct, frozen=True):
+    pass
+
+
+def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
+    """`cluster.json`, `lease.json` and the listing of `metadata/`; the page that is named, to be read."""
+    listing = finished(_listed(store, METADATA_PREFIX))
+    findings: list[Finding] = []
+    try:
+        root = RootCodec(_Cluster).decode(CLUSTER_KEY, finished(get_start(store, CLUSTER_KEY, ROOT_BYTES_MAX)))
+    except ObjectMissing:
+        return orphan_findings(gc_plan(listing, None)), []
+    except Corrupt as broken:
+        return [Finding(FindingKind.UNREADABLE, CLUSTER_KEY, None, str(broken))], []
+    try:
+        RootCodec(_Anything).decode(LEASE_KEY, finished(get_start(store, LEASE_KEY, ROOT_BYTES_MAX)))
+    except ObjectMissing:
+        pass  # nobody has served the bucket yet
+    except Corrupt as broken:
+        findings.append(Finding(FindingKind.UNREADABLE, LEASE_KEY, None, str(broken)))
+    page = root.content.snapshot
+    named = Named(root.epoch, frozenset(() if page is None else (page.key,)))
+    findings += orphan_findings(gc_plan(listing, named))
+    return findings, [] if page is None else [Blob(page.key, page.size, page.crc32c)]
+
+
+def still_named(store: ArrowStore, place: Place, findings: Iterable[Finding]) -> list[Finding]:
+    """Without the damage of objects that nothing names any more: they expired while they were read."""
+    seen = _look_once(store, place, None)
+    if seen.named is None or any(found.kind is FindingKind.UNREADABLE for found in seen.findings):
+        return list(findings)
+    start = 0 if seen.manifest is None else seen.manifest.log_start_offset
+    expired = {str(one.key(*place)) for one in seen.live if one.end_offset <= start}
+    kept = seen.named.keys - expired
+    return [one for one in findings if not one.kind.is_damage or one.key is None or one.key in kept]
+
+
+async def _listed(store: ArrowStore, prefix: str) -> list[ObjectInfo]:
+    return [info async for info in store.list(prefix)]

@@ -1,0 +1,194 @@
+"""One task of a scrub: every byte of some objects, read and judged.
+
+Owns how an object is read. Always true of an object without findings: its footer is whole and says what the manifest
+says, every byte of its log was read, each batch of it has its CRC and follows the one before, and together they are
+what the footer says. Damage is believed only when a second read brings the same (a bit flipped on the way is not one
+flipped at rest). Two reads are in flight while a third is judged. Judgement: `coldstore.audit`. Must not know manifests
+or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from coldstore.audit import Finding, FindingKind, audit_footer, audit_scan
+from coldstore.keys import SegmentKey
+from coldstore.manifest_entries import RemoteSegment
+from coldstore.object_store import ObjectMissing
+from coldstore.segment_object import SegmentFooter
+from coldstore.segment_reader import chunk_ref, fetch_chunk, fetch_footer
+from coldstore.segment_scanner import SegmentScanner
+from logformat.errors import Corrupt, InvalidRequest
+from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
+from thermocline.pipeline.jobs.job_crash_points import reach
+
+PIECE_BYTES: Final = 8 << 20
+_AHEAD: Final = 2  # pieces on their way while one is judged: 24 MiB a task
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """An object that a root or manifest names with its length and checksum: a group snapshot, a metadata page."""
+
+    key: str
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubTask:
+    """Objects of one partition (`topic_id` None: of the cluster's metadata), some 256 MiB."""
+
+    bucket: str
+    topic_id: UUID | None
+    partition: int
+    segments: tuple[RemoteSegment, ...]
+    blobs: tuple[Blob, ...] = ()
+
+    @property
+    def object_bytes(self) -> int:
+        return sum(segment.object_bytes for segment in self.segments) + sum(blob.length for blob in self.blobs)
+
+
+@dataclass(slots=True)
+class ScrubDone:
+    """What a task found; `read` are the keys of the objects that were read to their end, findings or not."""
+
+    task: ScrubTask
+    findings: list[Finding] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+    bytes_read: int = 0
+    requests: int = 0
+
+
+def run_task(task: ScrubTask) -> ScrubDone:
+    """Raises StoreError and AccessRefused only: what an object holds is a finding."""
+    done = ScrubDone(task)
+    store = open_arrow_store(task.bucket)
+    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="scrub") as pool:
+        for segment in task.segments:
+            assert task.topic_id is not None, task
+            key = segment.key(task.topic_id, task.partition)
+            done.findings += scrub_segment(store, pool, key, segment)
+            done.read.append(str(key))
+            reach("scrub.object_read")
+        for blob in task.blobs:
+            done.findings += scrub_blob(store, blob)
+            done.read.append(blob.key)
+    done.bytes_read, done.requests = store.bytes_read, store.requests
+    return done
+
+
+def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, entry: RemoteSegment) -> list[Finding]:
+    """Footer first, then all log bytes."""
+    try:
+        footer = finished(fetch_footer(store, key, entry.object_bytes))
+    except Corrupt as broken:
+        damaged = Finding(FindingKind.DAMAGED, str(key), entry.base_offset, str(broken))
+        return [damaged, *_scan_without_footer(store, pool, key, entry)]
+    except ObjectMissing as gone:
+        return [Finding(FindingKind.MISSING, str(key), entry.base_offset, str(gone))]
+    findings = audit_footer(key, entry, footer)
+    return findings + _scan(store, pool, key, footer)
+
+
+def _scan(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
+    said = footer.statistics
+    scanner = SegmentScanner(said.base_offset, footer.log_bytes, chunk_bytes=footer.chunk_bytes)
+    try:
+        for piece in _pieces(store, pool, str(key), footer.log_bytes):
+            scanner.feed(piece)
+        scan = scanner.finish(said.end_offset)
+    except (Corrupt, InvalidRequest) as broken:
+        return _locate(store, key, footer, scanner.next_offset, str(broken))
+    except ObjectMissing as gone:
+        return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
+    if any(found != written for found, written in zip(scan.chunk_crcs, footer.chunk_crcs, strict=True)):
+        return _locate(store, key, footer, said.base_offset, "chunks differ, though every batch is whole")
+    return audit_scan(key, footer, scan)
+
+
+def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
+    """The pass ended early: look at every chunk by itself, twice where it is not what was written."""
+    findings: list[Finding] = []
+    for index in range(len(footer.chunk_crcs)):
+        chunk = chunk_ref(footer, key, index)
+        try:
+            finished(fetch_chunk(store, chunk))
+        except Corrupt as broken:
+            near = footer.offset_index.lookup_position(chunk.position).offset
+            # The batch that failed is known to the offset; of what lies behind it only the chunk is.
+            at = max(near, offset) if not findings else near
+            findings.append(
+                Finding(FindingKind.DAMAGED, str(key), at, f"{broken}: {why}" if not findings else str(broken))
+            )
+        except ObjectMissing as gone:
+            return [Finding(FindingKind.MISSING, str(key), footer.statistics.base_offset, str(gone))]
+    return findings or _again(store, key, footer, offset, why)
+
+
+def _again(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
+    """Every chunk is as it was written: either the first read was wrong, or the copier's bytes were."""
+    said = footer.statistics
+    scanner = SegmentScanner(said.base_offset, footer.log_bytes, chunk_bytes=footer.chunk_bytes)
+    try:
+        for index in range(len(footer.chunk_crcs)):
+            scanner.feed(finished(fetch_chunk(store, chunk_ref(footer, key, index))))
+        return audit_scan(key, footer, scanner.finish(said.end_offset))
+    except (Corrupt, InvalidRequest) as broken:
+        text = f"{broken}; the bytes are as they were copied ({why})"
+        return [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, text)]
+    except ObjectMissing as gone:
+        return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
+
+
+def _scan_without_footer(
+    store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, entry: RemoteSegment
+) -> list[Finding]:
+    """Batches carry their own CRCs: what is still good of the log, and where it ends being so."""
+    scanner = SegmentScanner(entry.base_offset, entry.log_bytes)
+    try:
+        for piece in _pieces(store, pool, str(key), entry.log_bytes):
+            scanner.feed(piece)
+        scanner.finish(entry.end_offset)
+    except (Corrupt, InvalidRequest) as broken:
+        return [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, str(broken))]
+    except ObjectMissing as gone:
+        return [Finding(FindingKind.MISSING, str(key), entry.base_offset, str(gone))]
+    return []
+
+
+def _pieces(store: ArrowStore, pool: ThreadPoolExecutor, key: str, log_bytes: int) -> Iterator[pa.Buffer]:
+    waiting: list[Future[pa.Buffer]] = []
+    try:
+        for at in range(0, log_bytes, PIECE_BYTES):
+            waiting.append(pool.submit(store.read, key, at, min(PIECE_BYTES, log_bytes - at)))
+            if len(waiting) > _AHEAD:
+                yield waiting.pop(0).result()
+        while waiting:
+            yield waiting.pop(0).result()
+    finally:
+        for one in waiting:
+            one.cancel()
+
+
+def scrub_blob(store: ArrowStore, blob: Blob) -> list[Finding]:
+    """An object whose checksum stands where it is named."""
+    try:
+        got = finished(store.get(blob.key))
+    except ObjectMissing as gone:
+        return [Finding(FindingKind.MISSING, blob.key, None, str(gone))]
+    except InvalidRequest as empty:
+        return [Finding(FindingKind.DAMAGED, blob.key, None, f"it is empty: {empty}")]
+    if len(got.data) != blob.length:
+        return [Finding(FindingKind.WRONG_SIZE, blob.key, None, f"{len(got.data)} bytes, {blob.length} are named")]
+    if crc32c(got.data) != blob.crc32c:
+        return [Finding(FindingKind.DAMAGED, blob.key, None, f"its CRC is not {blob.crc32c:#010x}, as named")]
+    return []
