@@ -39,10 +39,11 @@ class Damage:
         key: str | None = None,
         cause: BaseException | None = None,
         remedy: str = VERIFY,
+        verb: str = "are lost",
     ) -> None:
         """Offsets `[first, end)` of a partition cannot be read, or not all of them. Raises DataLoss, or counts it."""
         where = f" (object {key})" if key is not None else ""
-        line = f"{topic}-{partition}: offsets [{first}, {end}) are lost{where}: {what}"
+        line = f"{topic}-{partition}: offsets [{first}, {end}) {verb}{where}: {what}"
         if self._fail:
             raise DataLoss(f"{line}; {remedy}, {STEP_OVER}") from cause
         if not self._quiet:

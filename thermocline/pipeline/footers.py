@@ -1,0 +1,78 @@
+"""What a segment object's footer says, for threads; and an index without it, from the batches' headers.
+
+Owns the reading. Always true: an index that was rebuilt names batches whose headers continue one another from the
+segment's base on, so it reaches only as far as they do. Must not know what is done about damage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest_entries import RemoteSegment
+from coldstore.segment_object import SegmentFooter, footer_start, tail_bytes
+from coldstore.segment_scanner import INDEX_INTERVAL_BYTES
+from logformat.errors import Corrupt
+from logformat.offset_index import OffsetIndex
+from logformat.record_batch import HEADER_SIZE, INT32_MAX, LENGTH_MIN, MAGIC, read_header
+from thermocline.pipeline.arrow_store import ArrowStore
+
+_BLOCK_BYTES: Final = 4 * 1024 * 1024
+
+
+def read_footer(store: ArrowStore, key: SegmentKey, object_bytes: int, whole: pa.Buffer | None = None) -> SegmentFooter:
+    """The footer in the last bytes of the object, which `whole` are when they are known; its key is not checked.
+
+    Raises Corrupt (also when the size is not `object_bytes`), NewerFormat, ObjectMissing, StoreError.
+    """
+    size = store.size(str(key))
+    if size != object_bytes:
+        raise Corrupt(f"the object has {size} bytes, {object_bytes} were committed")
+    if whole is None:
+        wanted = tail_bytes(object_bytes)
+        whole = store.read(str(key), object_bytes - wanted, wanted)
+    have = memoryview(whole)
+    start = footer_start(have, object_bytes)
+    if start < object_bytes - len(have):
+        have = memoryview(store.read(str(key), start, object_bytes - start))
+    return SegmentFooter.parse(bytes(have[len(have) - (object_bytes - start) :]), object_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """An index over log bytes `[0, log_bytes)`, whose batches end at `end_offset`; `why` they go no further, or ''."""
+
+    index: OffsetIndex
+    log_bytes: int
+    end_offset: int
+    why: str
+
+
+def rebuild_index(store: ArrowStore, key: SegmentKey, segment: RemoteSegment) -> Rebuilt:
+    """Walk the headers of the whole object: all its log bytes are read. Raises ObjectMissing, StoreError."""
+    index = OffsetIndex(segment.base_offset)
+    end = min(segment.log_bytes, store.size(str(key)))
+    position, expected, since = 0, segment.base_offset, 0
+    block, block_start = memoryview(b""), 0
+    while position < segment.log_bytes:
+        if position + HEADER_SIZE > end:
+            return Rebuilt(index, position, expected, f"the object has {end} of {segment.log_bytes} log bytes")
+        if position + HEADER_SIZE > block_start + len(block):
+            block_start = position
+            block = memoryview(store.read(str(key), position, min(_BLOCK_BYTES, end - position)))
+        header = read_header(block, position - block_start)
+        after, delta = position + header.size, header.last_offset_delta
+        if header.magic != MAGIC or header.length < LENGTH_MIN or header.base_offset != expected or delta < 0:
+            return Rebuilt(index, position, expected, f"no batch of offset {expected} begins where one should")
+        if after > end:
+            return Rebuilt(index, position, expected, f"its last batch ends at byte {after}, the log bytes at {end}")
+        if since > INDEX_INTERVAL_BYTES and header.last_offset - segment.base_offset <= INT32_MAX:
+            index.append(header.last_offset, position)
+            since = 0
+        since += header.size
+        position, expected = after, header.next_offset
+    why = "" if expected == segment.end_offset else f"its batches end at offset {expected}"
+    return Rebuilt(index, position, expected, why)

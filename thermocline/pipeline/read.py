@@ -1,0 +1,317 @@
+"""History as Arrow batches for a script or a notebook, without Spark and without a broker.
+
+    with thermocline.read("s3://bucket/prefix", "orders", partitions=[0]) as rows:
+        for batch in rows:                      # pyarrow.RecordBatch, offsets ascending within a partition
+            ...
+
+Owns the threads of such a read. Always true: batches come partition after partition, in offset order, whatever thread
+made them; at most `threads` + `UNITS_AHEAD` windows are in memory, none with more than `UNIT_BYTES_MAX` of rows
+waiting; an error of a thread reaches the reader in its place, behind the rows before it; a reader that is closed,
+exhausted, forgotten or left behind at the process's end leaves no thread. Must not know how a window is read (`scan`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Final
+
+import pyarrow as pa
+
+from coldstore.url import S3Url, parse_bucket_url
+from logformat.errors import InvalidRequest
+from thermocline.pipeline.damage import Damage
+from thermocline.pipeline.history import History, PartitionHistory
+from thermocline.pipeline.rows import DEFAULT_COLUMNS, schema_of
+from thermocline.pipeline.scan import PIECES_AHEAD, SplitReader, ahead
+from thermocline.pipeline.split import Loss, Split
+from thermocline.pipeline.windows import OpenPiece, Window
+
+UNITS_AHEAD: Final = 2  # windows begun beyond one a thread, so that none waits for the reader's turn
+UNIT_BYTES_MAX: Final = 24 * 1024 * 1024  # rows of one window that wait for the reader: compressed ones may be many
+FETCHERS_PER_CORE: Final = 2  # threads on a store that is far away: half of them wait for it
+_WAIT_S: Final = 1.0  # a sleeper looks up this often, should whoever must wake it be gone
+_JOIN_S: Final = 10.0
+_ONE_SPLIT: Final = 1 << 62
+
+Offsets = int | Mapping[int, int] | None
+
+
+def read(
+    bucket: str,
+    topic: str,
+    start: Offsets = None,
+    end: Offsets = None,
+    *,
+    partitions: Sequence[int] | None = None,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    start_timestamp: datetime | int | None = None,
+    end_timestamp: datetime | int | None = None,
+    threads: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> Reader:
+    """Rows of `topic` in the bucket behind the URL, as Arrow batches with the columns of Spark's Kafka source.
+
+    `start` and `end` are offsets, `[start, end)`: one for all partitions, or by partition; None is what the bucket
+    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are left out, and objects and parts
+    of them without such rows are not fetched (by the timestamps of batches' first and latest records). `threads` decode
+    in parallel (all cores by default). `columns` may name `headers` too.
+
+    Raises InvalidRequest (URL, topic, column, partition), DataLoss for what is missing or damaged (also while reading),
+    StoreError, AccessRefused. With `fail_on_data_loss=False` loss is stepped over and listed in `Reader.loss`.
+    """
+    try:
+        schema = schema_of(columns)
+    except KeyError as unknown:
+        raise InvalidRequest(f"no column {unknown}; there are {', '.join((*DEFAULT_COLUMNS, 'headers'))}") from None
+    far = isinstance(parse_bucket_url(bucket), S3Url)
+    if threads is None:
+        threads = len(os.sched_getaffinity(0)) * (FETCHERS_PER_CORE if far else 1)
+    if threads < 1:
+        raise InvalidRequest(f"threads={threads}: at least one has to read")
+    history = History.open(bucket)
+    try:
+        found = history.topic(topic)
+        chosen = range(found.partitions) if partitions is None else sorted(set(partitions))
+        parts = history.partitions((topic, partition) for partition in chosen)
+        loss = Loss()
+        splits = history.plan(
+            {place: _range(part, start, end) for place, part in parts.items()},
+            parts=parts,
+            min_timestamp_ms=_milliseconds("start_timestamp", start_timestamp),
+            max_timestamp_ms=_milliseconds("end_timestamp", end_timestamp),
+            target_bytes=_ONE_SPLIT,
+            fail_on_data_loss=fail_on_data_loss,
+            loss=loss,
+        )
+    except BaseException:
+        history.close()
+        raise
+    return Reader(history, splits, schema, Damage(loss, fail=fail_on_data_loss), threads)
+
+
+class Reader:
+    """An iterator over record batches, and a context manager. One thread at a time may iterate.
+
+    `schema`: of every batch. `loss`: what was met so far: declared gaps, and damage that was stepped over.
+    """
+
+    def __init__(
+        self, history: History, splits: Sequence[Split], schema: pa.Schema, damage: Damage, threads: int
+    ) -> None:
+        self.schema = schema
+        self.loss = damage.loss
+        self.splits = tuple(splits)
+        self._crew = _Crew(threads, history)
+        self._units = _units(history, self.splits, schema.names, damage)
+        self._begun: deque[_Unit] = deque()
+        self._limit = threads + UNITS_AHEAD
+        self._failed: BaseException | None = None
+        self._end = weakref.finalize(self, self._crew.close)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return self._next()
+        except BaseException:
+            self.close()  # exhausted, failed, or interrupted: in each case no thread is needed any more
+            raise
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the threads; iterating again ends at once. May be called twice."""
+        self._units.close()
+        self._begun.clear()
+        self._end()
+
+    def to_table(self) -> pa.Table:
+        """All rows (that are left) in memory."""
+        with self:
+            return pa.Table.from_batches(list(self), schema=self.schema)
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Bytes that came from the bucket so far, manifests and footers included."""
+        return self._crew.history.store.bytes_read
+
+    def _next(self) -> pa.RecordBatch:
+        while True:
+            while self._failed is None and len(self._begun) < self._limit:
+                if not self._begin():
+                    break
+            if not self._begun:
+                raise self._failed or StopIteration
+            batch = self._begun[0].take()
+            if batch is not None:
+                return batch
+            self._begun.popleft()
+
+    def _begin(self) -> bool:
+        """Give one more window to the crew. A piece that cannot be opened fails the read behind the rows before it."""
+        try:
+            unit = next(self._units, None)
+        except Exception as error:  # noqa: BLE001 - raised by _next, in its place
+            self._failed = error
+            return False
+        if unit is not None:
+            self._crew.give(unit)
+            self._begun.append(unit)
+        return unit is not None
+
+
+class _Unit:
+    """One window's rows on their way from the thread that decodes it to the reader."""
+
+    def __init__(self, reader: SplitReader, opened: OpenPiece, window: Window) -> None:
+        self._reader = reader
+        self._opened = opened
+        self._window = window
+        self._changed = threading.Condition()
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._bytes = 0
+        self._done = False
+        self._dropped = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Fetch and decode, in a thread of the crew; waits while too much waits for the reader."""
+        try:
+            fetched = self._reader.fetch(self._opened, self._window)
+            if fetched is not None:
+                for batch in self._reader.rows(fetched):
+                    if not self._put(batch):
+                        return
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the reader gets it, in its place
+            self._error = error
+        finally:
+            with self._changed:
+                self._done = True
+                self._changed.notify_all()
+
+    def _put(self, batch: pa.RecordBatch) -> bool:
+        with self._changed:
+            while self._bytes > UNIT_BYTES_MAX and not self._dropped:
+                self._changed.wait(_WAIT_S)
+            if self._dropped:
+                return False
+            self._batches.append(batch)
+            self._bytes += batch.nbytes
+            self._changed.notify_all()
+            return True
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next batch, None behind the last one. Raises what the thread met, behind the rows before it."""
+        with self._changed:
+            while not self._batches and not self._done and not self._dropped:
+                self._changed.wait(_WAIT_S)
+            if self._batches:
+                batch = self._batches.popleft()
+                self._bytes -= batch.nbytes
+                self._changed.notify_all()
+                return batch
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def drop(self) -> None:
+        """Nobody will take any more."""
+        with self._changed:
+            self._dropped = True
+            self._batches.clear()
+            self._changed.notify_all()
+
+
+class _Crew:
+    """The threads. They know units and each other, never the reader: a forgotten reader can be collected."""
+
+    def __init__(self, threads: int, history: History) -> None:
+        self.history = history
+        self._changed = threading.Condition()
+        self._waiting: deque[_Unit] = deque()
+        self._under_way: set[_Unit] = set()
+        self._closed = False
+        # Daemons, so that a reader left open does not keep the process: at its end `weakref.finalize` closes the crew.
+        self._threads = [threading.Thread(target=self._work, name=f"read-{n}", daemon=True) for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def give(self, unit: _Unit) -> None:
+        with self._changed:
+            self._waiting.append(unit)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            for unit in (*self._under_way, *self._waiting):
+                unit.drop()
+            self._waiting.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # the garbage collector runs anywhere
+                thread.join(_JOIN_S)
+        self.history.close()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait(_WAIT_S)
+                if self._closed:
+                    return
+                unit = self._waiting.popleft()
+                self._under_way.add(unit)
+            unit.run()
+            with self._changed:
+                self._under_way.discard(unit)
+            del unit
+
+
+def _units(
+    history: History, splits: Sequence[Split], columns: Sequence[str], damage: Damage
+) -> Generator[_Unit, None, None]:
+    """Windows in the order of delivery; footers of the pieces behind are on their way meanwhile."""
+    pool = ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="open")
+    try:
+        for split in splits:
+            reader = SplitReader(history.store, split, columns, damage)
+            reader.note_gaps()
+            for opened in ahead(pool, reader.open, split.pieces, PIECES_AHEAD):
+                if opened is not None:
+                    for window in reader.windows(opened):
+                        yield _Unit(reader, opened, window)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _range(part: PartitionHistory, start: Offsets, end: Offsets) -> tuple[int, int]:
+    first = start.get(part.partition) if isinstance(start, Mapping) else start
+    after = end.get(part.partition) if isinstance(end, Mapping) else end
+    if first is None:
+        first = part.log_start
+    elif not 0 <= first <= max(part.remote_end, part.log_start):
+        raise InvalidRequest(f"start {first} of {part.topic}-{part.partition} is outside 0 to {part.remote_end}")
+    return first, part.remote_end if after is None else after
+
+
+def _milliseconds(name: str, moment: datetime | int | None) -> int | None:
+    if not isinstance(moment, datetime):
+        return moment
+    if moment.tzinfo is None:
+        raise InvalidRequest(f"{name}={moment!r} has no time zone; say which, as in datetime(…, tzinfo=UTC)")
+    return round(moment.timestamp() * 1000)

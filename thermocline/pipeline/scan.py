@@ -1,0 +1,303 @@
+"""Reading splits: fetch the windows of their pieces, prove them, decode them, and say what is lost.
+
+Owns the steps a window goes through, for one thread (`scan`) and for many (`read.Reader`). Always true: rows come in
+offset order; every offset of a piece was met in a batch with its CRC, in place, or is named in a DataLoss (or in
+`Loss`, when the reader wants to go on); memory is bounded by windows in flight and one batch of rows. A window is
+decoded at full speed; only when its offsets do not add up, or a batch fails, is it looked at a second time
+(`mend.look_again`), behind the rows that were given out. Must not know plans, nor Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest_reader import ManifestReader
+from coldstore.object_store import ObjectMissing
+from coldstore.segment_object import Outcome, SegmentFooter, entry_from_footer
+from logformat.errors import Corrupt
+from logformat.record_batch import read_header
+from logformat.values import NewerFormat
+from thermocline.pipeline.arrow_store import ArrowStore, finished
+from thermocline.pipeline.damage import VERIFY, Damage
+from thermocline.pipeline.decode.batches import TARGET_BYTES, BatchDecoder, PoisonBatch
+from thermocline.pipeline.footers import read_footer, rebuild_index
+from thermocline.pipeline.mend import Lost, look_again
+from thermocline.pipeline.split import Loss, Piece, Split
+from thermocline.pipeline.windows import WINDOW_BYTES, OpenPiece, Window, windows_of
+
+log = logging.getLogger(__name__)
+
+PREFETCH: Final = 2  # windows fetched ahead of the decoder: the network's latency hides behind 4 MiB of decoding
+PIECES_AHEAD: Final = 4  # pieces whose footers are fetched ahead: small segments are many
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A window and its bytes: `window.fetch_bytes` of them."""
+
+    opened: OpenPiece
+    window: Window
+    data: pa.Buffer
+
+
+class SplitReader:
+    """The steps of reading one split. Any thread may take any step; the results' order is the caller's."""
+
+    def __init__(
+        self,
+        store: ArrowStore,
+        split: Split,
+        columns: Sequence[str],
+        damage: Damage,
+        *,
+        read_committed: bool = True,
+        target_bytes: int = TARGET_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self.split = split
+        self._store = store
+        self._columns = tuple(columns)
+        self._damage = damage
+        self._read_committed = read_committed
+        self._target_bytes = target_bytes
+        self._window_bytes = window_bytes
+
+    def note_gaps(self) -> None:
+        """Count the split's declared gaps: once, by whoever begins it."""
+        split = self.split
+        for first, end in split.gaps:
+            log.info(
+                "%s-%d: offsets [%d, %d) hold no records, by declaration", split.topic, split.partition, first, end
+            )
+            self._damage.loss.gaps.append((split.topic, split.partition, first, end))
+
+    # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def open(self, piece: Piece) -> OpenPiece | None:
+        """Footer and proof of identity; None when the piece is lost, and counted. Raises DataLoss, StoreError."""
+        segment = piece.segment
+        key = segment.key(self.split.topic_id, self.split.partition)
+        try:
+            whole = None
+            if self._store.size(str(key)) == segment.object_bytes <= self._window_bytes:
+                whole = self._store.read(str(key), 0, segment.object_bytes)
+            try:
+                footer = read_footer(self._store, key, segment.object_bytes, whole)
+            except NewerFormat:
+                raise
+            except Corrupt as broken:
+                return self._without_footer(piece, key, broken)
+        except ObjectMissing as gone:
+            self._missing(piece, key, gone)
+            return None
+        try:
+            same = entry_from_footer(footer, key) == segment
+            why = "it is whole, but not the object that the manifest names; was it replaced?"
+        except Corrupt as other:
+            same, why = False, str(other)
+        if not same:
+            self._lost(piece, piece.start_offset, piece.end_offset, why, key)
+            return None
+        end = segment.end_offset
+        return OpenPiece(piece, key, footer.offset_index, footer.log_bytes, end, _aborted(footer), whole)
+
+    def _without_footer(self, piece: Piece, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
+        """The damage is told; what the batches' headers lead to is read along an index made from them.
+
+        Which transactions were aborted is lost with the footer.
+        """
+        place = (self.split.topic, self.split.partition, piece.start_offset, piece.end_offset)
+        self._damage.meet(
+            *place, f"the footer is damaged: {broken}", key=str(key), cause=broken, verb="are read without an index"
+        )
+        rebuilt = rebuild_index(self._store, key, piece.segment)
+        if rebuilt.why:
+            what = f"{rebuilt.why} (position {rebuilt.log_bytes} of the object)"
+            self._lost(piece, rebuilt.end_offset, piece.end_offset, what, key)
+        if rebuilt.end_offset <= piece.start_offset:
+            return None
+        found = Piece(
+            piece.segment, piece.start_offset, min(rebuilt.end_offset, piece.end_offset), 0, rebuilt.log_bytes
+        )
+        return OpenPiece(found, key, rebuilt.index, rebuilt.log_bytes, rebuilt.end_offset)
+
+    def windows(self, opened: OpenPiece) -> list[Window]:
+        return windows_of(opened, self._window_bytes)
+
+    def fetch(self, opened: OpenPiece, window: Window) -> Fetched | None:
+        """The window's bytes; None when they are lost. Raises DataLoss, StoreError, AccessRefused."""
+        if opened.whole is not None:
+            return Fetched(opened, window, opened.whole.slice(window.start, window.fetch_bytes))
+        try:
+            return Fetched(opened, window, self._store.read(str(opened.key), window.start, window.fetch_bytes))
+        except ObjectMissing as gone:
+            self._missing(opened.piece, opened.key, gone)
+        except Corrupt as short:
+            self._lost(opened.piece, *window.offsets, str(short), opened.key, short)
+        return None
+
+    # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def rows(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
+        """The window's rows. Raises DataLoss behind those that come before the damage."""
+        window, data = fetched.window, fetched.data
+        decoder = self._decoder(fetched.opened)
+        given = 0
+        sound = window.begins_well(data)
+        if sound:
+            try:
+                for batch in decoder.decode(data.slice(0, window.end - window.start)):
+                    if len(decoder.covered) > 1:
+                        break
+                    yield batch
+                    given += batch.num_rows
+            except PoisonBatch:
+                sound = False
+            covered = decoder.covered
+            sound = sound and len(covered) == 1 and covered[0][1] == window.end_offset(data)
+        if not sound:
+            yield from _without(given, self._mended(fetched))
+
+    def _decoder(self, opened: OpenPiece) -> BatchDecoder:
+        split = self.split
+        return BatchDecoder(
+            split.topic,
+            split.partition,
+            self._columns,
+            split.rows,
+            aborted=opened.aborted,
+            read_committed=self._read_committed,
+            target_bytes=self._target_bytes,
+        )
+
+    def _mended(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
+        """The window's rows once more from its beginning, damage told where it lies."""
+        opened = fetched.opened
+        for part in look_again(fetched.data, fetched.window):
+            if isinstance(part, Lost):
+                position = fetched.window.start + part.position
+                what = f"{part.why} (position {position} of the object)"
+                self._lost(opened.piece, part.first, part.end, what, opened.key)
+            else:
+                yield from self._run(fetched, part.start, part.end)
+
+    def _run(self, fetched: Fetched, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Rows of batches whose checksums are right; records in them may still be nonsense that a client wrote."""
+        opened = fetched.opened
+        while start < end:
+            decoder = self._decoder(opened)
+            try:
+                yield from decoder.decode(fetched.data.slice(start, end - start))
+                return
+            except PoisonBatch as poison:
+                header = read_header(fetched.data, start + poison.position)
+                what = f"{poison.reason} (position {fetched.window.start + start + poison.position} of the object)"
+                self._lost(opened.piece, header.base_offset, header.next_offset, what, opened.key, poison)
+                start += poison.position + header.size
+
+    # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _lost(
+        self, piece: Piece, first: int, end: int, what: str, key: SegmentKey, cause: BaseException | None = None
+    ) -> None:
+        first, end = max(first, piece.start_offset), min(end, piece.end_offset)
+        if first < end:
+            self._damage.meet(self.split.topic, self.split.partition, first, end, what, key=str(key), cause=cause)
+
+    def _missing(self, piece: Piece, key: SegmentKey, gone: ObjectMissing) -> None:
+        """An object is gone: by retention while we read, or lost? The newest manifest says."""
+        split = self.split
+        manifest = finished(ManifestReader(self._store, split.topic_id, split.partition).load())
+        remedy = "start a new read at the log start (earliest)"
+        if manifest is None:
+            what = "the topic was deleted while it was read"
+            remedy = "nothing is left to read"
+        elif manifest.log_start_offset > piece.start_offset:
+            what = f"expired while reading: the log starts at {manifest.log_start_offset} now"
+        else:
+            what, remedy = f"the object is missing, and the manifest still names it: {gone}", VERIFY
+        self._damage.meet(
+            split.topic,
+            split.partition,
+            piece.start_offset,
+            piece.end_offset,
+            what,
+            key=str(key),
+            cause=gone,
+            remedy=remedy,
+        )
+
+
+def scan(
+    store: ArrowStore,
+    split: Split,
+    columns: Sequence[str],
+    *,
+    fail_on_data_loss: bool = True,
+    loss: Loss | None = None,
+    read_committed: bool = True,
+    target_bytes: int = TARGET_BYTES,
+    window_bytes: int = WINDOW_BYTES,
+    prefetch: int = PREFETCH,
+) -> Iterator[pa.RecordBatch]:
+    """The split's rows in offset order, in batches of about `target_bytes` with schema `schema_of(columns)`.
+
+    Decodes in the caller's thread while `prefetch` windows of `window_bytes` are on their way; close the iterator, or
+    exhaust it, to end the threads. Declared gaps, and with `fail_on_data_loss=False` damage, are counted in `loss`.
+    Raises DataLoss, StoreError (retries are used up: try the task again), AccessRefused, NewerFormat.
+    """
+    damage = Damage(loss if loss is not None else Loss(), fail=fail_on_data_loss)
+    reader = SplitReader(
+        store,
+        split,
+        columns,
+        damage,
+        read_committed=read_committed,
+        target_bytes=target_bytes,
+        window_bytes=window_bytes,
+    )
+    reader.note_gaps()
+    pool = ThreadPoolExecutor(max(prefetch, 1) + 1, thread_name_prefix="scan")
+    try:
+        opened = ahead(pool, reader.open, split.pieces, PIECES_AHEAD)
+        windows = ((piece, window) for piece in opened if piece is not None for window in reader.windows(piece))
+        with closing(ahead(pool, lambda one: reader.fetch(*one), windows, prefetch)) as fetched:
+            for window in fetched:
+                if window is not None:
+                    yield from reader.rows(window)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], count: int) -> Generator[U, None, None]:
+    """`step` of each, in order, up to `count` of them under way in `pool` beyond the one that is being used."""
+    pending: deque[Future[U]] = deque()
+    for item in over:
+        pending.append(pool.submit(step, item))
+        if len(pending) > count:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _aborted(footer: SegmentFooter) -> tuple[tuple[int, int, int], ...]:
+    decided = footer.transactions
+    return tuple((t.producer_id, t.first_offset, t.marker_offset) for t in decided if t.outcome is Outcome.ABORTED)
+
+
+def _without(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`batches` but for their first `count` rows."""
+    for batch in batches:
+        skipped = min(count, batch.num_rows)
+        count -= skipped
+        if skipped < batch.num_rows:
+            yield batch.slice(skipped)
