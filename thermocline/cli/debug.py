@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from thermocline.cli.outcome import Exit
@@ -25,12 +26,31 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
     points.set_defaults(run=crash_points)
+    job_points = debug.add_parser(
+        "job-crash-points",
+        help="list the points where THERMOCLINE_CRASH_AT may kill a job's driver or a worker",
+        description="As crash-points, for `archive` and `scrub`, which obey it only with THERMOCLINE_TESTING=true.",
+        example="THERMOCLINE_TESTING=true THERMOCLINE_CRASH_AT=archive.committed thermocline archive …",
+    )
+    job_points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
+    job_points.set_defaults(run=job_crash_points)
 
 
 def crash_points(arguments: argparse.Namespace) -> int:
     """One point a line."""
     from seams.crash_points import POINTS
 
-    for name, meaning in POINTS.items():
-        print(f"{name:26} {meaning}" if arguments.verbose else name)
+    return _listed(POINTS, verbose=arguments.verbose)
+
+
+def job_crash_points(arguments: argparse.Namespace) -> int:
+    """One point a line."""
+    from thermocline.pipeline.jobs.job_crash_points import POINTS
+
+    return _listed(POINTS, verbose=arguments.verbose)
+
+
+def _listed(points: Mapping[str, str], *, verbose: bool) -> int:
+    for name, meaning in points.items():
+        print(f"{name:30} {meaning}" if verbose else name)
     return Exit.DONE

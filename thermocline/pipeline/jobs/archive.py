@@ -137,6 +137,32 @@ class ArchiveSummary:
             ("took", show_seconds(self.seconds)),
         ]
 
+    def row(self) -> dict[str, Cell]:
+        """For a JSON line."""
+        return {
+            "topic": self.topic,
+            "table": self.table,
+            "dry_run": self.dry_run,
+            "partitions": self.partitions,
+            "commits": self.commits,
+            "offsets": self.offsets,
+            "rows": self.rows,
+            "dead_letters": self.dead_letters,
+            "records_left_out": self.left_out,
+            "log_bytes": self.log_bytes,
+            "files": self.files,
+            "file_bytes": self.file_bytes,
+            "replanned": self.replanned,
+            "leftovers_deleted": self.leftovers_deleted,
+            "declared_gaps": self.declared_gaps,
+            "lost": "; ".join(map(str, self.lost)) or None,
+            "damage": "; ".join(self.damage) or None,
+            "remaining_offsets": self.remaining_offsets,
+            "archived": offset_ranges.encode(self.archived),
+            "snapshot_id": self.snapshot_id,
+            "seconds": round(self.seconds, 3),
+        }
+
     def __str__(self) -> str:
         return summary_table(self)
 
@@ -381,15 +407,14 @@ class _Archiver:
         stand = sum(dead.count_rows(partition, *found) for partition, found in step.ranges.items())
         if stand != bad_rows:
             raise Corrupt(
-                f"{dead.name} holds {stand} dead letters of {step.offsets}, decoding again gave {bad_rows}: the decoder "
-                f"is not the same as in the run that died; delete these rows of {dead.name} and its last snapshot "
-                "(rollback), then archive again"
+                f"{dead.name} holds {stand} dead letters of {step.offsets}, decoding again gave {bad_rows}: it is not "
+                "the decoder of the run that died; run that one again, or roll the table of dead letters back by one"
             )
 
     def _commit(
         self, step: Step, tables: _Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
     ) -> None:
-        """Dead letters first: rows without their bad neighbours would be a silent gap, the reverse is seen and mended."""
+        """Dead letters first: rows without their bad neighbours would be a silent gap, the reverse is mended."""
         files = [written for one in done for written in one.files]
         dead_files = [written for one in done for written in one.dead_files]
         change = ArchiveCommit(

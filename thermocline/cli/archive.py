@@ -1,0 +1,134 @@
+"""`thermocline archive`: a topic's history in the bucket becomes an Iceberg table, exactly once.
+
+Owns the flags and how the outcome is printed; what is done is in `thermocline.pipeline.jobs.archive`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.arguments import add_json, checked, key_value, positive
+from thermocline.cli.outcome import CommandFailed, Exit
+
+if TYPE_CHECKING:
+    from thermocline.cli.arguments import Parser, Subparsers
+    from thermocline.pipeline.jobs.values import ValueSpec
+
+_EXAMPLE = """
+thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --warehouse file:///srv/lake
+thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --catalog https://catalog.example/iceberg
+thermocline archive orders --bucket file:///var/lib/thermocline-bucket --table lake.orders \\
+    --warehouse file:///srv/lake --value json --columns 'user string, amount double, at timestamp'
+"""
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    parser = nouns.add_parser(
+        "archive",
+        help="keep a topic's history as Parquet in an Iceberg table",
+        description="Archive what the bucket holds of a topic and the table does not: run it again for what is new. "
+        "Killed at any point, run it again. Needs no broker; pip install 'thermocline[spark]'.",
+        example=_EXAMPLE,
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="name or id")
+    parser.add_argument("--bucket", metavar="URL", required=True, help="where the history lies")
+    parser.add_argument("--table", metavar="NS.TABLE", required=True, help="made when it is not there")
+    parser.add_argument(
+        "--catalog",
+        metavar="C",
+        help="sqlite:////abs/catalog.db, https://… (REST), glue, memory, or a name from .pyiceberg.yaml "
+        "(default: a SQLite file in the warehouse)",
+    )
+    parser.add_argument("--warehouse", metavar="URL", help="file:///abs/dir or s3://bucket/prefix: where tables go")
+    parser.add_argument(
+        "--catalog-property",
+        metavar="K=V",
+        type=key_value,
+        action="append",
+        default=[],
+        help="of pyiceberg; repeatable",
+    )
+    _add_values(parser)
+    _add_run(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_values(parser: Parser) -> None:
+    values = parser.add_argument_group("values (said once, when the table is made)")
+    values.add_argument(
+        "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
+    )
+    values.add_argument(
+        "--columns", metavar="LIST", default="", help="json: 'user string, amount double, at timestamp from created_at'"
+    )
+    values.add_argument("--keep-value", action="store_true", help="keep the undecoded value as a column as well")
+
+
+def _add_run(parser: Parser) -> None:
+    size = checked(_size)
+    run_options = parser.add_argument_group("the run")
+    run_options.add_argument("--master", metavar="M", help="of Spark (default: local[*], or spark-submit's)")
+    run_options.add_argument("--max-bytes", metavar="SIZE", type=size, help="of log in one commit (default 4GiB)")
+    run_options.add_argument("--max-commits", metavar="N", type=positive, help="stop after so many")
+    run_options.add_argument("--file-bytes", metavar="SIZE", type=size, help="of log in one file (default 256MiB)")
+    run_options.add_argument(
+        "--allow-data-loss", action="store_true", help="step over what expired or is damaged, and report it"
+    )
+    run_options.add_argument("--dry-run", action="store_true", help="say what would be archived; starts no Spark")
+
+
+def _size(text: str) -> int:
+    from broker.config.units import parse_size
+
+    return parse_size(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Archive, and print the summary."""
+    from thermocline.cli.output import Progress, json_line
+    from thermocline.cli.spark_job import job_errors, maybe_session
+
+    with job_errors():
+        from thermocline.pipeline.iceberg import catalog_config
+        from thermocline.pipeline.jobs.archive import archive
+        from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
+        from thermocline.pipeline.plan import TARGET_BYTES
+
+        progress = Progress()
+        catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
+        values = _values(arguments)
+        with maybe_session(None if arguments.dry_run else "thermocline archive", arguments.master) as spark:
+            try:
+                summary = archive(
+                    spark,
+                    arguments.bucket,
+                    arguments.topic,
+                    arguments.table,
+                    catalog=catalog,
+                    values=values,
+                    bytes_max=arguments.max_bytes or BYTES_MAX,
+                    commits_max=arguments.max_commits,
+                    target_bytes=arguments.file_bytes or TARGET_BYTES,
+                    fail_on_data_loss=not arguments.allow_data_loss,
+                    dry_run=arguments.dry_run,
+                    progress=progress.show,
+                )
+            finally:
+                progress.done()
+    print(json_line(summary.row()) if arguments.json else summary)
+    return Exit.DONE
+
+
+def _values(arguments: argparse.Namespace) -> ValueSpec | None:
+    from thermocline.pipeline.jobs.values import RAW, ValueSpec
+
+    if arguments.value is None and (arguments.columns or arguments.keep_value):
+        raise CommandFailed("--columns and --keep-value belong to a --value decoder", Exit.USAGE)
+    if arguments.value is None:
+        return None
+    return (
+        ValueSpec() if arguments.value == RAW else ValueSpec(arguments.value, arguments.columns, arguments.keep_value)
+    )

@@ -1,0 +1,67 @@
+"""`thermocline scrub`: every byte of every live object in a bucket is read and judged, in parallel.
+
+Owns the flags and how findings are printed; exit 5 when one of them is damage. What is done is in
+`thermocline.pipeline.jobs.scrub`, what is judged in `coldstore.audit`, as for `bucket verify`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.arguments import add_json
+from thermocline.cli.outcome import Exit
+
+if TYPE_CHECKING:
+    from thermocline.cli.arguments import Parser, Subparsers
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    parser = nouns.add_parser(
+        "scrub",
+        help="read every byte of a bucket and say what is damaged",
+        description="Read and judge every live object: checksums, footers, manifests, pages, double entry, offsets "
+        "without gap or overlap, orphans. Reads only, beside a live broker too. Exit 5 when something is damaged or "
+        "missing. Needs no broker; pip install 'thermocline[spark]'.",
+        example="thermocline scrub s3://my-bucket/log\n"
+        "thermocline scrub s3://my-bucket/log --topic orders --master spark://host:7077 --json",
+    )
+    parser.add_argument("url", metavar="URL", help="of the bucket")
+    parser.add_argument("--topic", metavar="T", help="this topic only, by name or id")
+    parser.add_argument("--master", metavar="M", help="of Spark (default: local[*], or spark-submit's)")
+    parser.add_argument("--journal", metavar="FILE", help="remember what was read: a killed scrub goes on from there")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="roots, pages and listing only, and how much there is to read"
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Scrub, print the findings, then the summary."""
+    from thermocline.cli.output import Progress, json_line
+    from thermocline.cli.spark_job import job_errors, maybe_session
+
+    with job_errors():
+        from thermocline.pipeline.jobs.scrub import scrub
+
+        progress = Progress()
+        with maybe_session(None if arguments.dry_run else "thermocline scrub", arguments.master) as spark:
+            try:
+                report = scrub(
+                    spark,
+                    arguments.url,
+                    topic=arguments.topic,
+                    dry_run=arguments.dry_run,
+                    journal=arguments.journal,
+                    progress=progress.show,
+                )
+            finally:
+                progress.done()
+    if arguments.json:
+        for located in report.findings:
+            print(json_line(located.row()))
+    else:
+        print(report)
+    return Exit.FINDINGS if report.damage else Exit.DONE
