@@ -33,7 +33,7 @@ def _after_zeros(table: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Flat [4][256]: what each byte of a CRC register becomes when `size` zero bytes follow (CRCs are linear)."""
     register = (np.arange(256, dtype=np.int64)[None, :] << (8 * np.arange(4, dtype=np.int64)[:, None])).reshape(-1)
     # Doubling: the operator over 2n zeros is the operator over n applied to itself.
-    operator = table[register & 0xFF] ^ (register >> 8)
+    operator: NDArray[np.int64] = table[register & 0xFF] ^ (register >> 8)
     while size > 1:
         assert size % 2 == 0, size
         operator = (

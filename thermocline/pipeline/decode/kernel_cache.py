@@ -14,9 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 import numba
+import numba.core.config
 
 Kernel = Callable[[int], int]
 _SOURCES: Final = ("layout.py", "raw_memory.py", "crc_kernel.py", "kernels.py")
@@ -57,9 +58,10 @@ def _private_cache_directory() -> Iterator[None]:
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise RuntimeError(f"{path} is not a private directory of ours")
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = path
+    config: Any = numba.core.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = path
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before

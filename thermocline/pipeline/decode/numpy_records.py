@@ -325,7 +325,10 @@ def _pass_headers(reader: _Reader, counts: Ints) -> None:
 
 def _varint_sizes(values: Ints) -> Ints:
     """Bytes of a non-negative number as the zig-zag varint in front of a record."""
-    return 1 + sum((values >= 1 << (7 * n - 1)).astype(np.int64) for n in range(1, _VARINT_BYTES_MAX))
+    sizes = np.ones(len(values), np.int64)
+    for more in range(1, _VARINT_BYTES_MAX):
+        sizes += values >= 1 << (7 * more - 1)
+    return sizes
 
 
 def _binary(data: NDArray[np.uint8], positions: Ints, sizes: Ints) -> pa.Array:

@@ -8,14 +8,17 @@ Must not know batches.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import llvmlite.binding as llvm
-import numba
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as _cgutils
+from numba.core import config as _config
 from numba.extending import intrinsic
+
+cgutils: Final[Any] = _cgutils  # neither is typed
+config: Final[Any] = _config
 
 _I8: Final = ir.IntType(8)
 _I32: Final = ir.IntType(32)
@@ -89,7 +92,7 @@ def _crc_step(name: str, kind: ir.IntType) -> Any:
 def _crc_instructions() -> tuple[str, str] | None:
     """LLVM's names of the CRC32C steps over 8 bytes and over one, or None where the machine has none."""
     features = llvm.get_host_cpu_features()
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+    if config.CPU_NAME or config.CPU_FEATURES:
         return None  # compiled for another machine than this one
     if features.get("sse4.2"):
         return "llvm.x86.sse42.crc32.64.64", "llvm.x86.sse42.crc32.32.8"
@@ -108,7 +111,7 @@ load_i64: Final[Callable[[int], int]] = _load(_I64)
 store_u8: Final[Callable[[int, int], None]] = _store(_I8)
 store_i32: Final[Callable[[int, int], None]] = _store(_I32)
 store_i64: Final[Callable[[int, int], None]] = _store(_I64)
-copy: Final[Callable[[int, int, int], None]] = intrinsic(_build_copy)  # (target, source, bytes)
+copy: Final[Callable[[int, int, int], None]] = cast(Any, intrinsic(_build_copy))  # (target, source, bytes)
 
 _INSTRUCTIONS: Final = _crc_instructions()
 HAS_CRC: Final = _INSTRUCTIONS is not None
