@@ -40,22 +40,22 @@ def plan_parts(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, opt
         if rows.end_offset > seam:
             first = max(rows.start_offset, seam)
             hot[tp] = RowFilter(first, rows.end_offset, rows.min_timestamp_ms, rows.max_timestamp_ms)
-    cold_offsets = sum(end - start for start, end in cold.values())
     hot_offsets = sum(rows.end_offset - rows.start_offset for rows in hot.values())
-    hot_min = _share(options.min_partitions, hot_offsets, cold_offsets + hot_offsets)
-    tail = _tail_parts(hot, hot_min, options.max_records_per_partition)
+    cold_offsets = sum(end - start for start, end in cold.values())
+    wished = options.min_partitions or 0
     loss = Loss()
     splits = tiers.history.plan(
         cold,
         min_timestamp_ms=bounds.min_timestamp_ms,
         max_timestamp_ms=bounds.max_timestamp_ms,
         target_bytes=options.target_partition_bytes,
-        min_partitions=None if options.min_partitions is None else max(1, options.min_partitions - len(tail)),
+        min_partitions=-(-wished * cold_offsets // (cold_offsets + hot_offsets)) or None if cold_offsets else None,
         max_records=options.max_records_per_partition,
         fail_on_data_loss=options.fail_on_data_loss,
         loss=loss,
         parts={tp: part for tp, state in states.items() if tp in cold and (part := state.cold) is not None},
     )
+    tail = _tail_parts(hot, wished - len(splits), options.max_records_per_partition)
     _report(tiers.history.store.url, splits, tail, hot_offsets, loss.damage)
     return [*splits, *tail]
 
@@ -90,10 +90,6 @@ def _tail_parts(hot: Mapping[TopicPartition, RowFilter], parts_min: int, records
             wanted = RowFilter(start, end, rows.min_timestamp_ms, rows.max_timestamp_ms)
             found.append(TailPart(tp.topic, tp.partition, wanted))
     return found
-
-
-def _share(parts_min: int | None, offsets: int, total: int) -> int:
-    return 0 if parts_min is None or not total else round(parts_min * offsets / total)
 
 
 def _report(url: str, splits: Sequence[Split], tail: Sequence[object], hot_offsets: int, damage: Iterable[str]) -> None:

@@ -33,7 +33,7 @@ from thermocline.pipeline.split import DataLoss, Loss, RowFilter
 log = logging.getLogger(__name__)
 
 MESSAGES_PER_POLL: Final = 10_000
-POLL_S: Final = 0.5
+POLL_S: Final = 0.2
 # Names of Kafka's Java client that a user of Spark's source may have set, as librdkafka calls them; None: no equal, and
 # none needed.
 _JAVA_NAMES: Final[Mapping[str, str | None]] = {
@@ -116,7 +116,8 @@ def _read(
     heard = time.monotonic()
     while at < end:
         rows: list[Message] = []
-        for message in consumer.consume(MESSAGES_PER_POLL, POLL_S):
+        # consume() waits until it has all it was asked for: never ask for more than the part has left
+        for message in consumer.consume(min(MESSAGES_PER_POLL, end - at), POLL_S):
             heard = time.monotonic()
             error = message.error()
             if error is not None:
