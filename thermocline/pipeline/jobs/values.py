@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from logformat.errors import InvalidRequest
 
@@ -109,8 +110,9 @@ class _Kind(NamedTuple):
 
 _INT: Final = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _LONG: Final = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# Years 1 to 9999 in ms: what both Arrow and Iceberg readers show.
-_MILLIS: Final = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, le=253_402_300_799_999)]
+_YEAR_1_US: Final = -62_135_596_800_000_000
+_YEAR_9999_US: Final = 253_402_300_799_999_999
+_MILLIS: Final = Annotated[int, msgspec.Meta(ge=_YEAR_1_US // 1000, le=_YEAR_9999_US // 1000)]
 _ZONED: Final = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -206,4 +208,14 @@ class JsonDecoder:
         cells = [getattr(row, name) for row in rows]
         if kind.convert is not _same:
             cells = [None if cell is None else kind.convert(cell) for cell in cells]
-        return pa.array(cells, type=kind.arrow)
+        made = pa.array(cells, type=kind.arrow)
+        if kind.arrow == _TIMESTAMP:
+            _check_years(made)
+        return made
+
+
+def _check_years(made: pa.Array) -> None:
+    """RFC 3339 with a zone reaches hours beyond the years 1 to 9999 in UTC, where many readers fail."""
+    found = pc.min_max(made.cast(pa.int64())).as_py()
+    if found["min"] is not None and not _YEAR_1_US <= found["min"] <= found["max"] <= _YEAR_9999_US:
+        raise ValueError("in UTC the time lies outside the years 1 to 9999")
