@@ -42,8 +42,13 @@ def batch(
 
 
 def append(log: PartitionLog, data: bytearray, leader_epoch: int = 0, now_ms: int = 10_000) -> Appended:
-    headers = [header for _, header in walk(data)]
-    return log.append(memoryview(data), headers, leader_epoch, now_ms)
+    return log.append(*batches_of(data), leader_epoch, now_ms)
+
+
+def batches_of(data: bytearray) -> tuple[list[memoryview], list[BatchHeader]]:
+    """Views of the batches in `data`, and their headers."""
+    walked = list(walk(data))
+    return [memoryview(data)[at : at + header.size] for at, header in walked], [header for _, header in walked]
 
 
 def flush(log: PartitionLog) -> int:

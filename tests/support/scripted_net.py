@@ -208,6 +208,9 @@ class ScriptedDispatcher:
         self.peers: list[Peer] = []
         self.rules: dict[bytes, Callable[[], Answer]] = {}
 
+    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, Answer]:
+        return 0, None
+
     def dispatch(self, peer: Peer, request: memoryview) -> Answer:
         body = bytes(request)
         self.seen.append(body)

@@ -64,7 +64,7 @@ def records_of(found: DataFrame) -> list[Record]:
     from pyspark.sql.functions import unix_millis
 
     rows = found.select("partition", "offset", "key", "value", unix_millis("timestamp"), "headers").collect()
-    return sorted(
+    records = (
         Record(
             partition,
             offset,
@@ -75,6 +75,7 @@ def records_of(found: DataFrame) -> list[Record]:
         )
         for partition, offset, key, value, at, headers in rows
     )
+    return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
 def mixed(partition: int, base: int, count: int, *, null_headers: bool = True) -> list[Written]:

@@ -28,6 +28,7 @@ from seams.workers import Lane
 from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock
+from tests.support.hotstore_kit import batches_of
 from tests.support.memory_store import MemoryStore
 from tiering.service import Opened, TierService
 from tiering.tier_config import Opening, TierConfig, TierLimits
@@ -204,7 +205,7 @@ class Life:
         data = bytearray(
             encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
         )
-        appended = opened.log.append(memoryview(data), [h for _, h in walk(data)], self.epoch, now_ms)
+        appended = opened.log.append(*batches_of(data), self.epoch, now_ms)
         opened.flusher.request()
         if appended.last_offset >= opened.tier.reserve_at:
             opened.tier.reserve_soon()

@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the offsets from `start` to `end`, which may be a batch that an earlier run planned."""
         goal = Progress.from_json(end)
-        states = self._states() if self._target is None else self._target
+        states = self._states()  # also in a run that has an end: `end` says how far, and this knows the newest seam
         beyond = [tp for tp, offset in goal.offsets.items() if tp in states and offset > states[tp].extent.end]
         if beyond or any(tp not in states for tp in goal.offsets):
             states = self._watched().look()  # the batch was planned by a run that saw more
