@@ -63,6 +63,8 @@ class HistoryBucket:
         self._ids: dict[str, UUID] = {}
         self._records: list[dict[str, object]] = []
         self._rng = SeededRng(7)
+        self._pending: list[tuple[SegmentKey, bytes, RemoteSegment]] = []
+        self._holding = False
         self._page_options = {"page_entries_min": 4, "root_bytes_max": 8192, "pointers_in_root_max": 2} if pages else {}
 
     def topic(self, name: str, partitions: int = 1, topic_id: UUID | None = None) -> UUID:
@@ -119,13 +121,21 @@ class HistoryBucket:
         entry = entry_from_footer(SegmentFooter.parse(footer, len(log) + len(footer)), key)
         data = (log if damage is None else damage) + footer
 
-        async def add(store: ObjectStore, opened: ManifestStore) -> None:
-            await store.put_segment(str(key), upload_of(data))
-            await opened.claim(1, topic, {})
-            await opened.commit(lambda manifest: manifest.add(entry))
-
-        self._run(topic_id, partition, add)
+        self._pending.append((key, data, entry))
+        if not self._holding:
+            self._flush(topic, partition)
         return key
+
+    def _flush(self, topic: str, partition: int) -> None:
+        pending, self._pending = self._pending, []
+
+        async def add(store: ObjectStore, opened: ManifestStore) -> None:
+            await opened.claim(1, topic, {})
+            for key, data, entry in pending:
+                await store.put_segment(str(key), upload_of(data))
+                await opened.commit(lambda manifest, entry=entry: manifest.add(entry))
+
+        self._run(self._ids[topic], partition, add)
 
     def fill(
         self,
@@ -139,12 +149,15 @@ class HistoryBucket:
     ) -> list[SegmentKey]:
         """One segment for each list of batch sizes (records in each)."""
         keys = []
+        self._holding = True
         for sizes in segments:
             made = []
             for size in sizes:
                 made.append(batch(base, size, **options))
                 base += size
             keys.append(self.append(topic, partition, made, interval=interval))
+        self._holding = False
+        self._flush(topic, partition)
         return keys
 
     def edit(self, topic: str, partition: int, edit: Any) -> Manifest:

@@ -51,7 +51,8 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 class ArrowStore:
     """`ReadStore` over one directory or one prefix of an S3 bucket. `requests` and `bytes_read` count what was asked.
 
-    A handle remembers an object's size and, on S3, nothing else: an object deleted meanwhile is ObjectMissing.
+    `read` keeps handles, so it is for immutable objects only; one deleted meanwhile is ObjectMissing (a file that is
+    open can still be read).
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, url: str) -> None:
@@ -69,7 +70,7 @@ class ArrowStore:
 
     # ── for threads ──────────────────────────────────────────────────────────────────────────────────────────────
     def read(self, key: str, start: int, length: int) -> pa.Buffer:
-        """Bytes `[start, start + length)`, all of them; blocks without the GIL.
+        """Bytes `[start, start + length)` of an immutable object, all of them; blocks without the GIL.
 
         Raises Corrupt when the object ends before, ObjectMissing, AccessRefused, StoreUnavailable.
         """
@@ -93,22 +94,23 @@ class ArrowStore:
     # ── ReadStore ────────────────────────────────────────────────────────────────────────────────────────────────
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
         check_range(key, start, length)
-        handle = self._handle(key)
+        handle = self._opened(key)  # anew: what is under a root's name changes
         first, given = resolve_range(key, start, length, handle.size())
         data = self._read_at(key, handle, first, given)
         return Got(data, self._etag(handle, data), handle.size())
 
     async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
-        self._forget(key)
-        handle = self._handle(key)
+        handle = self._opened(key)
         if etag is not None and _kept_etag(handle) == etag:
             return None
-        got = await self.get(key)
-        return None if got.etag == etag else got
+        size = handle.size()
+        _, given = resolve_range(key, 0, None, size)
+        data = self._read_at(key, handle, 0, given)
+        found = self._etag(handle, data)
+        return None if found == etag else Got(data, found, size)
 
     async def head(self, key: str) -> ObjectInfo:
-        self._forget(key)
-        handle = self._handle(key)
+        handle = self._opened(key)
         return ObjectInfo(key, handle.size(), _kept_etag(handle) or f'W/"{handle.size()}"')
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
@@ -132,6 +134,14 @@ class ArrowStore:
             if handle is not None:
                 self._handles.move_to_end(key)
                 return handle
+        handle = self._opened(key)
+        with self._lock:
+            self._handles[key] = handle
+            while len(self._handles) > HANDLES_MAX:
+                self._handles.popitem(last=False)  # whoever still reads from it keeps it open
+        return handle
+
+    def _opened(self, key: str) -> pa.NativeFile:
         check_key(key)
         try:
             handle = self._fs.open_input_file(f"{self._root}/{key}")
@@ -139,9 +149,6 @@ class ArrowStore:
             raise self._mapped(key, failure) from failure
         with self._lock:
             self.requests += 1
-            self._handles[key] = handle
-            while len(self._handles) > HANDLES_MAX:
-                self._handles.popitem(last=False)  # whoever still reads from it keeps it open
         return handle
 
     def _forget(self, key: str) -> None:

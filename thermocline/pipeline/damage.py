@@ -26,7 +26,7 @@ class Damage:
         """`quiet`: what is counted is logged by somebody else."""
         self.loss = loss
         self._quiet = quiet
-        self._fail = fail
+        self.fail = fail
 
     def meet(
         self,
@@ -44,7 +44,7 @@ class Damage:
         """Offsets `[first, end)` of a partition cannot be read, or not all of them. Raises DataLoss, or counts it."""
         where = f" (object {key})" if key is not None else ""
         line = f"{topic}-{partition}: offsets [{first}, {end}) {verb}{where}: {what}"
-        if self._fail:
+        if self.fail:
             raise DataLoss(f"{line}; {remedy}, {STEP_OVER}") from cause
         if not self._quiet:
             log.warning("%s; stepped over", line)

@@ -117,19 +117,18 @@ class SplitReader:
 
         Which transactions were aborted is lost with the footer.
         """
-        place = (self.split.topic, self.split.partition, piece.start_offset, piece.end_offset)
-        self._damage.meet(
-            *place, f"the footer is damaged: {broken}", key=str(key), cause=broken, verb="are read without an index"
-        )
+        what = f"the footer is damaged: {broken}"
+        if self._damage.fail:
+            self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
         rebuilt = rebuild_index(self._store, key, piece.segment)
-        if rebuilt.why:
-            what = f"{rebuilt.why} (position {rebuilt.log_bytes} of the object)"
-            self._lost(piece, rebuilt.end_offset, piece.end_offset, what, key)
         if rebuilt.end_offset <= piece.start_offset:
+            self._lost(piece, piece.start_offset, piece.end_offset, f"{what}; {rebuilt.why}", key)
             return None
-        found = Piece(
-            piece.segment, piece.start_offset, min(rebuilt.end_offset, piece.end_offset), 0, rebuilt.log_bytes
-        )
+        end = min(rebuilt.end_offset, piece.end_offset)
+        place = (self.split.topic, self.split.partition, piece.start_offset, end)
+        self._damage.meet(*place, what, key=str(key), verb="are read without an index")
+        self._lost(piece, end, piece.end_offset, f"{rebuilt.why} (position {rebuilt.log_bytes} of the object)", key)
+        found = Piece(piece.segment, piece.start_offset, end, 0, rebuilt.log_bytes)
         return OpenPiece(found, key, rebuilt.index, rebuilt.log_bytes, rebuilt.end_offset)
 
     def windows(self, opened: OpenPiece) -> list[Window]:
