@@ -53,6 +53,7 @@ TOPIC: Final = "thermocline.topic"
 TOPIC_ID: Final = "thermocline.topic-id"
 ARCHIVED: Final = "thermocline.archived"
 ADDED: Final = "thermocline.added"
+BASE: Final = "thermocline.base"  # the snapshot the commit required; a parent's id is dropped when it is expired
 COMMIT_ID: Final = "thermocline.commit-id"
 SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snapshot that set ARCHIVED there
 VALUES: Final = "thermocline.values"
@@ -224,24 +225,23 @@ class ArchiveTable:
         while snapshot is not None:
             if FORMAT in _summary(snapshot):
                 return _archived_of(_summary(snapshot), head)
-            parent = snapshot.parent_snapshot_id
-            if parent is None:
-                break
-            snapshot = self._table.snapshot_by_id(parent)
-            if snapshot is None:
-                return self._from_properties(head)
-        return Archived(head, None, {}, None)
+            snapshot = self._parent(snapshot)
+        return self._from_properties(head)
+
+    def _parent(self, snapshot: Snapshot) -> Snapshot | None:
+        parent = snapshot.parent_snapshot_id
+        return None if parent is None else self._table.snapshot_by_id(parent)
 
     def _from_properties(self, head: int | None) -> Archived:
-        """The archive's last snapshot was expired: the table's properties keep what it said."""
+        """No snapshot of the archive stands, or its last one was expired: the table's properties keep what it said."""
         said = self._table.properties
         setter = said.get(SNAPSHOT_ID)
         if setter is None:
             return Archived(head, None, {}, None)
         if self._table.snapshot_by_id(int(setter)) is not None:
             raise Corrupt(
-                f"table {self.name}: snapshot {setter} of the archive is not an ancestor of the current one, and older "
-                "ones are expired: it was rolled back; roll forward, or archive into a new table"
+                f"table {self.name}: snapshot {setter} of the archive is no ancestor of the current one, and no "
+                "older one is left: it was rolled back; roll forward, or archive into a new table"
             )
         return _archived_of(said, head)
 
@@ -263,8 +263,8 @@ class ArchiveTable:
             COMMIT_ID: commit_id,
         }
         transaction = self._table.transaction()
-        append = transaction.update_snapshot(snapshot_properties={**said, ADDED: offset_ranges.encode(added)})
-        producer = append.fast_append()
+        more = {ADDED: offset_ranges.encode(added), BASE: base_name(planned_on.snapshot_id)}
+        producer = transaction.update_snapshot(snapshot_properties={**said, **more}).fast_append()
         for written in files:
             producer.append_data_file(self._data_file(written))
         transaction.set_properties({**said, SNAPSHOT_ID: str(producer.snapshot_id)})
@@ -325,14 +325,17 @@ class ArchiveTable:
         A file written for that base and not among these can never be committed any more: its commit would require a
         snapshot that is not the current one.
         """
-        found: list[tuple[str, frozenset[str]]] = []
+        bases: dict[str, list[Snapshot]] = {}
         snapshot = self._table.current_snapshot()
-        while snapshot is not None and len(found) < count_max:
-            if FORMAT in _summary(snapshot):
-                found.append((base_name(snapshot.parent_snapshot_id), self._files_of(snapshot)))
-            parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
-        return found
+        while snapshot is not None and len(bases) < count_max:
+            if (base := _summary(snapshot).get(BASE)) is not None:
+                bases.setdefault(base, [])
+            snapshot = self._parent(snapshot)
+        # A table that was rolled back may have two commits on one base; the older one is still there for time travel.
+        for snapshot in self._table.snapshots():
+            if (base := _summary(snapshot).get(BASE)) in bases:
+                bases[base].append(snapshot)
+        return [(base, frozenset().union(*map(self._files_of, those))) for base, those in bases.items()]
 
     def _files_of(self, snapshot: Snapshot) -> frozenset[str]:
         io = self._table.io

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STALE_MAX: Final = 20  # steps lost in a row to somebody who commits faster
-_SWEPT_MAX: Final = 32  # newest archive commits whose leftovers are looked for at a run's start
+_SWEPT_MAX: Final = 8  # newest archive commits whose leftovers are looked for at a run's start
 _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it saves
 DEAD_LETTER_SUFFIX: Final = "_dead_letters"
 
