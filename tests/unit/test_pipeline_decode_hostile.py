@@ -16,7 +16,7 @@ from thermocline.pipeline.decode.kernel_way import KernelWay
 from thermocline.pipeline.decode.numpy_way import NumpyWay
 from thermocline.pipeline.rows import COLUMNS
 
-slowly = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+slowly = settings(deadline=None, max_examples=70, suppress_health_check=list(HealthCheck))
 edits = st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=4)
 some_columns = st.lists(st.sampled_from(COLUMNS), unique=True)
 

@@ -84,7 +84,7 @@ def test_the_cache_knows_every_source() -> None:
     """Numba looks at one file only; a kernel's cached code must not outlive a change of the layout."""
     for kernel in (kernels._walk, kernels._rows):
         assert kernel.__qualname__.endswith(kernel_cache._digest())
-    used = {"layout", "raw_memory", "crc_kernel", "kernels"}
+    used = {"kernel_cache", "layout", "raw_memory", "crc_kernel", "kernels"}
     assert {name.removesuffix(".py") for name in kernel_cache._SOURCES} == used
 
 
@@ -120,7 +120,7 @@ def test_kernels_run_without_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
             time.sleep(0)  # gives the GIL to whoever waits for it
 
     def decode() -> None:
-        for _ in range(5):
+        for _ in range(20):
             list(BatchDecoder("t", 0, ("value",), RowFilter(0, 2**62), way=KernelWay).decode(log))
         over.set()
 
@@ -132,7 +132,7 @@ def test_kernels_run_without_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.join(30)
     finally:
         sys.setswitchinterval(switch)
-    assert over.is_set() and turns > 100
+    assert over.is_set() and turns > 100  # about 1000; 60 where kernels hold it
 
 
 def test_threads_do_not_disturb_each_other() -> None:

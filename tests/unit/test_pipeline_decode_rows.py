@@ -30,7 +30,7 @@ from thermocline.pipeline.split import RowFilter
 WAYS = [KernelWay, NumpyWay]
 both_ways = pytest.mark.parametrize("way", WAYS, ids=["kernels", "numpy"])
 some_columns = st.lists(st.sampled_from(COLUMNS), unique=True)
-quick = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+quick = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 def plain(count: int, first: int = 0, size: int = 10, codec: Codec = Codec.NONE) -> bytes:

@@ -20,7 +20,7 @@ import numba
 import numba.core.config
 
 Kernel = Callable[[int], int]
-_SOURCES: Final = ("layout.py", "raw_memory.py", "crc_kernel.py", "kernels.py")
+_SOURCES: Final = ("kernel_cache.py", "layout.py", "raw_memory.py", "crc_kernel.py", "kernels.py")
 
 
 def compiled(function: Kernel) -> Kernel:

@@ -6,8 +6,8 @@ data's); no store outside the buffers whose capacity the state block names; a ba
 parses. Both run without the GIL and know nothing of Python objects: one address of the state block (`layout`) comes in,
 a status goes out. Must not know Arrow, numpy, what a topic is.
 
-Hot path, hence long functions, tuples and repetition. At 100 B, key + value + offset + timestamp, one core: see
-bench/decode.py.
+Hot path, hence long functions and repetition. One core, 100 B, key + value + offset + timestamp, CRC included: 25 M
+records/s; 1 KB: 5.5 GB/s where memcpy makes 8.5 (bench/decode.py).
 """
 
 from __future__ import annotations
