@@ -204,8 +204,10 @@ class SegmentScanner:
             if size > end - at:
                 break
             if crc(view[at + ATTRIBUTES_AT : at + size]) != sum_:
+                self._next_offset = expected
                 raise Corrupt(f"batch at offset {base}, position {at + shift}, fails its CRC {sum_:#010x}")
             if base != expected or not 0 <= delta <= INT32_MAX or not 0 <= count <= delta + 1:
+                self._next_offset = expected
                 raise Corrupt(f"batch at position {at + shift} has offsets {base} + {delta}, expected {expected}")
             if max_ts > max_timestamp:
                 max_timestamp, self._max_timestamp_offset = max_ts, base + delta

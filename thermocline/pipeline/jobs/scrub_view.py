@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -37,6 +37,8 @@ from coldstore.root_format import ROOT_BYTES_MAX, Root, RootCodec
 from logformat.errors import Corrupt
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 from thermocline.pipeline.jobs.scrub_worker import Blob
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _TRIES: Final = 3
 
@@ -136,7 +138,16 @@ def _read_root(store: ArrowStore, key: str, kind: type[Manifest], place: Place) 
     def check(root: Root[Manifest]) -> None:
         check_manifest_root(key, root, *place)
 
-    return RootCodec(kind, check).decode(key, finished(get_start(store, key, ROOT_BYTES_MAX))).content
+    return _decoded(RootCodec(kind, check), store, key).content
+
+
+def _decoded(codec: RootCodec[T], store: ArrowStore, key: str) -> Root[T]:
+    """The root under `key`, whose bytes are exactly what a writer makes of what they say. Raises Corrupt."""
+    got = finished(get_start(store, key, ROOT_BYTES_MAX))
+    root = codec.decode(key, got)
+    if not codec.is_as_written(got.data):
+        raise Corrupt(f"root {key} holds a field nobody knows: its name is damaged, or a newer version wrote it")
+    return root
 
 
 def _read_pages(store: ArrowStore, seen: PartitionLook) -> None:
@@ -193,13 +204,13 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
     listing = finished(_listed(store, METADATA_PREFIX))
     findings: list[Finding] = []
     try:
-        root = RootCodec(_Cluster).decode(CLUSTER_KEY, finished(get_start(store, CLUSTER_KEY, ROOT_BYTES_MAX)))
+        root = _decoded(RootCodec(_Cluster), store, CLUSTER_KEY)
     except ObjectMissing:
         return orphan_findings(gc_plan(listing, None)), []
     except Corrupt as broken:
         return [Finding(FindingKind.UNREADABLE, CLUSTER_KEY, None, str(broken))], []
     try:
-        RootCodec(_Anything).decode(LEASE_KEY, finished(get_start(store, LEASE_KEY, ROOT_BYTES_MAX)))
+        _decoded(RootCodec(_Anything), store, LEASE_KEY)
     except ObjectMissing:
         pass  # nobody has served the bucket yet
     except Corrupt as broken:
