@@ -80,6 +80,11 @@ class ArrowStore:
             raise Corrupt(f"object {key} has {size} bytes, it should reach byte {start + length}")
         return pa.py_buffer(self._read_at(key, handle, start, length))
 
+    def forget(self, key: str) -> None:
+        """Let go of what is remembered of the object: its answers are in doubt."""
+        with self._lock:
+            self._handles.pop(key, None)
+
     def size(self, key: str) -> int:
         """Bytes of the whole object, as of its first use here. Errors as `read`."""
         size: int = self._handle(key).size()
@@ -151,10 +156,6 @@ class ArrowStore:
             self.requests += 1
         return handle
 
-    def _forget(self, key: str) -> None:
-        with self._lock:
-            self._handles.pop(key, None)
-
     def _read_at(self, key: str, handle: pa.NativeFile, start: int, length: int) -> bytes:
         try:
             data: bytes = handle.read_at(length, start)
@@ -164,7 +165,7 @@ class ArrowStore:
             self.requests += 1
             self.bytes_read += len(data)
         if len(data) != length:
-            self._forget(key)
+            self.forget(key)
             raise StoreUnavailable(f"GET {key}: {len(data)} of {length} bytes from {start} on came; try again")
         return data
 
@@ -189,7 +190,7 @@ class ArrowStore:
 
     def _mapped(self, key: str, failure: Exception, *, look_again: bool = False) -> ThermoclineError:
         text = str(failure)
-        self._forget(key)
+        self.forget(key)
         if isinstance(failure, FileNotFoundError) or any(word in text for word in _GONE):
             return ObjectMissing(f"{self._url}: no object {key}")
         code = failure.errno if isinstance(failure, OSError) else None

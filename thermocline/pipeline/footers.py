@@ -18,6 +18,7 @@ from coldstore.segment_scanner import INDEX_INTERVAL_BYTES
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, INT32_MAX, LENGTH_MIN, MAGIC, read_header
+from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore
 
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
@@ -26,8 +27,19 @@ _BLOCK_BYTES: Final = 4 * 1024 * 1024
 def read_footer(store: ArrowStore, key: SegmentKey, object_bytes: int, whole: pa.Buffer | None = None) -> SegmentFooter:
     """The footer in the last bytes of the object, which `whole` are when they are known; its key is not checked.
 
+    A damaged one is asked for once more: a bit flipped on the way is not a bit flipped at rest.
     Raises Corrupt (also when the size is not `object_bytes`), NewerFormat, ObjectMissing, StoreError.
     """
+    try:
+        return _read_footer(store, key, object_bytes, whole)
+    except NewerFormat:
+        raise
+    except Corrupt:
+        store.forget(str(key))
+        return _read_footer(store, key, object_bytes, None)
+
+
+def _read_footer(store: ArrowStore, key: SegmentKey, object_bytes: int, whole: pa.Buffer | None) -> SegmentFooter:
     size = store.size(str(key))
     if size != object_bytes:
         raise Corrupt(f"the object has {size} bytes, {object_bytes} were committed")

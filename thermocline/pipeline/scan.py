@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -146,6 +146,11 @@ class SplitReader:
             self._lost(opened.piece, *window.offsets, str(short), opened.key, short)
         return None
 
+    def _fetch_again(self, fetched: Fetched) -> Fetched | None:
+        opened = fetched.opened
+        self._store.forget(str(opened.key))
+        return self.fetch(replace(opened, whole=None), fetched.window)
+
     # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
     def rows(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
         """The window's rows. Raises DataLoss behind those that come before the damage."""
@@ -180,8 +185,12 @@ class SplitReader:
         )
 
     def _mended(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
-        """The window's rows once more from its beginning, damage told where it lies."""
+        """The window's rows once more from its beginning, fetched anew, damage told where it lies."""
         opened = fetched.opened
+        again = self._fetch_again(fetched)  # a bit flipped on the way is not a bit flipped at rest
+        if again is None:
+            return
+        fetched = again
         for part in look_again(fetched.data, fetched.window):
             if isinstance(part, Lost):
                 position = fetched.window.start + part.position
