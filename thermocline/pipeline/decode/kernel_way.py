@@ -22,7 +22,7 @@ from thermocline.pipeline.decode.output import Output
 from thermocline.pipeline.decode.poison import Coverage, PoisonBatch, poison_at
 from thermocline.pipeline.split import RowFilter
 
-_TABLE_ROWS: Final = 4096
+_TABLE_ROWS: Final = 1024
 _WALK_BYTES: Final = 512 << 10  # a quarter of a level-2 cache: the rows kernel finds there what the CRC has read
 _HELD_BYTES: Final = 1 << 20
 _INT64_MAX: Final = 2**63 - 1

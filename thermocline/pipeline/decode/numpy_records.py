@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from logformat.record_batch import INT64_MAX, NO_TIMESTAMP, BatchHeader, Buffer, TimestampType
 from logformat.records import RECORD_BYTES_MIN
 from thermocline.pipeline.decode.layout import Reason
-from thermocline.pipeline.decode.output import Constants, header_keys, row_width
+from thermocline.pipeline.decode.output import Constants, constants_of, header_keys, row_width
 from thermocline.pipeline.rows import HEADERS_TYPE, schema_of
 from thermocline.pipeline.split import RowFilter
 
@@ -73,7 +73,7 @@ class Rows:
         self, topic: str, partition: int, columns: Sequence[str], target_bytes: int, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """These rows in batches of at most `target_bytes` (or one record) and `rows_max`."""
-        constants = Constants(topic, partition)
+        constants = constants_of(topic, partition)
         reads_fields = not {"key", "value", "headers"}.isdisjoint(columns)
         costs = np.cumsum((self.size if reads_fields else 0 * self.size) + row_width(topic, columns))
         start = 0

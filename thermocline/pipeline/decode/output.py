@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ class Output:
         self, topic: str, partition: int, columns: Sequence[str], target_bytes: int, state: array[int]
     ) -> None:
         self.schema = schema_of(columns)
-        self._constants = Constants(topic, partition)
+        self._constants = constants_of(topic, partition)
         self._columns = tuple(columns)
         self._target_bytes = target_bytes
         self._state = state
@@ -192,7 +193,7 @@ class Output:
 
 
 class Constants:
-    """The columns that are the same in every row. Slices of one array each: making them costs nothing."""
+    """The columns that are the same in every row, as slices of one array each. Threads may share it."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self._scalars = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
@@ -203,6 +204,12 @@ class Constants:
         if made is None or len(made) < rows:
             made = self._arrays[name] = pa.repeat(self._scalars[name], rows)
         return made.slice(0, rows)
+
+
+@lru_cache(maxsize=8)
+def constants_of(topic: str, partition: int) -> Constants:
+    """Shared by decoders that follow each other: a reader makes one for every few MiB."""
+    return Constants(topic, partition)
 
 
 def row_width(topic: str, columns: Sequence[str]) -> int:
