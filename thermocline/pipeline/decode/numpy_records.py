@@ -180,7 +180,15 @@ def _follow_lengths(
     at = 0
     for _ in range(header.record_count):
         try:
-            size, at = _varint_at(records, at)
+            byte = records[at]
+            if byte < 0x80:  # one byte or two, without a call
+                size = (byte >> 1) ^ -(byte & 1)
+                at += 1
+            elif records[at + 1] < 0x80:
+                size = ((byte & 0x7F) >> 1 | records[at + 1] << 6) ^ -(byte & 1)
+                at += 2
+            else:
+                size, at = _varint_at(records, at)
         except IndexError:
             return Reason.RECORD
         except OverflowError:

@@ -1,6 +1,6 @@
 """Batches to Arrow without numba: headers one by one in Python, records of a group of batches at once in numpy.
 
-The fallback where numba is missing (an architecture without wheels), at a fifth of the kernels' speed, and their oracle
+The fallback where numba is missing (an architecture without wheels), at a tenth of the kernels' speed, and their oracle
 in tests: same rows, same poison, same reasons. Always true: what `batches.BatchDecoder` promises. Must not know numba.
 """
 
