@@ -76,6 +76,9 @@ class Floor:
         self.position = 0
         self.offset = 0
 
+    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, list[Part] | None]:
+        return 0, None
+
     def dispatch(self, peer: Peer, frame: memoryview) -> list[Part]:
         key, _version, correlation_id, name_length = _HEADER.unpack_from(frame)
         if key == 1:

@@ -100,9 +100,9 @@ class BrokerDispatcher:
         """Answer one request; see the door's docstring."""
         context = self.context
         if peer.produce_prefix_end:
-            answer = self.express.answer(peer, frame)
-            if answer is not False:
-                return cast(Answer, answer)
+            count, answer = self.express.answer(peer, (frame,))
+            if count:
+                return answer
         try:
             header, body_at = parse_request_header(frame)
             if not is_served(header.api_key, header.api_version):
@@ -122,6 +122,10 @@ class BrokerDispatcher:
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
         return self._later(self._handle(header, call, request))
+
+    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, Answer]:
+        """Answer several produce requests at once; see the door's docstring."""
+        return self.express.answer(peer, frames)
 
     def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         wait: Awaitable[object] | None = self.context.throttle.wait(request)

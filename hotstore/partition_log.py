@@ -29,7 +29,7 @@ from hotstore.producer_state import Producers
 from hotstore.recovery import Recovered, RecoveryReport, recover
 from hotstore.restart import restart_at, truncate
 from hotstore.segment import IndexCache, Segment, SegmentInfo, build_indexer, create_segment
-from hotstore.stamping import header_bytes, put_back, stamp_all
+from hotstore.stamping import put_back, stamp_all
 from hotstore.timestamps import TimestampedOffset, find_timestamp, greatest_timestamp
 from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
@@ -220,8 +220,10 @@ class PartitionLog:
 
     # --- append -------------------------------------------------------------------------------------------------
 
-    def append(self, buffer: memoryview, headers: Sequence[BatchHeader], leader_epoch: int, now_ms: int) -> Appended:
-        """Write checked batches, which fill `buffer` exactly, at the log's end; they are stamped in place.
+    def append(
+        self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], leader_epoch: int, now_ms: int
+    ) -> Appended:
+        """Write checked batches, each with its header, at the log's end by one write; they are stamped in place.
 
         Resends of remembered batches write nothing and answer their first offsets. Raises the sequence errors,
         RecordListTooLarge, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was written then.
@@ -235,7 +237,7 @@ class PartitionLog:
         append_time_ms = now_ms if config.log_append_time else -1
         base = self.log_end_offset
         placement = place(headers, base, leader_epoch, append_time_ms)
-        self._write(placement, buffer, leader_epoch, now_ms)
+        self._write(placement, batches, leader_epoch, now_ms)
         for header in placement.headers:
             if header.producer_id >= 0:
                 self.producers.record(header, header.base_offset, now_ms)
@@ -247,7 +249,7 @@ class PartitionLog:
             raise self._offline()
         header = read_header(batch)
         assert header.base_offset == self.log_end_offset and header.size == len(batch), (header, self.log_end_offset)
-        self._write(Placement([header], len(batch), header.next_offset), batch, header.leader_epoch, now_ms)
+        self._write(Placement([header], len(batch), header.next_offset), (batch,), header.leader_epoch, now_ms)
         return Appended(header.base_offset, header.last_offset, False, -1)
 
     def _resent(self, headers: Sequence[BatchHeader], now_ms: int) -> Appended | None:
@@ -260,16 +262,20 @@ class PartitionLog:
             if first is None or last is None:
                 return None
         else:
+            if not any(header.producer_id >= 0 for header in headers):
+                return None
             known = self.producers.check_all(headers, now_ms)
             if known is None:
                 return None
             first, last = known
         return Appended(first.first_offset, last.last_offset, True, -1)
 
-    def _write(self, placement: Placement, buffer: memoryview | bytes, leader_epoch: int, now_ms: int) -> None:
-        """Roll where needed, stamp, write once, and move the log's end."""
+    def _write(
+        self, placement: Placement, batches: Sequence[memoryview | bytes], leader_epoch: int, now_ms: int
+    ) -> None:
+        """Roll where needed, stamp what is not final (`bytes` are), write once, and move the log's end."""
         headers, size, end_offset = placement
-        assert size == len(buffer), (size, len(buffer))
+        assert size == sum(map(len, batches)), (size, [*map(len, batches)])
         if end_offset > self.reserved_end:
             raise ReservationExhausted(
                 f"{self.topic}-{self.partition}: offsets up to {end_offset} wanted, reserved are those below "
@@ -298,17 +304,12 @@ class PartitionLog:
             segment = self._active
             indexer = segment.indexer
             assert indexer is not None
-        as_sent: list[bytes] = []
-        if not isinstance(buffer, bytes):
-            if self.config.log_append_time:
-                as_sent = header_bytes(buffer, headers)
-            stamp_all(buffer, headers, leader_epoch, now_ms if self.config.log_append_time else -1)
+        as_sent = stamp_all(batches, headers, leader_epoch, now_ms if self.config.log_append_time else -1)
         position = segment.size
         try:
-            segment.file.write_at(position, (buffer,))
+            segment.file.write_at(position, batches)
         except OSError as error:
-            if not isinstance(buffer, bytes):
-                put_back(buffer, headers, as_sent)
+            put_back(batches, as_sent)
             raise self._write_failed(error) from error
         crash_points.reach("append.written")
         if leader_epoch != self._leader_epoch:

@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logformat.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, stamp, stamp_log_append_time
+from logformat.record_batch import HEADER_SIZE, BatchHeader, stamp, stamp_log_append_time
 
 
-def stamp_all(buffer: memoryview, headers: Sequence[BatchHeader], leader_epoch: int, append_time_ms: int) -> None:
-    """Stamp the batches of `buffer`, whose placed headers are `headers`. `append_time_ms` −1: keep their timestamps."""
-    position = 0
-    for header in headers:
-        if append_time_ms >= 0:
-            stamp_log_append_time(buffer, position, append_time_ms)
-        stamp(buffer, position, header.base_offset, leader_epoch)
-        position += header.length + LOG_OVERHEAD
+def stamp_all(
+    batches: Sequence[memoryview | bytes], headers: Sequence[BatchHeader], leader_epoch: int, append_time_ms: int
+) -> list[bytes]:
+    """Stamp each batch as its placed header says; `bytes` are final already. The headers as they came, for `put_back`.
+
+    `append_time_ms` −1: the batches keep their timestamps, and nothing has to be put back.
+    """
+    as_sent: list[bytes] = []
+    for batch, header in zip(batches, headers, strict=True):
+        if not isinstance(batch, bytes):
+            if append_time_ms >= 0:
+                as_sent.append(bytes(batch[:HEADER_SIZE]))
+                stamp_log_append_time(batch, 0, append_time_ms)
+            stamp(batch, 0, header.base_offset, leader_epoch)
+    return as_sent
 
 
-def header_bytes(buffer: memoryview, headers: Sequence[BatchHeader]) -> list[bytes]:
-    """Each batch's header as it came."""
-    kept: list[bytes] = []
-    position = 0
-    for header in headers:
-        kept.append(bytes(buffer[position : position + HEADER_SIZE]))
-        position += header.length + LOG_OVERHEAD
-    return kept
-
-
-def put_back(buffer: memoryview, headers: Sequence[BatchHeader], as_sent: Sequence[bytes]) -> None:
-    """Undo LogAppendTime's stamp after a failed write. `as_sent`: of `header_bytes`, or empty where it was not used."""
-    position = 0
-    for header, kept in zip(headers, as_sent, strict=False):
-        buffer[position : position + HEADER_SIZE] = kept
-        position += header.length + LOG_OVERHEAD
+def put_back(batches: Sequence[memoryview | bytes], as_sent: Sequence[bytes]) -> None:
+    """Undo LogAppendTime's stamp after a failed write."""
+    for batch, kept in zip(batches, as_sent, strict=False):
+        if not isinstance(batch, bytes):
+            batch[:HEADER_SIZE] = kept

@@ -31,7 +31,7 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes of a file system: its whole size, and what an unprivileged process may still write."""
+    """Bytes of a file system: what an unprivileged process could ever use of it, and what it may still write."""
 
     total: int
     free: int
@@ -291,7 +291,9 @@ class PosixDisk:
 
     def space(self, path: str) -> Space:
         found = os.statvfs(path)
-        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        # As df counts: blocks that are free but reserved (for root, or by a thin volume) are neither ours nor used.
+        ours = found.f_blocks - found.f_bfree + found.f_bavail
+        return Space(ours * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -266,9 +266,25 @@ class TierService:
         limit = limits.local_bytes_max
         if limit is None:
             limit = int(space.total * limits.local_space_ratio_max)
-        self.local_excess_ratio = max(excess - sum(shares.values()), 0) / max(limit, 1)
+        stuck = max(excess - sum(shares.values()), 0)
+        if (stuck > 0) != (self.local_excess_ratio > 0):
+            self._log_pressure(stuck, limit)
+        self.local_excess_ratio = stuck / max(limit, 1)
         for tier, wanted in shares.items():
             tier.expire_soon(wanted)
+
+    def _log_pressure(self, stuck: int, limit: int) -> None:
+        """Once when it begins and once when it ends: produces slow down, and then are refused, because of it."""
+        if stuck:
+            log.warning(
+                "local logs are %d MB over their limit of %d MB and the bucket does not hold them yet: produces slow "
+                "down at 2 %% over and are refused at 10 %%; see blocked_by in tier status, free disk space, or set "
+                "thermocline.local.bytes.max",
+                stuck >> 20,
+                limit >> 20,
+            )
+        else:
+            log.info("local logs are within their limit of %d MB again", limit >> 20)
 
     async def _checkpoint(self, local: PartitionLog) -> None:
         """Make a log's start durable on disk."""

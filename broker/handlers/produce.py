@@ -11,7 +11,7 @@ header check with CRC, one write a batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
@@ -32,6 +32,7 @@ from logformat.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
     NO_TIMESTAMP,
+    BatchHeader,
     Codec,
     InvalidRecordBatch,
     check_batch,
@@ -59,6 +60,32 @@ def append_one(
     context: Context, partition: Partition, version: int, acks: int, batch: memoryview, now_ms: int
 ) -> Appended:
     """Check and append what one produce request carries for one partition. Raises ThermoclineError: nothing written."""
+    header = check_one(context, partition, version, acks, batch, now_ms)
+    return append_checked(context, partition, (batch,), (header,), now_ms)
+
+
+def append_checked(
+    context: Context, partition: Partition, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int
+) -> Appended:
+    """Append batches, one a request, that passed `check_one`. Raises ThermoclineError, OSError: nothing written."""
+    throttle = context.throttle
+    throttle.check_room()
+    appended = partition.append(batches, headers, now_ms)
+    metrics = context.metrics
+    for header in headers:
+        metrics.produce_bytes_in += header.size
+        metrics.messages_in += header.record_count
+    throttle.appended(partition)
+    return appended
+
+
+def check_one(
+    context: Context, partition: Partition, version: int, acks: int, batch: memoryview, now_ms: int
+) -> BatchHeader:
+    """Check what one produce request carries for one partition; its header. Raises ThermoclineError.
+
+    A maximum timestamp that cannot be right is repaired in place (and the CRC): checked again, the batch passes as is.
+    """
     config = partition.config
     if config.internal:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
@@ -86,13 +113,7 @@ def append_one(
         header = read_header(batch)
     if context.config.validate_records:
         validate_records(batch, timestamp_min=timestamp_min, timestamp_max=timestamp_max)
-    context.throttle.check_room()
-    appended = partition.append(batch, header, now_ms)
-    metrics = context.metrics
-    metrics.produce_bytes_in += header.size
-    metrics.messages_in += header.record_count
-    context.throttle.appended(partition)
-    return appended
+    return header
 
 
 def _max_timestamp(batch: memoryview) -> int:

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
-from broker.handlers.produce import ack_deadline_s, append_one, refuse
+from broker.handlers.produce import ack_deadline_s, append_checked, check_one, refuse
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
+from broker.partition.partition import Partition
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response
 from broker.wire.framing import response_frame
 from broker.wire.messages import ProduceRequest, ProduceResponse, ProduceResponsePartition, ProduceResponseTopic
+from hotstore.partition_log import Appended
 from logformat.errors import ThermoclineError
-from logformat.record_batch import HEADER_SIZE
+from logformat.record_batch import HEADER_SIZE, BatchHeader
 
 _FLEXIBLE_SINCE: Final = 9
 _ERRORS_SINCE: Final = 8  # record errors and an error message in the response
@@ -35,6 +37,7 @@ _PREFIX_AT: Final = 8  # behind API key, version and correlation id
 _TAIL: Final = b"\0\0\0"  # empty tags of partition, topic and request in the flexible version
 
 _INT32: Final = struct.Struct(">i")
+_NONE: Final = (0, None)
 
 
 class Route(NamedTuple):
@@ -75,57 +78,47 @@ class Express:
         self._routes[key] = _route(call.version, topic.name, data.index, request)
         peer.produce_prefix_end = prefix_end
 
-    def answer(self, peer: Peer, frame: memoryview) -> Answer | bool:
-        """The answer, or False when the frame has to go the general way."""
+    def answer(self, peer: Peer, frames: Sequence[memoryview]) -> tuple[int, Answer]:
+        """The joined answer to the first few of `frames`, appended by one write, and how many they are.
+
+        0: the first one has to go the general way, and nothing was written.
+        """
         prefix_end = peer.produce_prefix_end
-        if prefix_end == 0 or prefix_end + 4 >= len(frame):
-            return False
-        route = self._routes.get(_key(frame, prefix_end))
+        if prefix_end == 0 or prefix_end + 4 >= len(frames[0]):
+            return _NONE
+        key = _key(frames[0], prefix_end)
+        route = self._routes.get(key)
         if route is None:
-            return False
-        batch = _records(frame, prefix_end, route.version)
+            return _NONE
         context = self._context
         partition = context.registry.partitions.get(route.key)
-        if batch is None or partition is None or context.throttle.is_busy or not context.gate.is_open():
-            return False
-        header = bytes(batch[:HEADER_SIZE])
+        if partition is None or context.throttle.is_busy or not context.gate.is_open():
+            return _NONE
+        run = _Run(partition, route)
+        now_ms = context.world.clock.wall_ms()
+        for frame in frames:
+            if run.batches and (len(frame) <= prefix_end + 4 or _key(frame, prefix_end) != key):
+                break
+            if not run.take(context, frame, prefix_end, now_ms):
+                break
+        if not run.batches:
+            return _NONE
         try:
-            appended = append_one(context, partition, route.version, route.acks, batch, context.world.clock.wall_ms())
+            appended = append_checked(context, partition, run.batches, run.headers, now_ms)
         except (ThermoclineError, OSError):
-            # Nothing was written; the general way says why. It must see what was sent: an append that failed at the
-            # disk had stamped the batch already, and a stamped batch is refused for good.
-            batch[: len(header)] = header
-            return False
-        context.metrics.requests[0] += 1
-        (correlation_id,) = _INT32.unpack_from(frame, 4)
-
-        def frame_of() -> list[Part] | None:
-            return [
-                route.answer.pack(
-                    route.answer.size - 4,
-                    correlation_id,
-                    *route.before_error,
-                    0,
-                    appended.base_offset,
-                    appended.log_append_time_ms,
-                    partition.log_start_offset,
-                    *route.after_start,
-                )
-            ]
-
+            run.put_back()
+            return _NONE
+        count = len(run.batches)
+        if appended.duplicate and count > 1:
+            return _NONE  # nothing was written, and each has its own old offset
+        context.metrics.requests[0] += count
         if route.acks == -1:
             committed = partition.visible(appended.last_offset + 1, ack_deadline_s(route.timeout_ms))
             if committed is not None:
-                return self._later(committed, frame_of, route, correlation_id)
-        return frame_of()
+                return count, self._later(committed, run, appended)
+        return count, [run.answers(appended)]
 
-    def _later(
-        self,
-        committed: asyncio.Future[None],
-        frame_of: Callable[[], list[Part] | None],
-        route: Route,
-        correlation_id: int,
-    ) -> Later:
+    def _later(self, committed: asyncio.Future[None], run: _Run, appended: Appended) -> Later:
         done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
 
         def settled(_: asyncio.Future[None]) -> None:
@@ -133,12 +126,72 @@ class Express:
             if not self._context.gate.is_open():
                 done.set_exception(CloseConnection("this process slept while a produce waited for its ack"))
             elif failure is not None:
-                done.set_result(_failed(route, correlation_id, failure))
+                done.set_result([part for each in run.correlation_ids for part in _failed(run.route, each, failure)])
             else:
-                done.set_result(frame_of())
+                done.set_result([run.answers(appended)])
 
         committed.add_done_callback(settled)
         return Later(done, blocks=False)
+
+
+class _Run:
+    """Requests of one route that arrived together: their batches, checked."""
+
+    __slots__ = ("_as_sent", "batches", "correlation_ids", "headers", "partition", "route")
+
+    def __init__(self, partition: Partition, route: Route) -> None:
+        self.partition = partition
+        self.route = route
+        self.batches: list[memoryview] = []
+        self.headers: list[BatchHeader] = []
+        self.correlation_ids: list[int] = []
+        self._as_sent: list[bytes] = []
+
+    def take(self, context: Context, frame: memoryview, prefix_end: int, now_ms: int) -> bool:
+        """Add the batch of one more request; False where the general way has to say what is wrong with it."""
+        route = self.route
+        batch = _records(frame, prefix_end, route.version)
+        if batch is None:
+            return False
+        as_sent = bytes(batch[:HEADER_SIZE])
+        try:
+            header = check_one(context, self.partition, route.version, route.acks, batch, now_ms)
+        except ThermoclineError:
+            batch[: len(as_sent)] = as_sent
+            return False
+        self.batches.append(batch)
+        self.headers.append(header)
+        self.correlation_ids += _INT32.unpack_from(frame, 4)
+        self._as_sent.append(as_sent)
+        return True
+
+    def put_back(self) -> None:
+        """The append was refused: the general way must see what was sent, and a stamped batch is refused for good."""
+        for batch, as_sent in zip(self.batches, self._as_sent, strict=True):
+            batch[:HEADER_SIZE] = as_sent
+
+    def answers(self, appended: Appended) -> bytes:
+        """The frames that say where each batch went."""
+        route = self.route
+        pack, size = route.answer.pack, route.answer.size - 4
+        log_start_offset = self.partition.log_start_offset
+        offset = appended.base_offset
+        answers = []
+        for correlation_id, header in zip(self.correlation_ids, self.headers, strict=True):
+            answers.append(
+                pack(
+                    size,
+                    correlation_id,
+                    *route.before_error,
+                    0,
+                    offset,
+                    appended.log_append_time_ms,
+                    log_start_offset,
+                    *route.after_start,
+                )
+            )
+            offset += header.last_offset_delta + 1
+        return answers[0] if len(answers) == 1 else b"".join(answers)
 
 
 def _failed(route: Route, correlation_id: int, failure: BaseException) -> list[Part]:

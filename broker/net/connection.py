@@ -36,6 +36,7 @@ bytes and not the shared buffer."""
 
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
 _ANSWER_SMALL: Final = 4 << 10  # ready answers above this are not gathered but sent at once
+_RUN_FRAMES: Final = 32  # requests that may be answered as one
 _TURN_FRAMES: Final = 128  # frames of one connection before the others get the loop
 
 
@@ -184,9 +185,16 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._stopped and (frame := take()) is not None:
                 frames += 1
-                if len(frame) <= copy_max:
-                    frame = memoryview(bytearray(frame))
-                answer = dispatch(peer, frame)
+                together = 0
+                if peer.produce_prefix_end and (run := reader.ahead(_RUN_FRAMES - 1)):
+                    together, answer = self._hub.dispatcher.dispatch_run(peer, [frame, *run])
+                if together:
+                    reader.skip(run[: together - 1])
+                    frames += together - 1
+                else:
+                    if len(frame) <= copy_max:
+                        frame = memoryview(bytearray(frame))
+                    answer = dispatch(peer, frame)
                 if answer is None:
                     pass
                 elif isinstance(answer, Later):
@@ -199,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
                     if len(answer) != 1 or answer[0].__class__ is not bytes or len(answer[0]) > _ANSWER_SMALL:
                         self._flush(ready)
                         ready = []
-                if frames == _TURN_FRAMES and not self._stopped:
+                if frames >= _TURN_FRAMES and not self._stopped:
                     self._stopped = True
                     asyncio.get_running_loop().call_soon(self._advance)
         except FrameLengthRefused as refused:

@@ -97,3 +97,11 @@ class Dispatcher(Protocol):
         this returns, or, for `Later(blocks=True)`, until its future is done. Raises `CloseConnection`.
         """
         ...
+
+    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, Answer]:
+        """Answer the first few of several requests that arrived together, as one: how many, and their answers joined.
+
+        0 when they have to be dispatched one by one; nothing happened then. Called only for peers whose
+        `produce_prefix_end` is set. Never answers with `Later(blocks=True)`.
+        """
+        ...

@@ -75,7 +75,7 @@ class OffsetsTopic:
         target = self._partition(partition)
         buffer = memoryview(bytearray(batch))
         header = check_batch(buffer, 0, len(buffer))
-        appended = target.append(buffer, header, self._clock.wall_ms())
+        appended = target.append((buffer,), (header,), self._clock.wall_ms())
         deadline_s = asyncio.get_running_loop().time() + _APPEND_TIMEOUT_S
         committed = target.visible(appended.last_offset + 1, deadline_s)
         if committed is not None:

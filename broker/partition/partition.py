@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -99,10 +99,10 @@ class Partition:
             self._prepared.clear()
         self._prepared.add(offset)
 
-    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
-        """Append one checked batch; it is stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
+    def append(self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int) -> Appended:
+        """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
         log = self.log
-        appended = log.append(batch, (header,), self.leader_epoch, now_ms)
+        appended = log.append(batches, headers, self.leader_epoch, now_ms)
         if not appended.duplicate:
             self._touched.add(self)
             self.flusher.request()
@@ -113,7 +113,7 @@ class Partition:
                 if appended.last_offset >= self._reserve_at:
                     self.tier.reserve_soon()
             if appended.base_offset == log.active_segment.base_offset:
-                self.tier.rolled()  # this batch opened a new segment: the one before it is sealed
+                self.tier.rolled()  # these batches opened a new segment: the one before it is sealed
         return appended
 
     async def more_offsets(self, end_offset: int, wait_s: float) -> None:
