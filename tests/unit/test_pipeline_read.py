@@ -145,7 +145,7 @@ def test_rows_that_wait_are_bounded(tmp_path, monkeypatch, small_windows):
         record = Record(base, T0, b"k", bytes(1 << 16))
         made.append(encode_batch([record], base_offset=base, leader_epoch=1, codec=Codec.ZSTD))
     bucket.append("events", 0, made)
-    monkeypatch.setitem(scan_module.SplitReader.__init__.__kwdefaults__, "target_bytes", 1 << 16)
+    monkeypatch.setattr(read_module, "BATCH_BYTES", 1 << 16)
     with thermocline.read(bucket.url, "events", threads=3) as rows:
         first = next(rows)
         assert first.num_rows <= 2
