@@ -104,14 +104,17 @@ def mixed(partition: int, base: int, count: int, *, null_headers: bool = True) -
 class MixedTopic:
     """A topic with a partition for each client and codec of `CODECS_OF`, and what was written to it so far."""
 
-    def __init__(self, broker: BrokerProcess, topic: str, **configs: object) -> None:
+    def __init__(
+        self, broker: BrokerProcess, topic: str, lanes: Sequence[tuple[str, str]] = CODECS_OF, **configs: object
+    ) -> None:
         self.topic = topic
-        self._written: dict[int, list[Written]] = {at: [] for at in range(len(CODECS_OF))}
-        create_topic(broker.kafka, topic, len(CODECS_OF), **configs)
+        self.lanes = lanes
+        self._written: dict[int, list[Written]] = {at: [] for at in range(len(lanes))}
+        create_topic(broker.kafka, topic, len(lanes), **configs)
 
     def write(self, broker: BrokerProcess, count: int) -> None:
         """`count` more records to every partition."""
-        for partition, (writer, codec) in enumerate(CODECS_OF):
+        for partition, (writer, codec) in enumerate(self.lanes):
             wrote = self._written[partition]
             more = mixed(partition, len(wrote), count, null_headers=writer != "kafka-python")
             WRITES[writer][0](broker.kafka, self.topic, partition, more, codec, False)
@@ -119,7 +122,7 @@ class MixedTopic:
 
     @property
     def partitions(self) -> Sequence[int]:
-        return range(len(CODECS_OF))
+        return range(len(self.lanes))
 
     @property
     def records(self) -> list[Record]:

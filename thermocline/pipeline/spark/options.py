@@ -135,6 +135,11 @@ class Options:
     group_id_prefix: str = "thermocline-spark"
     given: frozenset[str] = frozenset()  # names the user wrote
 
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Options given that mean nothing in a batch; Spark's source ignores them too."""
+        return tuple(name for name in STREAM_ONLY if name in self.given)
+
     def for_batch(self) -> tuple[Position, Position]:
         """Where a batch starts and ends. InvalidRequest on what only a stream can mean."""
         starting = self.starting or Edge.EARLIEST

@@ -7,6 +7,7 @@ Spark's Python data source API: pyspark.sql.datasource (4.1 and later for pushed
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -19,13 +20,15 @@ from logformat.values import TopicPartition
 from thermocline.pipeline.spark import ranges
 from thermocline.pipeline.spark.filters import Bounds, bounds_of
 from thermocline.pipeline.spark.options import Options, Position, parse_options
-from thermocline.pipeline.spark.planning import fail_or_tell, plan_parts
+from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
 from thermocline.pipeline.spark.projection import arrow_schema, columns_of, full_schema
-from thermocline.pipeline.spark.tasks import ReadJob, read_part
+from thermocline.pipeline.spark.tasks import ReadJob, read_task, speak
 from thermocline.pipeline.spark.tiers import States, Tiers, connection_of
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.spark.tasks import Part
+    from thermocline.pipeline.spark.tasks import Task
+
+log = logging.getLogger(__name__)
 
 # The worker in which Spark pushes filters, and only when its conf says so. In the other one a reader that overrides
 # pushFilters is an error, so the class is chosen by where we are.
@@ -47,6 +50,9 @@ class ThermoclineSource(DataSource):
         return full_schema(self._parsed.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        speak()
+        for name in self._parsed.without_effect:
+            log.warning("option %s has no effect in a batch", name)
         push = self._parsed.push_filters
         if push is None:
             push = _in_pushdown_worker()
@@ -55,6 +61,7 @@ class ThermoclineSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from thermocline.pipeline.spark.stream import StreamReader
 
+        speak()
         return StreamReader(self._parsed, schema)
 
 
@@ -72,13 +79,13 @@ class BatchReader(DataSourceReader):
         try:
             states = tiers.states(tiers.partitions())
             wanted = batch_ranges(tiers, states, self._positions, self._options)
-            return [InputPartition(part) for part in plan_parts(tiers, states, wanted, self._bounds, self._options)]
+            return [InputPartition(task) for task in plan_tasks(tiers, states, wanted, self._bounds, self._options)]
         finally:
             tiers.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        part: Part | None = partition.value
-        return read_part(self._job, part)
+        task: Task | None = partition.value
+        return read_task(self._job, task)
 
 
 class PushingReader(BatchReader):

@@ -28,14 +28,14 @@ from thermocline.pipeline.spark.admission import admit, pending
 from thermocline.pipeline.spark.filters import Bounds
 from thermocline.pipeline.spark.offsets import OffsetsJson, Progress
 from thermocline.pipeline.spark.options import Options
-from thermocline.pipeline.spark.planning import fail_or_tell, plan_parts
+from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
 from thermocline.pipeline.spark.source import read_job
-from thermocline.pipeline.spark.tasks import read_part
+from thermocline.pipeline.spark.tasks import read_task
 from thermocline.pipeline.spark.tiers import PartitionState, Tiers
 from thermocline.pipeline.spark.watch import Watch
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.spark.tasks import Part
+    from thermocline.pipeline.spark.tasks import Task
 
 States = Mapping[TopicPartition, PartitionState]
 
@@ -133,11 +133,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 wanted[tp] = (starts[tp], ranges.inside(tp, offset, states[tp].extent, "end", lost))
         fail_or_tell(lost, self._options.fail_on_data_loss)
         tiers = self._watched().tiers
-        return [InputPartition(part) for part in plan_parts(tiers, states, wanted, Bounds(), self._options)]
+        return [InputPartition(task) for task in plan_tasks(tiers, states, wanted, Bounds(), self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        part: Part | None = partition.value
-        return read_part(self._job, part)
+        task: Task | None = partition.value
+        return read_task(self._job, task)
 
     def stop(self) -> None:
         if self._watch is not None:

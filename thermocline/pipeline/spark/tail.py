@@ -34,6 +34,21 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_POLL: Final = 10_000
 POLL_S: Final = 0.2
+_ANSWERS: Final = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+# Waiting does not help here; every other error librdkafka tells is one it is recovering from.
+_REFUSALS: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._AUTHENTICATION,
+        KafkaError._BAD_MSG,  # a CRC that does not fit
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._FATAL,
+    }
+)
 # Names of Kafka's Java client that a user of Spark's source may have set, as librdkafka calls them; None: no equal, and
 # none needed.
 _JAVA_NAMES: Final[Mapping[str, str | None]] = {
@@ -91,6 +106,10 @@ class TailPart:
     partition: int
     rows: RowFilter
 
+    @property
+    def offsets(self) -> int:
+        return self.rows.end_offset - self.rows.start_offset
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} offsets {self.rows.start_offset}–{self.rows.end_offset - 1}"
 
@@ -113,14 +132,16 @@ def _read(
     consumer: Consumer, timeout_s: float, part: TailPart, columns: Sequence[str], strict: bool, loss: Loss
 ) -> Iterator[pa.RecordBatch]:
     end, at = part.rows.end_offset, part.rows.start_offset
-    heard = time.monotonic()
+    moved, trouble = time.monotonic(), "nothing came"
     while at < end:
+        before = at
         rows: list[Message] = []
         # consume() waits until it has all it was asked for: never ask for more than the part has left
         for message in consumer.consume(min(MESSAGES_PER_POLL, end - at), POLL_S):
-            heard = time.monotonic()
             error = message.error()
             if error is not None:
+                if error.code() not in _ANSWERS:  # the client goes on trying by itself
+                    trouble = f"{error.name()}: {error.str()}"
                 at = _after_error(consumer, error, message, part, at, strict, loss)
                 continue
             offset = _offset(message)
@@ -131,9 +152,11 @@ def _read(
                 rows.append(message)
         if rows:
             yield rows_of(rows, part.rows, columns)
-        if time.monotonic() - heard > timeout_s:
+        if at > before:
+            moved = time.monotonic()
+        elif time.monotonic() - moved > timeout_s:
             raise Retryable(
-                f"{part}: nothing came from the cluster for {timeout_s:g} s at offset {at}; is a broker of "
+                f"{part}: no progress from offset {at} for {timeout_s:g} s ({trouble}); is the cluster of "
                 "kafka.bootstrap.servers reachable from this executor? (kafkaConsumer.pollTimeoutMs sets the wait)"
             )
 
@@ -155,9 +178,9 @@ def _after_error(
         loss.damage.append(f"{line}; read on from its first offset")
         consumer.assign([TopicPartition(part.topic, part.partition, OFFSET_BEGINNING)])
         return at
-    if error.retriable():
-        return at
-    raise Retryable(f"{part}: the cluster refuses the read at offset {at}: {error.name()}: {error.str()}")
+    if code in _REFUSALS:
+        raise Retryable(f"{part}: the cluster refuses the read at offset {at}: {error.name()}: {error.str()}")
+    return at
 
 
 def rows_of(messages: Sequence[Message], rows: RowFilter, columns: Sequence[str]) -> pa.RecordBatch:

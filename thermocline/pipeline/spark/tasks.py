@@ -1,6 +1,6 @@
-"""What one Spark task does: rows of one part, from the bucket or from the cluster, in Spark's own Arrow schema.
+"""What one Spark task does: rows of its parts, from the bucket or from the cluster, in Spark's own Arrow schema.
 
-Owns the worker's side. Always true: everything a task needs travels in `ReadJob` and the part; a store is opened once
+Owns the worker's side. Always true: everything a task needs travels in `ReadJob` and its parts; a store is opened once
 in a worker process and used by all its tasks; what was stepped over is said on the worker's stderr, which Spark keeps.
 Must not know planning.
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from thermocline.pipeline.spark.tail import Connection, TailPart
 
     Part = Split | TailPart
+    Task = tuple[Part, ...]
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +39,20 @@ class ReadJob:
     fail_on_data_loss: bool
 
 
-def read_part(job: ReadJob, part: Part | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a part; nothing for None, which is Spark's part of an empty read. Errors: `scan`, `read_tail`."""
-    if part is None:
-        return
+def speak() -> None:
+    """Let this worker's log have our summaries: Spark keeps them where `spark.sql.pyspark.worker.logging.enabled` is on
+    (`spark.tvf.python_worker_logs()`); warnings go to stderr in any case."""
+    logging.getLogger("thermocline.pipeline").setLevel(logging.INFO)
+
+
+def read_task(job: ReadJob, task: Task | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a task; nothing for None, which is Spark's task of an empty read. Errors: `scan`, `read_tail`."""
+    speak()
+    for part in task or ():
+        yield from _read_part(job, part)
+
+
+def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
     loss = Loss()
     if isinstance(part, Split):
         from thermocline.pipeline.scan import scan  # the decoder: only workers need it
