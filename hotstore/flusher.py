@@ -2,9 +2,11 @@
 
 Owns when a sync starts; `Durability` owns what it covers. Always true: at most one sync and one sealing job run for a
 log, in workers; `on_flushed` is called on the loop after the flushed end moved, never before; after a failed sync the
-log is offline and no sync is tried again (C10). No timer: a sync starts at once when none runs, and whatever is
-appended meanwhile goes into the next. Rolling needs no wait either: index and producer files of a sealed segment are
-written in a worker after the acknowledgements that waited for its bytes.
+log is offline and no sync is tried again (C10). A sync that somebody waits for starts at once when none runs, and
+whatever is appended meanwhile goes into the next; one that nobody waits for (acks=1, no reader at the log's end) starts
+`LAZY_S` after the append at the latest, since each costs more than the append itself (ADR 8). Rolling needs no wait
+either: index and producer files of a sealed segment are written in a worker after the acknowledgements that waited for
+its bytes.
 `drain` keeps pwrite on the loop away from the kernel's dirty throttling (C27). Must not know: acknowledgements.
 """
 
@@ -22,6 +24,7 @@ from seams.workers import Lane, Workers
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
+LAZY_S: Final = 0.01  # what acks=1 alone may lie unsynced, and a reader that comes later may see the log's end late
 TASKS_MAX: Final = 4  # one syncs, one seals; each may overlap its own successor's first step
 
 
@@ -45,6 +48,8 @@ class Flusher:
         self._sealing = False
         self._again = False
         self._closed = False
+        self.is_awaited: Callable[[], bool] = _always  # set by the leader: does anybody wait for the flushed end?
+        self._lazy: asyncio.TimerHandle | None = None
         self._failure_told = False
         self._round_over = asyncio.Event()
         self._closing = asyncio.Event()
@@ -54,7 +59,12 @@ class Flusher:
         """Something was appended: sync as the log's configuration asks. Never blocks."""
         self._again = True
         if not self._syncing and self._is_due():
-            self._start()
+            self._start_in_time()
+
+    def hurry(self) -> None:
+        """Somebody waits for what was appended: a sync that was put off starts now."""
+        if self._lazy is not None:
+            self._start_lazy()
 
     def tick(self, now_ms: int) -> None:
         """Call about once a second while the log is written to: flush.ms, and forgetting silent producers."""
@@ -100,6 +110,7 @@ class Flusher:
         """Start nothing more and wait for what runs; afterwards the log may be closed or truncated."""
         self._closed = True
         self._closing.set()
+        self._forget_lazy()
         while self._syncing or self._sealing:
             await self._round_over.wait()
         await self._tasks.close()
@@ -112,7 +123,25 @@ class Flusher:
             log.durability.rolled_unsynced or log.log_end_offset - log.flushed_end_offset >= log.config.flush_messages
         )
 
+    def _start_in_time(self) -> None:
+        """At once where somebody waits, else soon."""
+        if self.is_awaited() or self._log.durability.rolled_unsynced or not self._log.config.waits_for_flush:
+            self._start()
+        elif self._lazy is None and not self._closed:
+            self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._start_lazy)
+
+    def _start_lazy(self) -> None:
+        self._forget_lazy()
+        if not self._syncing and self._is_due():
+            self._start()
+
+    def _forget_lazy(self) -> None:
+        if self._lazy is not None:
+            self._lazy.cancel()
+            self._lazy = None
+
     def _start(self) -> None:
+        self._forget_lazy()
         if self._closed:
             return
         if self._log.state is LogState.FAILED:
@@ -146,9 +175,12 @@ class Flusher:
                     return
                 if self._closed or not (self._again and self._is_due()):
                     return
+                if not self.is_awaited():
+                    break
         finally:
             self._syncing = False
             self._end_round()
+        self._start_in_time()
 
     def _start_sealing(self) -> None:
         if not self._sealing and not self._closed and self._log.state is not LogState.FAILED and self._log.has_sealing:
@@ -185,3 +217,7 @@ class Flusher:
             self._failure_told = True
             if self.on_failed is not None:
                 self.on_failed(LogFailed(self._log.failure))
+
+
+def _always() -> bool:
+    return True

@@ -35,6 +35,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 
+_SETTLE_WAIT_S: Final = 1.0  # a sync takes milliseconds; a disk that hangs must not hang ListOffsets
 _SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
 
 # The first version whose clients know a sentinel.
@@ -74,6 +75,8 @@ async def _list(
     timestamp = wanted.timestamp
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp >= 0 or timestamp in (LATEST, MAX_TIMESTAMP):
+        await partition.settled(_SETTLE_WAIT_S)
     if timestamp >= 0:
         await _by_time(context, partition, timestamp, answer)
     elif timestamp == MAX_TIMESTAMP:

@@ -10,6 +10,7 @@ Hot path: `append` and `advance` run once a batch; a waiter costs one future.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from uuid import UUID
 from broker.config.topics import TopicConfig
 from hotstore.flusher import Flusher
 from hotstore.partition_log import Appended, PartitionLog
+from logformat.errors import ThermoclineError
 from logformat.record_batch import BatchHeader
 from seams.workers import Lane, Workers
 from tiering.partition_tier import PartitionTier
@@ -76,6 +78,7 @@ class Partition:
         self._reserve_at = 0
         flusher.on_flushed = self.advance
         flusher.on_failed = self.fail_waiters
+        flusher.is_awaited = self._is_awaited
         tier.visible_end = lambda: self.high_watermark
 
     @property
@@ -134,7 +137,22 @@ class Partition:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._acks.append((end_offset, deadline_s, future))
+        self.flusher.hurry()
         return future
+
+    async def settled(self, wait_s: float) -> None:
+        """Wait, `wait_s` at most, until what is appended by now is visible.
+
+        With acks=1 it was acknowledged already: who asks for the log's end afterwards finds it counted, as in Kafka.
+        """
+        committed = self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
+        if committed is not None:
+            with contextlib.suppress(TimeoutError, ThermoclineError):  # offline or slow: the high watermark stands
+                await asyncio.wait_for(committed, wait_s)
+
+    def _is_awaited(self) -> bool:
+        """Whether an acknowledgement or a reader waits for the flushed end."""
+        return bool(self._acks or self._watchers)
 
     def expire_acks(self, now_s: float) -> None:
         """Whoever waits for an ack past its deadline learns that it may still come true, or not."""
@@ -157,6 +175,7 @@ class Partition:
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` whenever something new may be readable, until `unwatch`."""
         self._watchers[watcher] = None
+        self.flusher.hurry()
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)

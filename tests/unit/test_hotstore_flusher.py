@@ -306,3 +306,69 @@ def test_silent_producers_are_forgotten_by_the_tick() -> None:
         await stage.flusher.close()
 
     play(scene)
+
+
+def test_a_sync_nobody_waits_for_is_put_off_and_whoever_begins_to_wait_starts_it() -> None:
+    """ADR 8: one sync for many acks=1 appends; `hurry` and the timer both start it."""
+
+    async def scene() -> None:
+        stage = Stage(SYNC, immediate=True)
+        stage.flusher.is_awaited = lambda: False
+        stage.append()
+        stage.append()
+        await settle()
+        assert stage.flushed == []
+        stage.flusher.hurry()
+        await settle()
+        assert stage.flushed == [2]
+        stage.append()
+        await settle()
+        assert stage.flushed == [2]
+        while stage.flushed == [2]:  # until the timer; `play` bounds the wait
+            await asyncio.sleep(0.001)
+        assert stage.flushed == [2, 3]
+
+    play(scene)
+
+
+def test_what_came_during_a_sync_goes_into_the_next_at_once_only_for_a_waiter() -> None:
+    """After a round nobody waits for, the rest is put off as well."""
+
+    async def scene() -> None:
+        stage = Stage(SYNC)
+        awaited = True
+        stage.flusher.is_awaited = lambda: awaited
+
+        def syncs_begun() -> int:
+            return stage.workers.lanes.count(Lane.FLUSH)
+
+        stage.append()
+        await settle()
+        stage.append()
+        await stage.workers.step()
+        await settle()
+        assert stage.flushed == [1] and syncs_begun() == 2
+        stage.append()
+        awaited = False
+        while stage.workers.waiting:
+            await stage.workers.step()
+        await settle()
+        assert stage.flushed == [1, 2] and syncs_begun() == 2
+        await stage.flusher.close()
+
+    play(scene)
+
+
+def test_a_closed_flusher_leaves_no_timer() -> None:
+    """A sync that was put off is the log's own `flush` to make up for; nothing fires after `close`."""
+
+    async def scene() -> None:
+        stage = Stage(SYNC)
+        stage.flusher.is_awaited = lambda: False
+        stage.append()
+        await stage.flusher.close()
+        stage.flusher.hurry()
+        await settle()
+        assert stage.workers.waiting == 0
+
+    play(scene)
