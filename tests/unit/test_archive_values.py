@@ -23,7 +23,10 @@ from thermocline.pipeline.jobs.archive_columns import (
 from thermocline.pipeline.jobs.values import Decoded, JsonDecoder, ValueSpec, decoder_of, parse_columns
 from thermocline.pipeline.rows import schema_of
 
-COLUMNS = "user string, amount double, n bigint, small int, ok bool, at timestamp, ms timestamp_ms from t, day date, rest json"
+COLUMNS = (
+    "user string, amount double, n bigint, small int, ok bool, at timestamp, "
+    "ms timestamp_ms from t, day date, rest json"
+)
 
 
 def decode(*cells: bytes | None) -> tuple[list[dict[str, object]], list[int]]:

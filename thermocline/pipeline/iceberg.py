@@ -17,7 +17,6 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -42,6 +41,7 @@ from pyiceberg.types import ListType, NestedField, StructType
 from coldstore.url import DirectoryUrl, parse_bucket_url
 from logformat.errors import Corrupt, InvalidRequest, Retryable
 from thermocline.pipeline.jobs import offset_ranges
+from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.offset_ranges import Offsets
 
@@ -78,16 +78,6 @@ class CatalogConfig:
 
     name: str
     properties: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DataFileWritten:
-    """A whole Parquet file that no table names yet. `metadata` is its footer, as the writer had it."""
-
-    location: str
-    size: int
-    metadata: pq.FileMetaData
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from thermocline.pipeline.iceberg import (
     Archived,
     ArchiveTable,
     CatalogConfig,
-    DataFileWritten,
     StaleTable,
     base_name,
     create_table,
@@ -50,6 +49,7 @@ from thermocline.pipeline.jobs.archive_plan import (
     remaining,
 )
 from thermocline.pipeline.jobs.archive_worker import ArchiveTask, Target, TaskDone, run_task
+from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.report import Cell, show_bytes, show_rate, show_seconds, summary_table
 from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner, TasksFailed

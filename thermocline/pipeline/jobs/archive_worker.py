@@ -8,7 +8,6 @@ in offset order and never leave this process but as Parquet. Must not know catal
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,11 +15,10 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from thermocline.pipeline.arrow_store import open_arrow_store
-from thermocline.pipeline.iceberg import DataFileWritten
 from thermocline.pipeline.jobs.archive_columns import READ_COLUMNS, RowSorter, measured
+from thermocline.pipeline.jobs.data_file_storage import DataFileOutput, DataFileWritten
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.scan import scan
@@ -104,7 +102,7 @@ class ParquetFile:
         self.location = f"{target.folder}/{name}"
         self.rows = 0
         self._target = target
-        self._io = PyArrowFileIO(dict(target.io_properties))
+        self._output: DataFileOutput | None = None
         self._writer: pq.ParquetWriter | None = None
         self._metadata: list[pq.FileMetaData] = []
         self._waiting: list[pa.RecordBatch] = []
@@ -127,9 +125,8 @@ class ParquetFile:
         if self._writer is None:
             return []
         self._writer.close()
-        self._sink.close()
-        _sync_local(self.location)
-        size = len(self._io.new_input(self.location))
+        assert self._output is not None
+        size = self._output.close()
         return [DataFileWritten(self.location, size, self._metadata[0], self.rows)]
 
     def _flush(self) -> None:
@@ -142,9 +139,9 @@ class ParquetFile:
 
     def _open(self) -> None:
         names = self._target.schema.names
-        self._sink = self._io.new_output(self.location).create(overwrite=False)
+        self._output = DataFileOutput(self.location, self._target.io_properties)
         self._writer = pq.ParquetWriter(
-            self._sink,
+            self._output.sink,
             self._target.schema,
             compression="zstd",
             compression_level=_ZSTD_LEVEL,
@@ -156,16 +153,3 @@ class ParquetFile:
             metadata_collector=self._metadata,
         )
         reach("archive.file_open")
-
-
-def _sync_local(location: str) -> None:
-    """A commit must not be more durable than what it names: pyarrow leaves the bytes to the page cache."""
-    if not location.startswith(("file:", "/")):
-        return
-    path = location.removeprefix("file://").removeprefix("file:")
-    for name in (path, os.path.dirname(path)):
-        descriptor = os.open(name, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -1,0 +1,116 @@
+"""Scrub as a Spark job: what its workers find, the command's exit codes, killed and run again (issue 5, 4e)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coldstore.audit import FindingKind
+from tests.support.history_bucket import HistoryBucket
+from tests.support.s3_servers import S3Server, moto_server
+from tests.support.spark_kit import spark
+from thermocline.pipeline.jobs.scrub import scrub
+from thermocline.pipeline.jobs.spark_tasks import TasksFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(240)
+__all__ = ["spark"]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> HistoryBucket:
+    made = HistoryBucket(tmp_path)
+    made.topic("events", 2)
+    for partition in (0, 1):
+        made.fill("events", partition, [[50] * 4] * 5, value_bytes=200)
+    return made
+
+
+def test_workers_find_what_is_damaged_and_say_where(spark: SparkSession, bucket: HistoryBucket) -> None:
+    """One bit, one missing object and one swapped pair, each named, in ten tasks."""
+    assert not scrub(spark, bucket.url, task_bytes=1).damage
+    assert bucket.path is not None
+    keys = {p: [one.key(bucket._ids["events"], p) for one in bucket.segments("events", p)] for p in (0, 1)}
+    bucket.flip(keys[0][2], 12_000)
+    (bucket.path / str(keys[0][4])).unlink()
+    left, right = (bucket.path / str(keys[1][n]) for n in (1, 3))
+    mine, theirs = left.read_bytes(), right.read_bytes()
+    left.write_bytes(theirs)
+    right.write_bytes(mine)
+    report = scrub(spark, bucket.url, task_bytes=1)
+    found = {(one.partition, one.finding.key, one.finding.kind) for one in report.damage}
+    assert {key for _, key, _ in found} == {str(keys[0][2]), str(keys[0][4]), str(keys[1][1]), str(keys[1][3])}
+    assert (0, str(keys[0][4]), FindingKind.MISSING) in found
+    flipped = next(one.finding for one in report.damage if one.finding.key == str(keys[0][2]))
+    assert flipped.offset is not None and 400 <= flipped.offset < 600
+    assert report.tasks == 9 - sum(kind is FindingKind.WRONG_SIZE for _, _, kind in found)
+
+
+def test_a_killed_worker_is_no_finding(spark: SparkSession, bucket: HistoryBucket, tmp_path: Path) -> None:
+    environment = spark.sparkContext.environment
+    armed = {"THERMOCLINE_TESTING": "true", "THERMOCLINE_CRASH_AT": "scrub.object_read"}
+    armed["THERMOCLINE_CRASH_ONCE"] = str(tmp_path / "killed")
+    environment.update(armed)
+    try:
+        with pytest.raises(TasksFailed, match="run the job again"):
+            scrub(spark, bucket.url, task_bytes=1)
+    finally:
+        for name in armed:
+            del environment[name]
+    assert not scrub(spark, bucket.url, task_bytes=1).damage
+
+
+def test_the_command_ends_with_five_when_the_books_are_damaged(bucket: HistoryBucket, tmp_path: Path) -> None:
+    """A dry run reads roots and pages, and starts no Spark."""
+    whole = command(bucket.url, "--dry-run")
+    assert whole.returncode == 0 and "objects to read" in whole.stdout
+    path = bucket.manifest_path("events", 0)
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(data)
+    found = command(bucket.url, "--dry-run", "--json")
+    assert found.returncode == 5 and json.loads(found.stdout)["key"].endswith("/0/manifest.json")
+    nothing = command(f"file://{tmp_path}/nothing", "--dry-run")
+    assert nothing.returncode == 2 and "nothing was scrubbed" in nothing.stderr
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_five_when_an_object_is_damaged(bucket: HistoryBucket, tmp_path: Path) -> None:
+    """Starts a Spark of its own; JSON lines as `bucket verify` prints them."""
+    key = bucket.segments("events", 1)[0].key(bucket._ids["events"], 1)
+    bucket.flip(key, 100)
+    found = command(bucket.url, "--master", "local[2]", "--json", "--journal", str(tmp_path / "journal"))
+    assert found.returncode == 5, found.stderr
+    (line,) = map(json.loads, found.stdout.splitlines())
+    assert (line["kind"], line["topic"], line["partition"], line["key"]) == ("damaged", "events", 1, str(key))
+    assert not (tmp_path / "journal").exists()
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "thermocline", "scrub", *words]
+    return subprocess.run(program, capture_output=True, text=True, timeout=200, env=dict(os.environ))
+
+
+def test_a_bucket_on_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in S3Server("").environment().items():
+        monkeypatch.setenv(name, value)
+    with moto_server() as s3:
+        bucket = HistoryBucket(s3.bucket_url("log", "prod"))
+        bucket.topic("events")
+        first, second = bucket.fill("events", 0, [[30], [30]])
+        assert not scrub(None, bucket.url).damage
+        client = s3.client()
+        data = bytearray(client.get_object(Bucket="log", Key=f"prod/{first}")["Body"].read())
+        data[150] ^= 4
+        client.put_object(Bucket="log", Key=f"prod/{first}", Body=bytes(data))
+        client.delete_object(Bucket="log", Key=f"prod/{second}")
+        found = {(one.finding.key, one.finding.kind) for one in scrub(None, bucket.url).damage}
+    assert found == {(str(first), FindingKind.DAMAGED), (str(second), FindingKind.MISSING)}
