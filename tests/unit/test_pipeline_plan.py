@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cold_objects import T0, MadeObject, segment_object
+from logformat.records import Record, encode_batch
+from tests.support.cold_objects import T0, MadeObject, object_of, segment_object
 from thermocline.pipeline.plan import Plan, Span, TimeRange, cover, plan
 from thermocline.pipeline.split import DataLoss, Loss
 
@@ -132,6 +133,41 @@ def test_time_prunes_objects_and_prefixes():
     assert 2400 < first <= 2500
     assert sum(split.log_bytes for split in found) < 1.1 * 1.5 * made[3].entry.log_bytes
     assert found[0].rows.min_timestamp_ms == low and found[0].rows.max_timestamp_ms == high
+
+
+def test_a_bound_on_lateness_ends_the_read_where_the_time_is_over():
+    """One object of many hours: with a bound on how late records are, hardly more than the hour is fetched."""
+    (made,) = objects([[10] * 400])
+    low, high = T0 + 1000, T0 + 1400
+    found = plan([span([made], 0, 4000)], footers([made]), TimeRange(low, high, late_ms=100)).splits
+    ((piece,),) = [split.pieces for split in found]
+    first, after = offsets_of(piece, [made])
+    assert 950 <= first <= 1000 and 1500 <= after <= 1550
+    whole = plan([span([made], 0, 4000)], footers([made]), TimeRange(low, high)).splits
+    assert offsets_of(whole[0].pieces[0], [made])[1] == 4000
+    coarse = plan([span([made], 0, 4000)], {}, TimeRange(None, high, late_ms=100))
+    assert coarse.splits and not coarse.wanted, "a footer is not worth it for an object this small"
+
+
+@given(
+    stamps=st.lists(st.integers(0, 400), min_size=1, max_size=120),
+    late=st.integers(0, 400),
+    bounds=st.tuples(st.integers(0, 420), st.integers(0, 420)),
+)
+def test_no_record_within_the_lateness_is_left_out(stamps, late, bounds):
+    """Records out of order by up to `late_ms`: every wanted one lies in a piece."""
+    stamps = [max(stamp, max(stamps[:at], default=0) - late) for at, stamp in enumerate(stamps)]
+    low, high = sorted(bounds)
+    log = [
+        encode_batch([Record(at, T0 + stamp, b"k", b"v" * 30)], base_offset=at, leader_epoch=1)
+        for at, stamp in enumerate(stamps)
+    ]
+    made = object_of(log, 0, len(log), 1, 1, interval=200)
+    times = TimeRange(T0 + low, T0 + high, late)
+    pieces = [p for split in plan([span([made], 0, len(log))], footers([made]), times).splits for p in split.pieces]
+    for at, stamp in enumerate(stamps):
+        if low <= stamp < high:
+            assert any(piece.start_offset <= at < piece.end_offset for piece in pieces), (at, stamp)
 
 
 def test_skipped_pages_are_no_hole():

@@ -81,7 +81,7 @@ class PartitionHistory:
             try:
                 return finished(
                     self._reader.extent(
-                        manifest, start, end, min_timestamp_ms=times.min_ms, max_timestamp_ms=times.max_ms
+                        manifest, start, end, min_timestamp_ms=times.min_ms, max_timestamp_ms=times.horizon_ms
                     )
                 )
             except ObjectMissing as gone:  # a newer root names another page for the same range
@@ -102,6 +102,8 @@ class History:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
         self._readers: dict[tuple[UUID, int], ManifestReader] = {}
         self._topics: dict[str, TopicHistory] | None = None
+        self.footers: Mapping[UUID, SegmentFooter] = {}
+        """Those that the last plan read, by the segment's uuid: its reader in the same process need not ask again."""
 
     @classmethod
     def open(cls, url: str) -> History:
@@ -168,6 +170,7 @@ class History:
         *,
         min_timestamp_ms: int | None = None,
         max_timestamp_ms: int | None = None,
+        late_ms: int | None = None,
         target_bytes: int = TARGET_BYTES,
         min_partitions: int | None = None,
         max_records: int | None = None,
@@ -177,10 +180,11 @@ class History:
     ) -> list[Split]:
         """Splits that read offsets `[start, end)` of each partition; footers are read where they make it finer.
 
+        Times are `plan.TimeRange`'s: without `late_ms` objects are read to their ends for late records' sake.
         `parts` are the partitions where the caller has them already. Errors: `plan.plan`, `partition`, `segments`.
         """
         known = dict(parts) if parts is not None else self.partitions(ranges)
-        times = TimeRange(min_timestamp_ms, max_timestamp_ms)
+        times = TimeRange(min_timestamp_ms, max_timestamp_ms, late_ms)
 
         def span(entry: tuple[tuple[str, int], tuple[int, int]]) -> Span:
             place, (start, end) = entry
@@ -207,7 +211,8 @@ class History:
         made = planned({}, lost)
         if made.wanted:
             lost = Loss()
-            made = planned(self._footers(made.wanted), lost)
+            self.footers = self._footers(made.wanted)
+            made = planned(self.footers, lost)
         for line in lost.damage:
             log.warning("%s", line)
         if loss is not None:

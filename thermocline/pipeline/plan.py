@@ -34,16 +34,44 @@ Footers = Mapping[UUID, SegmentFooter]  # by the segment's uuid
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Wanted timestamps `[min, max)` in ms, None = open."""
+    """Wanted timestamps `[min, max)` in ms, None = open.
+
+    An index knows the greatest timestamp so far, so what is too old is skipped for certain. What is too young is not:
+    an older record may follow. `late_ms` says how far at most records lie behind younger ones before them; then an
+    object is left where its timestamps have reached `max` + `late_ms`. None: it is read to its end.
+    """
 
     min_ms: int | None = None
     max_ms: int | None = None
+    late_ms: int | None = None
+
+    @property
+    def horizon_ms(self) -> int | None:
+        """Objects whose oldest batch is no older are not wanted."""
+        return None if self.max_ms is None else self.max_ms + (self.late_ms or 0)
 
     def may_hold(self, segment: RemoteSegment) -> bool:
         """Whether the segment may have such a record. Its minimum is that of its batches' first records."""
         if self.min_ms is not None and segment.max_timestamp_ms < self.min_ms:
             return False
-        return self.max_ms is None or segment.min_timestamp_ms < self.max_ms
+        return self.horizon_ms is None or segment.min_timestamp_ms < self.horizon_ms
+
+    def cuts(self, segment: RemoteSegment) -> bool:
+        """Whether the segment's indexes may show that a part of it is not wanted."""
+        before = self.min_ms is not None and segment.min_timestamp_ms < self.min_ms
+        behind = self.late_ms is not None and self.horizon_ms is not None
+        return before or (behind and segment.max_timestamp_ms >= (self.horizon_ms or 0))
+
+    def trimmed(self, footer: SegmentFooter, first: int, after: int) -> tuple[int, int]:
+        """`[first, after)` without what the time index shows not to be wanted at its two ends; may be empty."""
+        if self.min_ms is not None:
+            young = scan_offset(footer, self.min_ms)
+            first = after if young is None else max(first, young)
+        if self.late_ms is not None and self.horizon_ms is not None:
+            entries = footer.time_index.entries()
+            reached = next((entry.offset for entry in entries if entry.timestamp >= self.horizon_ms), None)
+            after = after if reached is None else min(after, reached + 1)
+        return first, after
 
 
 ANY_TIME: Final = TimeRange()
@@ -123,13 +151,11 @@ def _pieces(
         if first >= after or not times.may_hold(segment):
             continue
         footer = footers.get(segment.uuid)
-        if footer is None and segment.log_bytes > INDEX_WORTH_BYTES:
-            cut_by_time = times.min_ms is not None and segment.min_timestamp_ms < times.min_ms
-            if cut_by_time or (first, after) != (segment.base_offset, segment.end_offset):
-                wanted[segment.key(span.topic_id, span.partition)] = segment
-        if footer is not None and times.min_ms is not None:
-            young = scan_offset(footer, times.min_ms)
-            first = after if young is None else max(first, young)
+        cut = times.cuts(segment) or (first, after) != (segment.base_offset, segment.end_offset)
+        if cut and footer is None and segment.log_bytes > INDEX_WORTH_BYTES:
+            wanted[segment.key(span.topic_id, span.partition)] = segment
+        if footer is not None:
+            first, after = times.trimmed(footer, first, after)
         if first < after:
             pieces.append(Piece(segment, first, after, *cover(segment, footer, first, after)))
     return pieces

@@ -36,6 +36,7 @@ from thermocline.pipeline.windows import WINDOW_BYTES, OpenPiece, Window
 # Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which 184 are numba's
 # and pyarrow's; 4 MiB, 2 ahead and batches of 8 take 265 and 340 and are no faster.
 NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # of a directory bucket; a far one's cost a request each
+LATE_MS: Final = 300_000  # two producers' delivery.timeout.ms (2 min each), and a minute for their clocks
 UNITS_AHEAD: Final = 1  # windows begun beyond one a thread, so that none waits for the reader's turn
 BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its columns of fixed width make one batch
 UNIT_BYTES_MAX: Final = 24 * 1024 * 1024  # rows of one window that wait for the reader: compressed ones may be many
@@ -57,15 +58,17 @@ def read(
     columns: Sequence[str] = DEFAULT_COLUMNS,
     start_timestamp: datetime | int | None = None,
     end_timestamp: datetime | int | None = None,
+    late_ms: int | None = LATE_MS,
     threads: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> Reader:
     """Rows of `topic` in the bucket behind the URL, as Arrow batches with the columns of Spark's Kafka source.
 
     `start` and `end` are offsets, `[start, end)`: one for all partitions, or by partition; None is what the bucket
-    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are left out, and objects and parts
-    of them without such rows are not fetched (by the timestamps of batches' first and latest records). `threads` decode
-    in parallel (all cores by default). `columns` may name `headers` too.
+    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are left out, and what cannot hold
+    such rows is not fetched. For that, records are taken to lie at most `late_ms` behind younger ones that stand before
+    them in the log; None takes nothing for granted, and reads objects to their ends. `threads` decode in parallel (all
+    cores by default). `columns` may name `headers` too.
 
     Raises InvalidRequest (URL, topic, column, partition), DataLoss for what is missing or damaged (also while reading),
     StoreError, AccessRefused. With `fail_on_data_loss=False` loss is stepped over and listed in `Reader.loss`.
@@ -90,6 +93,7 @@ def read(
             parts=parts,
             min_timestamp_ms=_milliseconds("start_timestamp", start_timestamp),
             max_timestamp_ms=_milliseconds("end_timestamp", end_timestamp),
+            late_ms=late_ms,
             target_bytes=_ONE_SPLIT,
             fail_on_data_loss=fail_on_data_loss,
             loss=loss,
@@ -301,7 +305,13 @@ def _units(
     try:
         for split in splits:
             reader = SplitReader(
-                history.store, split, columns, damage, target_bytes=BATCH_BYTES, window_bytes=window_bytes
+                history.store,
+                split,
+                columns,
+                damage,
+                target_bytes=BATCH_BYTES,
+                window_bytes=window_bytes,
+                footers=history.footers,
             )
             reader.note_gaps()
             for opened in ahead(pool, reader.open, split.pieces, PIECES_AHEAD):

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -65,7 +66,9 @@ class SplitReader:
         read_committed: bool = True,
         target_bytes: int = TARGET_BYTES,
         window_bytes: int = WINDOW_BYTES,
+        footers: Mapping[UUID, SegmentFooter] | None = None,
     ) -> None:
+        """`footers`, by the segment's uuid, that need not be fetched."""
         self.split = split
         self._store = store
         self._columns = tuple(columns)
@@ -73,6 +76,7 @@ class SplitReader:
         self._read_committed = read_committed
         self._target_bytes = target_bytes
         self._window_bytes = window_bytes
+        self._footers = footers or {}
 
     def note_gaps(self) -> None:
         """Count the split's declared gaps: once, by whoever begins it."""
@@ -93,7 +97,8 @@ class SplitReader:
             if self._store.size(str(key)) == segment.object_bytes <= self._window_bytes:
                 whole = self._store.read(str(key), 0, segment.object_bytes)
             try:
-                footer = read_footer(self._store, key, segment.object_bytes, whole)
+                known = self._footers.get(segment.uuid)
+                footer = known or read_footer(self._store, key, segment.object_bytes, whole)
             except NewerFormat:
                 raise
             except Corrupt as broken:
