@@ -258,6 +258,19 @@ def test_damage_is_named_or_counted(spark: SparkSession, tmp_path: Path, world: 
     assert all(first <= r.offset < end for r in set(whole) - set(found))
 
 
+def test_a_lost_manifest_is_no_empty_partition(tmp_path: Path, world: World) -> None:
+    """Every partition has a manifest from its first day: without it nobody can say what the bucket held."""
+    from thermocline.pipeline.split import DataLoss
+
+    copied = tmp_path / "bucket"
+    shutil.copytree(world.site.bucket.path, copied)  # type: ignore[attr-defined]
+    (copied / manifest_of(DirectoryBucket(copied), "mixed", 3)[0] / "manifest.json").unlink()
+    options: dict[str, object] = {"bucket": f"file://{copied}", "assign": '{"mixed":[2,3]}'}
+    with pytest.raises(DataLoss, match="mixed-3 has no manifest"):
+        parts_of(options)
+    assert {part.partition for part in parts_of({**options, "failOnDataLoss": "false"})} == {2}  # type: ignore[attr-defined]
+
+
 def test_offsets_that_retention_took_are_loss(spark: SparkSession, world: World) -> None:
     """Asked for by number and gone: an error that says so, or a start at what there is."""
     create_topic(world.broker.kafka, "short", 1, internal_segment_bytes=SEGMENT_BYTES, local_retention_ms=1)

@@ -64,6 +64,9 @@ def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
         assert job.connection is not None, "a part of the tail without a way to the cluster"
         rows = read_tail(job.connection, part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
     yield from shaped(rows, job.target)
+    if not isinstance(part, Split):  # `scan` tells the gaps of a split itself
+        for topic, partition, first, end in loss.gaps:
+            log.info("%s-%d: the cluster has no records at offsets [%d, %d)", topic, partition, first, end)
     if loss.damage:
         place = f"{part.topic}-{part.partition} [{part.rows.start_offset}, {part.rows.end_offset})"
         log.warning("%s: %d losses stepped over (failOnDataLoss=false)", place, len(loss.damage))

@@ -34,7 +34,7 @@ LOOKUP_BYTES: Final = 1 << 20  # such a look-up decodes at most this much before
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition when it was looked at. `cold` None: the bucket has no manifest of it (nothing tiered yet)."""
+    """One partition when it was looked at. `cold` None: the bucket does not know of it."""
 
     topic_id: UUID | None
     cold: PartitionHistory | None
@@ -65,6 +65,7 @@ class Tiers:
         self.history = History.open(options.bucket)
         self.cluster: Cluster | None = None
         self._selection = options.selection
+        self._fail_on_data_loss = options.fail_on_data_loss
         self._topic_ids: dict[str, UUID | None] = {}
         self._in_bucket: frozenset[str] = frozenset()
         self._connection = connection_of(options)
@@ -124,7 +125,7 @@ class Tiers:
 
     # ── what they hold ───────────────────────────────────────────────────────────────────────────────────────────
     def cold(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionHistory | None]:
-        """The newest manifest of each: conditional GETs, in parallel. None where there is none."""
+        """The newest manifest of each: conditional GETs, in parallel. None: the bucket does not know the partition."""
         wanted = list(partitions)
         return dict(zip(wanted, self.history.map(self._cold, wanted), strict=True))
 
@@ -133,9 +134,12 @@ class Tiers:
             return None
         try:
             return self.history.partition(tp.topic, tp.partition)
-        except (DataLoss, InvalidRequest):  # no manifest, or a partition that the bucket does not know of yet
-            if self._connection is None:
-                log.warning("%s has no manifest in the bucket: nothing of it was copied yet", tp)
+        except InvalidRequest:  # made a moment ago: the cluster knows it, the bucket does not yet
+            return None
+        except DataLoss as lost:  # a topic's manifests are made before its name: this one was there
+            if self._fail_on_data_loss:
+                raise
+            log.warning("data loss: %s", lost)
             return None
 
     def states(
