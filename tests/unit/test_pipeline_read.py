@@ -17,6 +17,7 @@ from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
 from tests.support.history_bucket import T0, HistoryBucket, batch
 from tests.support.waiting import wait_until
+from thermocline.pipeline import crew
 from thermocline.pipeline import read as read_module
 from thermocline.pipeline import scan as scan_module
 from thermocline.pipeline.rows import DEFAULT_COLUMNS
@@ -137,7 +138,7 @@ def test_a_missing_object_comes_behind_the_rows_before_it(tmp_path, small_window
 
 def test_rows_that_wait_are_bounded(tmp_path, monkeypatch, small_windows):
     """A reader that does not take: threads stop at the bound of waiting rows, however well they compress."""
-    monkeypatch.setattr(read_module, "UNIT_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(crew, "UNIT_BYTES_MAX", 1 << 16)
     bucket = HistoryBucket(tmp_path)
     bucket.topic("events")
     made = []

@@ -4,16 +4,15 @@
         for batch in rows:                      # pyarrow.RecordBatch, offsets ascending within a partition
             ...
 
-Owns the threads of such a read. Always true: batches come partition after partition, in offset order, whatever thread
-made them; at most `threads` + `UNITS_AHEAD` windows are in memory, none with more than `UNIT_BYTES_MAX` of rows
-waiting; an error of a thread reaches the reader in its place, behind the rows before it; a reader that is closed,
-exhausted, forgotten or left behind at the process's end leaves no thread. Must not know how a window is read (`scan`).
+Owns the order of such a read. Always true: batches come partition after partition, in offset order, whatever thread
+made them; at most `threads` + `UNITS_AHEAD` windows are in memory; an error reaches the reader in its place, behind the
+rows before it; a reader that is closed, exhausted, forgotten or left behind at the process's end leaves no thread. Must
+not know how a window is read (`scan`), nor how threads share the work (`crew`).
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -26,12 +25,13 @@ import pyarrow as pa
 
 from coldstore.url import S3Url, parse_bucket_url
 from logformat.errors import InvalidRequest
+from thermocline.pipeline.crew import Crew, Unit
 from thermocline.pipeline.damage import Damage
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.rows import DEFAULT_COLUMNS, schema_of
 from thermocline.pipeline.scan import PIECES_AHEAD, SplitReader, ahead
 from thermocline.pipeline.split import Loss, Split
-from thermocline.pipeline.windows import WINDOW_BYTES, OpenPiece, Window
+from thermocline.pipeline.windows import WINDOW_BYTES
 
 # Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which 184 are numba's
 # and pyarrow's; 4 MiB, 2 ahead and batches of 8 take 265 and 340 and are no faster.
@@ -39,10 +39,7 @@ NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # of a directory bucket; a far one's
 LATE_MS: Final = 300_000  # two producers' delivery.timeout.ms (2 min each), and a minute for their clocks
 UNITS_AHEAD: Final = 1  # windows begun beyond one a thread, so that none waits for the reader's turn
 BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its columns of fixed width make one batch
-UNIT_BYTES_MAX: Final = 24 * 1024 * 1024  # rows of one window that wait for the reader: compressed ones may be many
 FETCHERS_PER_CORE: Final = 2  # threads on a store that is far away: half of them wait for it
-_WAIT_S: Final = 1.0  # a sleeper looks up this often, should whoever must wake it be gone
-_JOIN_S: Final = 10.0
 _ONE_SPLIT: Final = 1 << 62
 
 Offsets = int | Mapping[int, int] | None
@@ -123,9 +120,9 @@ class Reader:
         self.schema = schema
         self.loss = damage.loss
         self.splits = tuple(splits)
-        self._crew = _Crew(threads, history)
+        self._crew = Crew(threads, history)
         self._units = _units(history, self.splits, schema.names, damage, window_bytes)
-        self._begun: deque[_Unit] = deque()
+        self._begun: deque[Unit] = deque()
         self._limit = threads + UNITS_AHEAD
         self._failed: BaseException | None = None
         self._end = weakref.finalize(self, self._crew.close)
@@ -187,119 +184,9 @@ class Reader:
         return unit is not None
 
 
-class _Unit:
-    """One window's rows on their way from the thread that decodes it to the reader."""
-
-    def __init__(self, reader: SplitReader, opened: OpenPiece, window: Window) -> None:
-        self._reader = reader
-        self._opened = opened
-        self._window = window
-        self._changed = threading.Condition()
-        self._batches: deque[pa.RecordBatch] = deque()
-        self._bytes = 0
-        self._done = False
-        self._dropped = False
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Fetch and decode, in a thread of the crew; waits while too much waits for the reader."""
-        try:
-            fetched = self._reader.fetch(self._opened, self._window)
-            if fetched is not None:
-                for batch in self._reader.rows(fetched):
-                    if not self._put(batch):
-                        return
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the reader gets it, in its place
-            self._error = error
-        finally:
-            with self._changed:
-                self._done = True
-                self._changed.notify_all()
-
-    def _put(self, batch: pa.RecordBatch) -> bool:
-        with self._changed:
-            while self._bytes > UNIT_BYTES_MAX and not self._dropped:
-                self._changed.wait(_WAIT_S)
-            if self._dropped:
-                return False
-            self._batches.append(batch)
-            self._bytes += batch.nbytes
-            self._changed.notify_all()
-            return True
-
-    def take(self) -> pa.RecordBatch | None:
-        """The next batch, None behind the last one. Raises what the thread met, behind the rows before it."""
-        with self._changed:
-            while not self._batches and not self._done and not self._dropped:
-                self._changed.wait(_WAIT_S)
-            if self._batches:
-                batch = self._batches.popleft()
-                self._bytes -= batch.nbytes
-                self._changed.notify_all()
-                return batch
-        if self._error is not None:
-            raise self._error
-        return None
-
-    def drop(self) -> None:
-        """Nobody will take any more."""
-        with self._changed:
-            self._dropped = True
-            self._batches.clear()
-            self._changed.notify_all()
-
-
-class _Crew:
-    """The threads. They know units and each other, never the reader: a forgotten reader can be collected."""
-
-    def __init__(self, threads: int, history: History) -> None:
-        self.history = history
-        self._changed = threading.Condition()
-        self._waiting: deque[_Unit] = deque()
-        self._under_way: set[_Unit] = set()
-        self._closed = False
-        # Daemons, so that a reader left open does not keep the process: at its end `weakref.finalize` closes the crew.
-        self._threads = [threading.Thread(target=self._work, name=f"read-{n}", daemon=True) for n in range(threads)]
-        for thread in self._threads:
-            thread.start()
-
-    def give(self, unit: _Unit) -> None:
-        with self._changed:
-            self._waiting.append(unit)
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            for unit in (*self._under_way, *self._waiting):
-                unit.drop()
-            self._waiting.clear()
-            self._changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # the garbage collector runs anywhere
-                thread.join(_JOIN_S)
-        self.history.close()
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting and not self._closed:
-                    self._changed.wait(_WAIT_S)
-                if self._closed:
-                    return
-                unit = self._waiting.popleft()
-                self._under_way.add(unit)
-            unit.run()
-            with self._changed:
-                self._under_way.discard(unit)
-            del unit
-
-
 def _units(
     history: History, splits: Sequence[Split], columns: Sequence[str], damage: Damage, window_bytes: int
-) -> Generator[_Unit, None, None]:
+) -> Generator[Unit, None, None]:
     """Windows in the order of delivery; footers of the pieces behind are on their way meanwhile."""
     pool = ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="open")
     try:
@@ -317,7 +204,7 @@ def _units(
             for opened in ahead(pool, reader.open, split.pieces, PIECES_AHEAD):
                 if opened is not None:
                     for window in reader.windows(opened):
-                        yield _Unit(reader, opened, window)
+                        yield Unit(reader, opened, window)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
