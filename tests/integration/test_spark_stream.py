@@ -154,7 +154,7 @@ def test_the_hot_tail_within_a_second_new_partitions_from_their_start(
     spark: SparkSession, running: tuple[Site, BrokerProcess], tmp_path: Path
 ) -> None:
     """`latest` starts at the present; a record shows within a second of its append; a partition that is added later is
-    read from offset 0; the broker's restart is no end."""
+    read from offset 0."""
     site, broker = running
     create_topic(broker.kafka, "live", 1)
     write_confluent(broker.kafka, "live", 0, mixed(0, 0, 50), "lz4", True)

@@ -123,7 +123,7 @@ def _report(url: str, splits: Sequence[Split], tail: Sequence[object], hot_offse
         log.warning("data loss: %s", line)
     size = sum(split.log_bytes for split in splits)
     line = (
-        f"read of {url}: {len(splits)} splits with {size / 1e6:.1f} MB of log, {len(tail)} parts of the hot tail with "
+        f"read of {url}: {len(splits)} splits with {size} bytes of log, {len(tail)} parts of the hot tail with "
         f"{hot_offsets} offsets, {len(gaps)} declared gaps with {sum(end - first for *_, first, end in gaps)} offsets"
     )
     log.log(logging.WARNING if gaps else logging.INFO, line)
