@@ -3,8 +3,8 @@
 Owns how an object is read. Always true of an object without findings: its footer is whole and says what the manifest
 says, every byte of its log was read, each batch of it has its CRC and follows the one before, and together they are
 what the footer says. Damage is believed only when a second read brings the same (a bit flipped on the way is not one
-flipped at rest). Two reads are in flight while a third is judged. Judgement: `coldstore.audit`. Must not know manifests
-or Spark.
+flipped at rest). From S3 two reads are in flight while a third is judged. Judgement: `coldstore.audit`. Must not know
+manifests or Spark.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.jobs.job_crash_points import reach
 
-PIECE_BYTES: Final = 8 << 20
+PIECE_BYTES: Final = 8 << 20  # of a ranged GET
 _AHEAD: Final = 2  # pieces on their way while one is judged: 24 MiB a task
+# A file is read where it is judged, in pieces that stay in the core's cache for the three passes over them (chunk, log
+# and batch CRC): 0.41 s of CPU a GB instead of 0.60 with pieces of 8 MiB that another thread brings.
+_LOCAL_PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,10 @@ def _scan_without_footer(
 
 
 def _pieces(store: ArrowStore, pool: ThreadPoolExecutor, key: str, log_bytes: int) -> Iterator[pa.Buffer]:
+    if store.url.startswith("file:"):
+        for at in range(0, log_bytes, _LOCAL_PIECE_BYTES):
+            yield store.read(key, at, min(_LOCAL_PIECE_BYTES, log_bytes - at))
+        return
     waiting: list[Future[pa.Buffer]] = []
     try:
         for at in range(0, log_bytes, PIECE_BYTES):
