@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from coldstore.manifest_entries import RemoteSegment
 from logformat.errors import Corrupt
+from thermocline.cli.main import main
 from thermocline.pipeline.jobs import offset_ranges
 from thermocline.pipeline.jobs.archive_plan import Lost, PartitionLog, lost, next_step, only_new, remaining
+from thermocline.pipeline.jobs.job_crash_points import POINTS, reach
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
 OFFSETS = st.dictionaries(st.integers(0, 3), RANGES, max_size=3)
@@ -138,3 +140,17 @@ def test_steps_tile_what_remains(sizes: list[list[int]], bytes_max: int, ahead: 
         archived = offset_ranges.union(archived, step.offsets)
         dead = offset_ranges.union(dead, step.offsets)
     assert archived == ends and not remaining(logs, archived)
+
+
+def test_the_command_line_lists_the_points_where_a_job_may_die(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "job-crash-points"]) == 0
+    assert capsys.readouterr().out.split() == list(POINTS)
+
+
+def test_a_point_is_passed_unless_testing_is_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it not, this process would be gone."""
+    monkeypatch.setenv("THERMOCLINE_CRASH_AT", "archive.planned")
+    monkeypatch.delenv("THERMOCLINE_TESTING", raising=False)
+    reach("archive.planned")
+    monkeypatch.setenv("THERMOCLINE_TESTING", "true")
+    reach("archive.committed")
