@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """
 thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --warehouse file:///srv/lake
 thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --catalog https://catalog.example/iceberg
-thermocline archive orders --bucket file:///var/lib/thermocline-bucket --table lake.orders \\
-    --warehouse file:///srv/lake --value json --columns 'user string, amount double, at timestamp'
+thermocline archive orders --bucket s3://b/log --table lake.orders --catalog glue --value json --columns 'user string'
 """
 
 

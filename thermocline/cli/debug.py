@@ -30,7 +30,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         "job-crash-points",
         help="list the points where THERMOCLINE_CRASH_AT may kill a job's driver or a worker",
         description="As crash-points, for `archive` and `scrub`, which obey it only with THERMOCLINE_TESTING=true.",
-        example="THERMOCLINE_TESTING=true THERMOCLINE_CRASH_AT=archive.committed thermocline archive …",
+        example="THERMOCLINE_TESTING=true THERMOCLINE_CRASH_AT=archive.committed "
+        "thermocline archive orders --bucket file:///tmp/b --table t.orders --warehouse file:///tmp/lake",
     )
     job_points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
     job_points.set_defaults(run=job_crash_points)

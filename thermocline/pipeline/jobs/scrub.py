@@ -8,22 +8,20 @@ was. Must not know how an object is read, nor what damage is (`coldstore.audit`)
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-import msgspec
-
 from coldstore.audit import Finding, FindingKind
-from coldstore.keys import TOPICS_PREFIX, manifest_key, parse_key
+from coldstore.keys import manifest_key, parse_key
 from coldstore.manifest_entries import RemoteSegment
 from coldstore.object_store import ObjectInfo
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.history import History
 from thermocline.pipeline.jobs.report import Cell, show_bytes, show_rate, show_seconds, summary_table
+from thermocline.pipeline.jobs.scrub_journal import Journal
 from thermocline.pipeline.jobs.scrub_view import (
     PartitionLook,
     Place,
@@ -32,7 +30,7 @@ from thermocline.pipeline.jobs.scrub_view import (
     places,
     still_named,
 )
-from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask, run_task
+from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubTask, run_task
 from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner
 
 if TYPE_CHECKING:
@@ -167,7 +165,7 @@ class _Scrubber:
             report.objects = sum(len(task.segments) + len(task.blobs) for task in tasks)
             report.object_bytes = sum(task.object_bytes for task in tasks)
         else:
-            found = self._read(tasks, _Journal(journal) if journal else None)
+            found = self._read(tasks, Journal(journal) if journal else None)
         report.partitions = len(looks)
         report.findings += others
         report.findings += self._believed(looks, found)
@@ -215,7 +213,7 @@ class _Scrubber:
         return min(self._task_bytes, max(TASK_BYTES_MIN, even))
 
     # ── objects ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _read(self, tasks: Sequence[ScrubTask], journal: _Journal | None) -> list[tuple[Place | None, Finding]]:
+    def _read(self, tasks: Sequence[ScrubTask], journal: Journal | None) -> list[tuple[Place | None, Finding]]:
         report = self._report
         found: list[tuple[Place | None, Finding]] = []
         if journal is not None:
@@ -304,75 +302,3 @@ def _tasks(bucket: str, looks: Sequence[PartitionLook], blobs: Sequence[Blob], t
         if taken or one.snapshots:
             tasks.append(ScrubTask(bucket, one.topic_id, one.partition, tuple(taken), tuple(one.snapshots)))
     yield from sorted(tasks, key=lambda task: -task.object_bytes)
-
-
-# ── going on after a crash ───────────────────────────────────────────────────────────────────────────────────────────
-class _Noted(msgspec.Struct):
-    """A line of the journal: an object that was read to its end, and what was found in it."""
-
-    key: str
-    findings: list[tuple[str, int | None, str]] = []
-
-
-class _Journal:
-    """A local file of JSON lines. A line that a crash cut short is not believed; its object is read again."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.skipped = 0
-        self._read: set[str] = set()
-        self.findings: list[tuple[Place | None, Finding]] = []
-        if os.path.exists(path):
-            with open(path, "rb") as file:
-                for line in file:
-                    self._learn(line)
-
-    def _learn(self, line: bytes) -> None:
-        try:
-            noted = msgspec.json.decode(line, type=_Noted)
-            findings = [Finding(FindingKind(kind), noted.key, offset, text) for kind, offset, text in noted.findings]
-        except (msgspec.MsgspecError, ValueError):
-            return
-        self._read.add(noted.key)
-        place = _place_in(noted.key)
-        self.findings += [(place, finding) for finding in findings]
-
-    def left_of(self, task: ScrubTask) -> ScrubTask | None:
-        """The task without what was read before; None when nothing is left."""
-        assert task.topic_id is not None or not task.segments
-        left = tuple(
-            segment
-            for segment in task.segments
-            if task.topic_id is not None and str(segment.key(task.topic_id, task.partition)) not in self._read
-        )
-        self.skipped += len(task.segments) - len(left)
-        if not left and not task.blobs:
-            return None
-        return ScrubTask(task.bucket, task.topic_id, task.partition, left, task.blobs)
-
-    def note(self, done: Sequence[ScrubDone]) -> None:
-        """Remember, durably, the segments of these tasks."""
-        with open(self._path, "ab") as file:
-            file.write(b"\n")  # ends a line that a crash cut short
-            for one in done:
-                by_key: dict[str | None, list[Finding]] = {key: [] for key in one.read if key.startswith(TOPICS_PREFIX)}
-                for finding in one.findings:
-                    if finding.key in by_key:
-                        by_key[finding.key].append(finding)
-                for key, findings in by_key.items():
-                    assert key is not None
-                    noted = _Noted(key, [(found.kind.value, found.offset, found.detail) for found in findings])
-                    file.write(msgspec.json.encode(noted) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def remove(self) -> None:
-        """The scrub is complete: the next one reads everything again."""
-        if os.path.exists(self._path):
-            os.unlink(self._path)
-
-
-def _place_in(text: str) -> Place | None:
-    key = parse_key(text)
-    topic_id, partition = getattr(key, "topic_id", None), getattr(key, "partition", None)
-    return None if topic_id is None or partition is None else (topic_id, partition)

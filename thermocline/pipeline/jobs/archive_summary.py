@@ -1,0 +1,96 @@
+"""What an archive run did, or would do: the summary, for people and for programs.
+
+Owns its words. Must not know how anything was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from thermocline.pipeline.jobs import offset_ranges
+from thermocline.pipeline.jobs.archive_plan import Lost
+from thermocline.pipeline.jobs.report import Cell, show_bytes, show_rate, show_seconds, summary_table
+
+
+@dataclass(slots=True)
+class ArchiveSummary:
+    """What a run did, or with `dry_run` would do. Offsets count what is covered, rows what is in it."""
+
+    topic: str
+    table: str
+    dry_run: bool
+    partitions: int = 0
+    commits: int = 0
+    offsets: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    dead_letters_table: str | None = None
+    left_out: int = 0  # records the manifests count that no reader sees: of aborted transactions
+    log_bytes: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    tasks: int = 0
+    replanned: int = 0  # steps done again because another archiver was first
+    leftovers_deleted: int = 0
+    declared_gaps: int = 0
+    lost: list[Lost] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    remaining_offsets: int = 0
+    snapshot_id: int | None = None
+    seconds: float = 0.0
+    archived: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+    def lines(self) -> Sequence[tuple[str, Cell]]:
+        """For `summary_table`."""
+        would = "would " if self.dry_run else ""
+        read = f"{show_bytes(self.log_bytes)} ({show_rate(self.log_bytes, self.seconds)})"
+        return [
+            ("topic", self.topic),
+            ("table", self.table),
+            (f"{would}commit" if self.dry_run else "commits", self.commits),
+            ("partitions", self.partitions),
+            ("offsets", self.offsets),
+            ("rows", None if self.dry_run else self.rows),
+            ("dead letters", f"{self.dead_letters:,} in {self.dead_letters_table}" if self.dead_letters else None),
+            ("records left out", self.left_out or None),
+            ("log bytes", show_bytes(self.log_bytes) if self.dry_run else read),
+            ("files", None if self.dry_run else f"{self.files} ({show_bytes(self.file_bytes)})"),
+            ("planned again", self.replanned or None),
+            ("leftovers deleted", self.leftovers_deleted or None),
+            ("declared gaps", self.declared_gaps or None),
+            ("lost", "; ".join(map(str, self.lost)) or None),
+            ("damage", "; ".join(self.damage) or None),
+            ("offsets left for later", self.remaining_offsets or None),
+            ("snapshot", None if self.snapshot_id is None else str(self.snapshot_id)),
+            ("took", show_seconds(self.seconds)),
+        ]
+
+    def row(self) -> dict[str, Cell]:
+        """For a JSON line."""
+        return {
+            "topic": self.topic,
+            "table": self.table,
+            "dry_run": self.dry_run,
+            "partitions": self.partitions,
+            "commits": self.commits,
+            "offsets": self.offsets,
+            "rows": self.rows,
+            "dead_letters": self.dead_letters,
+            "records_left_out": self.left_out,
+            "log_bytes": self.log_bytes,
+            "files": self.files,
+            "file_bytes": self.file_bytes,
+            "replanned": self.replanned,
+            "leftovers_deleted": self.leftovers_deleted,
+            "declared_gaps": self.declared_gaps,
+            "lost": "; ".join(map(str, self.lost)) or None,
+            "damage": "; ".join(self.damage) or None,
+            "remaining_offsets": self.remaining_offsets,
+            "archived": offset_ranges.encode(self.archived),
+            "snapshot_id": self.snapshot_id,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        return summary_table(self)

@@ -1,0 +1,88 @@
+"""What a scrub has read so far, in a local file: a scrub that died goes on from there.
+
+Owns the file: JSON lines, one an object that was read to its end, with what was found in it. Always true: a line is on
+the disk before the scrub goes on; one that a crash cut short is not believed, and its object is read again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from coldstore.audit import Finding, FindingKind
+from coldstore.keys import TOPICS_PREFIX, parse_key
+from thermocline.pipeline.jobs.scrub_view import Place
+from thermocline.pipeline.jobs.scrub_worker import ScrubDone, ScrubTask
+
+
+class _Noted(msgspec.Struct):
+    """A line of the journal: an object that was read to its end, and what was found in it."""
+
+    key: str
+    findings: list[tuple[str, int | None, str]] = []
+
+
+class Journal:
+    """A local file of JSON lines. A line that a crash cut short is not believed; its object is read again."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.skipped = 0
+        self._read: set[str] = set()
+        self.findings: list[tuple[Place | None, Finding]] = []
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                for line in file:
+                    self._learn(line)
+
+    def _learn(self, line: bytes) -> None:
+        try:
+            noted = msgspec.json.decode(line, type=_Noted)
+            findings = [Finding(FindingKind(kind), noted.key, offset, text) for kind, offset, text in noted.findings]
+        except (msgspec.MsgspecError, ValueError):
+            return
+        self._read.add(noted.key)
+        place = _place_in(noted.key)
+        self.findings += [(place, finding) for finding in findings]
+
+    def left_of(self, task: ScrubTask) -> ScrubTask | None:
+        """The task without what was read before; None when nothing is left."""
+        assert task.topic_id is not None or not task.segments
+        left = tuple(
+            segment
+            for segment in task.segments
+            if task.topic_id is not None and str(segment.key(task.topic_id, task.partition)) not in self._read
+        )
+        self.skipped += len(task.segments) - len(left)
+        if not left and not task.blobs:
+            return None
+        return ScrubTask(task.bucket, task.topic_id, task.partition, left, task.blobs)
+
+    def note(self, done: Sequence[ScrubDone]) -> None:
+        """Remember, durably, the segments of these tasks."""
+        with open(self._path, "ab") as file:
+            file.write(b"\n")  # ends a line that a crash cut short
+            for one in done:
+                by_key: dict[str | None, list[Finding]] = {key: [] for key in one.read if key.startswith(TOPICS_PREFIX)}
+                for finding in one.findings:
+                    if finding.key in by_key:
+                        by_key[finding.key].append(finding)
+                for key, findings in by_key.items():
+                    assert key is not None
+                    noted = _Noted(key, [(found.kind.value, found.offset, found.detail) for found in findings])
+                    file.write(msgspec.json.encode(noted) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """The scrub is complete: the next one reads everything again."""
+        if os.path.exists(self._path):
+            os.unlink(self._path)
+
+
+def _place_in(text: str) -> Place | None:
+    key = parse_key(text)
+    topic_id, partition = getattr(key, "topic_id", None), getattr(key, "partition", None)
+    return None if topic_id is None or partition is None else (topic_id, partition)
