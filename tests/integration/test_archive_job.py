@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import duckdb
 import pytest
@@ -20,9 +21,10 @@ from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
 from tests.support.archive_kit import JSON, data_files, is_bad, json_topic, lake, named_files, places, rows
 from tests.support.history_bucket import T0, HistoryBucket
+from tests.support.rest_catalog import rest_catalog
 from tests.support.s3_servers import S3Server, moto_server
 from tests.support.spark_kit import spark
-from thermocline.pipeline.iceberg import catalog_config, open_catalog
+from thermocline.pipeline.iceberg import ArchiveCommit, StaleTable, catalog_config, open_catalog, open_table
 from thermocline.pipeline.jobs.archive import archive
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
 
@@ -173,4 +175,24 @@ def test_the_command_on_spark_killed_and_run_again(tmp_path: Path) -> None:
     assert command(*words, **armed).returncode == -9
     again = command(*words)
     assert again.returncode == 0 and json.loads(again.stdout)["rows"] == 136
+    assert data_files(tmp_path) == named_files(lake(tmp_path), "ns.js", "ns.js_dead_letters")
+
+
+def test_a_rest_catalog_commits_on_the_snapshot_it_was_asked_to(tmp_path: Path) -> None:
+    """The requirement travels over HTTP: whoever planned on an older snapshot is refused and plans again."""
+    bucket = HistoryBucket(tmp_path)
+    json_topic(bucket, "js", segments=2, records=20)
+    with rest_catalog(open_catalog(lake(tmp_path))) as url:
+        catalog = catalog_config(url)
+        first = archive(None, bucket.url, "js", "ns.js", catalog=catalog, values=JSON, bytes_max=1000, commits_max=1)
+        assert first.commits == 1 and first.remaining_offsets
+        behind = open_table(open_catalog(catalog), "ns.js")
+        assert behind is not None
+        planned = behind.archived()
+        archive(None, bucket.url, "js", "ns.js", catalog=catalog)
+        late = ArchiveCommit("js", planned.topic_id or UUID(int=0), {0: ((0, 1),)}, "late")
+        with pytest.raises(StaleTable, match="somebody else"):
+            behind.commit([], planned, late, point="archive.committed")
+    good = places(rows(lake(tmp_path), "ns.js"))
+    assert good == [(p, o) for p in (0, 1) for o in range(80) if not is_bad(o)]
     assert data_files(tmp_path) == named_files(lake(tmp_path), "ns.js", "ns.js_dead_letters")
