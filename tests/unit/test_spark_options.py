@@ -158,6 +158,12 @@ def test_what_only_a_stream_can_mean_is_refused_in_a_batch(given: dict[str, str]
         parse_options(with_options(**given)).for_batch()
 
 
+def test_what_only_a_stream_uses_is_told_in_a_batch() -> None:
+    """Spark's source ignores it too; we say so."""
+    options = parse_options(with_options(maxOffsetsPerTrigger="10", minPartitions="2"))
+    assert options.without_effect == ("maxOffsetsPerTrigger",)
+
+
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(InvalidRequest, match="availableNow"):
         parse_options(with_options(endingOffsets="latest")).for_stream()

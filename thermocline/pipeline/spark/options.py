@@ -24,7 +24,8 @@ TARGET_PARTITION_BYTES: Final = 256 << 20  # a Python task costs 16–45 ms: 256
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000  # Spark's default
 POLL_TIMEOUT_MS: Final = 120_000  # Spark's default: its network time-out
 
-# Spark's name for each option, in the order of its guide; the second line is ours.
+# Spark's name for each option, about in the order of its guide; the last line is ours. The two of fetchOffset are known
+# and without effect: librdkafka retries by itself.
 KNOWN: Final = (
     *("assign", "subscribe", "subscribePattern", "kafka.bootstrap.servers"),
     *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", "startingOffsetsByTimestampStrategy"),
