@@ -174,7 +174,7 @@ def test_the_command_on_spark_killed_and_run_again(tmp_path: Path) -> None:
     armed = {"THERMOCLINE_TESTING": "true", "THERMOCLINE_CRASH_AT": "archive.dead_letters_committed"}
     assert command(*words, **armed).returncode == -9
     again = command(*words)
-    assert again.returncode == 0 and json.loads(again.stdout)["rows"] == 136
+    assert again.returncode == 0 and json.loads(again.stdout)["rows"] == 138
     assert data_files(tmp_path) == named_files(lake(tmp_path), "ns.js", "ns.js_dead_letters")
 
 
