@@ -9,6 +9,7 @@ from broker.config.resolve import BrokerConfig
 from broker.controller.membership import Refused
 from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits
+from seams.net import SocketBuffers
 from tiering.tier_config import TierLimits
 
 
@@ -22,6 +23,7 @@ def net_limits(config: BrokerConfig) -> NetLimits:
         connections_max=config.connections_max,
         connections_per_ip_max=config.connections_per_ip_max,
         connections_per_s_max=config.connection_creation_rate_max,
+        buffers=SocketBuffers(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
         drain_ms_max=config.shutdown_timeout_ms,
     )
 

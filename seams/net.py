@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from seams.disk import File
 
@@ -29,10 +29,19 @@ class Listener(Protocol):
         ...
 
 
+class SocketBuffers(NamedTuple):
+    """Bytes of the kernel's buffers of each connection; -1 leaves the size to the kernel."""
+
+    send: int = -1
+    receive: int = -1
+
+
 class Net(Protocol):
     """Where connections come from."""
 
-    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]) -> Listener: ...
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
+    ) -> Listener: ...
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         """Send from the file now, without waiting: bytes sent, 0 when the socket is full, -1 when this pair cannot."""
         ...
@@ -54,8 +63,18 @@ class _TcpListener:
 class TcpNet:
     """`Net` over TCP on the running loop."""
 
-    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
-        server = await asyncio.get_running_loop().create_server(factory, host, port, backlog=_BACKLOG)
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
+    ) -> Listener:
+        server = await asyncio.get_running_loop().create_server(
+            factory, host, port, backlog=_BACKLOG, start_serving=False
+        )
+        for listening in server.sockets:  # what it accepts inherits them
+            if buffers.send >= 0:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send)
+            if buffers.receive >= 0:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive)
+        await server.start_serving()
         bound = server.sockets[0].getsockname()
         return _TcpListener(server, (bound[0], bound[1]))
 

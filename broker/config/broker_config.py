@@ -36,6 +36,8 @@ class BrokerConfig:
     # network limits
     request_bytes_max: int
     inflight_request_bytes_max: int | None  # None: no limit
+    socket_send_buffer_bytes: int  # -1: the kernel's
+    socket_receive_buffer_bytes: int  # -1: the kernel's
     connection_idle_ms_max: int
     connections_max: int
     connections_per_ip_max: int

@@ -179,6 +179,8 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         http_port=http.port if http else 0,
         request_bytes_max=number("socket.request.max.bytes"),
         inflight_request_bytes_max=None if inflight < 0 else inflight,
+        socket_send_buffer_bytes=number("socket.send.buffer.bytes"),
+        socket_receive_buffer_bytes=number("socket.receive.buffer.bytes"),
         connection_idle_ms_max=number("connections.max.idle.ms"),
         connections_max=number("max.connections"),
         connections_per_ip_max=number("max.connections.per.ip"),

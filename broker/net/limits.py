@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seams.net import SocketBuffers
+
 _MIB = 1 << 20
+_BUFFERS = SocketBuffers(send=102_400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +27,5 @@ class NetLimits:
     connections_per_ip_max: int = 2_000  # max.connections.per.ip: above it closed, as in Kafka
     connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: above it new ones wait
     connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
+    buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
     drain_ms_max: int = 10_000  # SIGTERM: what answers in flight get

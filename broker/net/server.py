@@ -82,7 +82,7 @@ class Server:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address cannot be bound."""
         self._admissions = Admissions(self._limits, asyncio.get_running_loop().time())
-        self._listener = await self._net.listen(host, port, self._connection)
+        self._listener = await self._net.listen(host, port, self._connection, self._limits.buffers)
 
     async def stop(self, *, drain: bool = True) -> None:
         """Accept nothing more, let answers in flight leave for `drain_ms_max`, then close whatever is left.

@@ -14,6 +14,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from seams.disk import File
+from seams.net import SocketBuffers
 from seams.rng import SeededRng
 from tests.sim.loop import PROCESS, Process
 
@@ -180,7 +181,7 @@ class SimNet:
         self.open: dict[SimTransport, None] = {}
         self._ports = 50_000
 
-    async def listen(self, host: str, port: int, factory: Callable[[], Any]) -> SimListener:
+    async def listen(self, host: str, port: int, factory: Callable[[], Any], buffers: SocketBuffers) -> SimListener:
         address = (host or "0.0.0.0", port)
         if address in self.listeners:
             raise OSError(98, f"address already in use: {address}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.net.dispatch import Answer, Part, Peer
 from seams.disk import Buffer, File, FileRange
+from seams.net import SocketBuffers
 
 
 def frame(body: bytes) -> bytes:
@@ -176,7 +177,9 @@ class ScriptedNet:
         self.failure: OSError | None = None
         self.files_sent = 0
 
-    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]) -> ScriptedListener:
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
+    ) -> ScriptedListener:
         self.factory = factory
         return self.listener
 

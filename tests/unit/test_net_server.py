@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from broker.net.dispatch import CloseReason, Later, Part
 from broker.net.limits import NetLimits
 from broker.net.server import Server
 from seams.disk import FileRange, PosixDisk
-from seams.net import TcpNet
+from seams.net import SocketBuffers, TcpNet
 from tests.support.scripted_net import ScriptedDispatcher, frame
 
 MIB = 1 << 20
@@ -262,3 +263,24 @@ def test_stopping_answers_what_is_in_flight() -> None:
         writer.close()
 
     in_house(scenario)
+
+
+def test_connections_have_the_socket_buffers_that_were_asked_for() -> None:
+    """`socket.send.buffer.bytes` reaches every accepted connection; the kernel doubles what it is given."""
+
+    async def scenario() -> None:
+        seen: list[int] = []
+
+        class Looker(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                seen.append(transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+
+        listener = await TcpNet().listen("127.0.0.1", 0, Looker, SocketBuffers(send=50_000))
+        reader, writer = await asyncio.open_connection(*listener.address)
+        while not seen:
+            await asyncio.sleep(0.001)
+        writer.close()
+        await listener.close()
+        assert seen == [100_000] and reader is not None
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
