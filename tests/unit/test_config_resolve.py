@@ -87,7 +87,7 @@ def test_kafkas_other_names_are_accepted_and_listed() -> None:
             controller.listener.names=CONTROLLER
             listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
             num.network.threads=3
-            socket.send.buffer.bytes=102400
+            socket.listen.backlog.size=50
             rsm.config.dir=/x
             super.users=User:admin
             log.retention.hours=168
@@ -100,7 +100,7 @@ def test_kafkas_other_names_are_accepted_and_listed() -> None:
         "num.network.threads",
         "process.roles",
         "rsm.config.dir",
-        "socket.send.buffer.bytes",
+        "socket.listen.backlog.size",
         "super.users",
     )
 
