@@ -9,7 +9,6 @@ import pytest
 
 from broker.net.dispatch import Answer
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import ProduceResponse, ProduceResponsePartition
 from tests.support.broker_kit import Life, Place, batch_of, decoded, parts_of, play, produce_request
 
