@@ -60,14 +60,14 @@ def append_one(
     context: Context, partition: Partition, version: int, acks: int, batch: memoryview, now_ms: int
 ) -> Appended:
     """Check and append what one produce request carries for one partition. Raises ThermoclineError: nothing written."""
-    header = check_one(context, partition, version, acks, batch, now_ms)
+    header = BatchChecks(context, partition, version, acks, now_ms).check(batch)
     return append_checked(context, partition, (batch,), (header,), now_ms)
 
 
 def append_checked(
     context: Context, partition: Partition, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int
 ) -> Appended:
-    """Append batches, one a request, that passed `check_one`. Raises ThermoclineError, OSError: nothing written."""
+    """Append batches, one a request, that passed `BatchChecks`. Raises ThermoclineError, OSError: nothing written."""
     throttle = context.throttle
     throttle.check_room()
     appended = partition.append(batches, headers, now_ms)
@@ -79,41 +79,52 @@ def append_checked(
     return appended
 
 
-def check_one(
-    context: Context, partition: Partition, version: int, acks: int, batch: memoryview, now_ms: int
-) -> BatchHeader:
-    """Check what one produce request carries for one partition; its header. Raises ThermoclineError.
+class BatchChecks:
+    """What a batch for one partition has to be at `now_ms`; made once for requests that came together.
 
-    A maximum timestamp that cannot be right is repaired in place (and the CRC): checked again, the batch passes as is.
+    Raises ApiError where no batch would do.
     """
-    config = partition.config
-    if config.internal:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
-    timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
-    timestamp_max = now_ms + config.message_timestamp_after_max_ms
-    header = check_batch(
-        batch,
-        0,
-        len(batch),
-        bytes_max=config.max_message_bytes,
-        timestamp_min=timestamp_min,
-        timestamp_max=timestamp_max,
-    )
-    if header.size != len(batch):
-        raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in one produce request")
-    if version < _ZSTD_SINCE and header.attributes & CODEC_MASK == Codec.ZSTD:
-        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
-    if acks == -1 and config.min_insync_replicas > 1:
-        raise ApiError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
+
+    __slots__ = ("_bytes_max", "_timestamp_max", "_timestamp_min", "_validates_records", "_zstd_refused")
+
+    def __init__(self, context: Context, partition: Partition, version: int, acks: int, now_ms: int) -> None:
+        config = partition.config
+        if config.internal:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
+        if acks == -1 and config.min_insync_replicas > 1:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
+            )
+        self._bytes_max = config.max_message_bytes
+        self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+        self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
+        self._zstd_refused = version < _ZSTD_SINCE
+        self._validates_records = context.config.validate_records
+
+    def check(self, batch: memoryview) -> BatchHeader:
+        """The header of a batch that may be appended. Raises ThermoclineError.
+
+        A maximum timestamp that cannot be right is repaired in place (and the CRC): checked again, the batch passes.
+        """
+        header = check_batch(
+            batch,
+            0,
+            len(batch),
+            bytes_max=self._bytes_max,
+            timestamp_min=self._timestamp_min,
+            timestamp_max=self._timestamp_max,
         )
-    if header.lacks_max_timestamp:
-        stamp_max_timestamp(batch, 0, _max_timestamp(batch))
-        header = read_header(batch)
-    if context.config.validate_records:
-        validate_records(batch, timestamp_min=timestamp_min, timestamp_max=timestamp_max)
-    return header
+        if header.size != len(batch):
+            raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
+        if self._zstd_refused and header.attributes & CODEC_MASK == Codec.ZSTD:
+            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
+        if header.lacks_max_timestamp:
+            stamp_max_timestamp(batch, 0, _max_timestamp(batch))
+            header = read_header(batch)
+        if self._validates_records:
+            validate_records(batch, timestamp_min=self._timestamp_min, timestamp_max=self._timestamp_max)
+        return header
 
 
 def _max_timestamp(batch: memoryview) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
-from broker.handlers.produce import ack_deadline_s, append_checked, check_one, refuse
+from broker.handlers.produce import BatchChecks, ack_deadline_s, append_checked, refuse
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.partition.partition import Partition
 from broker.wire.apis import response_header_version
@@ -26,7 +26,7 @@ from broker.wire.framing import response_frame
 from broker.wire.messages import ProduceRequest, ProduceResponse, ProduceResponsePartition, ProduceResponseTopic
 from hotstore.partition_log import Appended
 from logformat.errors import ThermoclineError
-from logformat.record_batch import HEADER_SIZE, BatchHeader
+from logformat.record_batch import HEADER, BatchHeader
 
 _FLEXIBLE_SINCE: Final = 9
 _ERRORS_SINCE: Final = 8  # record errors and an error message in the response
@@ -37,6 +37,7 @@ _PREFIX_AT: Final = 8  # behind API key, version and correlation id
 _TAIL: Final = b"\0\0\0"  # empty tags of partition, topic and request in the flexible version
 
 _INT32: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">ii")  # API key with version, correlation id
 _NONE: Final = (0, None)
 
 
@@ -94,16 +95,12 @@ class Express:
         partition = context.registry.partitions.get(route.key)
         if partition is None or context.throttle.is_busy or not context.gate.is_open():
             return _NONE
-        run = _Run(partition, route)
         now_ms = context.world.clock.wall_ms()
-        for frame in frames:
-            if run.batches and (len(frame) <= prefix_end + 4 or _key(frame, prefix_end) != key):
-                break
-            if not run.take(context, frame, prefix_end, now_ms):
-                break
-        if not run.batches:
-            return _NONE
+        run = _Run(partition, route)
         try:
+            run.take(frames, prefix_end, BatchChecks(context, partition, route.version, route.acks, now_ms))
+            if not run.batches:
+                return _NONE
             appended = append_checked(context, partition, run.batches, run.headers, now_ms)
         except (ThermoclineError, OSError):
             run.put_back()
@@ -137,7 +134,7 @@ class Express:
 class _Run:
     """Requests of one route that arrived together: their batches, checked."""
 
-    __slots__ = ("_as_sent", "batches", "correlation_ids", "headers", "partition", "route")
+    __slots__ = ("batches", "correlation_ids", "headers", "partition", "route")
 
     def __init__(self, partition: Partition, route: Route) -> None:
         self.partition = partition
@@ -145,30 +142,33 @@ class _Run:
         self.batches: list[memoryview] = []
         self.headers: list[BatchHeader] = []
         self.correlation_ids: list[int] = []
-        self._as_sent: list[bytes] = []
 
-    def take(self, context: Context, frame: memoryview, prefix_end: int, now_ms: int) -> bool:
-        """Add the batch of one more request; False where the general way has to say what is wrong with it."""
-        route = self.route
-        batch = _records(frame, prefix_end, route.version)
-        if batch is None:
-            return False
-        as_sent = bytes(batch[:HEADER_SIZE])
-        try:
-            header = check_one(context, self.partition, route.version, route.acks, batch, now_ms)
-        except ThermoclineError:
-            batch[: len(as_sent)] = as_sent
-            return False
-        self.batches.append(batch)
-        self.headers.append(header)
-        self.correlation_ids += _INT32.unpack_from(frame, 4)
-        self._as_sent.append(as_sent)
-        return True
+    def take(self, frames: Sequence[memoryview], prefix_end: int, checks: BatchChecks) -> None:
+        """The batches of the first few frames: up to one of another route, or that the general way has to refuse."""
+        api_and_version, _ = _HEAD.unpack_from(frames[0])
+        prefix = frames[0][_PREFIX_AT:prefix_end]
+        version = self.route.version
+        for frame in frames:
+            if len(frame) <= prefix_end + 4:
+                return
+            head, correlation_id = _HEAD.unpack_from(frame)
+            if head != api_and_version or frame[_PREFIX_AT:prefix_end] != prefix:
+                return
+            batch = _records(frame, prefix_end, version)
+            if batch is None:
+                return
+            try:
+                header = checks.check(batch)
+            except ThermoclineError:
+                return
+            self.batches.append(batch)
+            self.headers.append(header)
+            self.correlation_ids.append(correlation_id)
 
     def put_back(self) -> None:
-        """The append was refused: the general way must see what was sent, and a stamped batch is refused for good."""
-        for batch, as_sent in zip(self.batches, self._as_sent, strict=True):
-            batch[:HEADER_SIZE] = as_sent
+        """The append was refused: the general way must see what was checked; a stamped batch is refused for good."""
+        for batch, header in zip(self.batches, self.headers, strict=True):
+            HEADER.pack_into(batch, 0, *header)
 
     def answers(self, appended: Appended) -> bytes:
         """The frames that say where each batch went."""
