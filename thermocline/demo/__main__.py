@@ -1,0 +1,100 @@
+"""`make demo`: the main job in under a minute, with real processes, a stock client and Spark.
+
+A broker on files takes a gigabyte from confluent-kafka, its segments sink into the bucket, the local copies go, the
+broker is killed with -9 in the middle, everything is replayed from offset 0 with every byte checked; then a planned
+replacement: seal, stop, delete the data directory, and a new broker on the bucket alone replays it all again. Last,
+that broker goes too, with its directory: Spark reads the bucket, and makes a table of it.
+
+Always true: what is compared was computed here, never read back; every figure in the table was measured in this run.
+Must not know the broker's code: it sees a command, a Kafka port and an HTTP port, as a user does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+
+from thermocline.demo import spark_act
+from thermocline.demo.broker import Broker
+from thermocline.demo.clients import produce, replay, wait_sunk
+from thermocline.demo.payload import KILL_AFTER, RECORDS, VALUE_BYTES, Failed, Payload
+from thermocline.demo.picture import Picture
+
+
+def run(root: Path) -> None:
+    """All acts, then the table."""
+    payload, picture = Payload(), Picture()
+    data_dir, bucket = root / "broker", root / "bucket"
+    megabytes = RECORDS * VALUE_BYTES / 1e6
+    broker = Broker.start(data_dir, bucket)
+    try:
+        picture.say(f"a broker on {data_dir}, its bucket the directory {bucket}")
+        taken = produce(broker, payload, 0, KILL_AFTER, lambda: picture.draw(broker, "producing "))
+        broker.kill()
+        picture.say(f"kill -9 after {KILL_AFTER:,} acknowledged records; starting it again")
+        broker = Broker.start(data_dir, bucket, broker.kafka)
+        taken += produce(broker, payload, KILL_AFTER, RECORDS, lambda: picture.draw(broker, "producing "))
+        picture.say(f"{RECORDS:,} records, {megabytes:.0f} MB, acknowledged by acks=all with fsync")
+        wait_sunk(broker, picture)
+        local, cold = broker.local_bytes, broker.cold_bytes
+        picture.say(
+            f"sunk: {local / 1e6:.0f} MB left on disk, {cold / 1e6:.0f} MB in the bucket; replaying from offset 0"
+        )
+        cold_s = replay(broker, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
+        picture.say("every byte as it was produced")
+        broker.seal()
+        requests = broker.metric("thermocline_store_requests_total")
+        dollars = broker.metric("thermocline_estimated_dollars_per_day")
+        broker.stop()
+        shutil.rmtree(data_dir)
+        picture.say("sealed, stopped, and the whole data directory deleted; a new broker on the bucket alone")
+        began = time.monotonic()
+        broker = Broker.start(data_dir, bucket, broker.kafka)
+        replaced_s = time.monotonic() - began
+        again_s = replay(broker, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
+        picture.say("every byte again, no gap; that broker stopped too, its directory deleted")
+        broker.stop()
+        shutil.rmtree(data_dir)
+        spark_rows = spark_act.perform(root, payload, picture)
+        rows = [
+            ("produced, acks=all, fsync", f"{megabytes / taken:.0f} MB/s"),
+            ("replayed from the bucket", f"{megabytes / cold_s:.0f} MB/s"),
+            ("replayed by the replacement", f"{megabytes / again_s:.0f} MB/s"),
+            *spark_rows,
+            ("replacement ready after", f"{replaced_s:.1f} s"),
+            ("local bytes after sinking", f"{local / 1e6:.0f} MB"),
+            ("bytes in the bucket", f"{cold / 1e6:.0f} MB"),
+            ("store requests of the first broker since its restart", f"{requests:.0f}"),
+            ("estimated cost at S3 list prices", f"${dollars:.4f} a day"),
+            ("records lost, changed, doubled", "0, 0, 0"),
+        ]
+        width = max(len(name) for name, _ in rows)
+        print("\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows))
+        print(f"\n  all of it in {time.monotonic() - picture.started:.0f} s")
+    finally:
+        if broker.process.poll() is None:
+            broker.kill()
+
+
+def main() -> int:
+    """Run in a temporary directory that is removed afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="thermocline-demo-"))
+    try:
+        run(root)
+    except (Failed, KafkaException) as failure:
+        logs = [log for name in ("broker.log", "spark.log") if (log := root / name).exists()]
+        told = "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+        print(f"\nthe demo failed: {failure}\n{told}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""A broker of the demo, in a process of its own.
+
+Must not know the broker's code: it sees a command, a Kafka port and an HTTP port, as a user does.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from thermocline.demo.payload import PARTITIONS, TOPIC, Failed
+
+SETTINGS = {
+    "log.segment.bytes": 16 << 20,
+    "log.local.retention.ms": 1000,
+    "log.retention.check.interval.ms": 500,
+    "log.retention.ms": -1,
+    "num.partitions": PARTITIONS,
+    "group.initial.rebalance.delay.ms": 0,
+}
+
+
+@dataclass
+class Broker:
+    """A `thermocline serve` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    kafka: str
+    http: str
+
+    @classmethod
+    def start(cls, data_dir: Path, bucket: Path, kafka: str = "127.0.0.1:0") -> Broker:
+        command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
+        command += ["--bucket", f"file://{bucket}", "--listen", kafka, "--http", "127.0.0.1:0"]
+        for name, value in SETTINGS.items():
+            command += ["--set", f"{name}={value}"]
+        with (data_dir.parent / "broker.log").open("a") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line.startswith("ready "):
+            raise Failed(f"the broker did not come up; see {data_dir.parent / 'broker.log'}")
+        ready = dict(part.split("=", 1) for part in line.split()[1:])
+        return cls(process, ready["kafka"], ready["http"])
+
+    def status(self) -> list[dict[str, int]]:
+        """Every partition of the topic, as `tier status` sees it."""
+        with urllib.request.urlopen(f"http://{self.http}/status", timeout=10) as answer:
+            return [partition for partition in json.load(answer) if partition["topic"] == TOPIC]
+
+    @property
+    def local_bytes(self) -> int:
+        return sum(partition["local_bytes"] for partition in self.status())
+
+    @property
+    def cold_bytes(self) -> int:
+        return sum(partition["cold_bytes"] for partition in self.status())
+
+    def metric(self, name: str) -> float:
+        """The sum over all labels of one metric."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+    def seal(self) -> None:
+        """Seal and copy everything, as `thermocline tier seal --wait` does."""
+        request = urllib.request.Request(
+            f"http://{self.http}/tier/seal",
+            data=json.dumps({"wait": True}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request, timeout=120).read()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        if self.process.wait(60) != 0:
+            raise Failed("the broker did not stop cleanly")

@@ -1,0 +1,46 @@
+"""Two tiers, drawn over one another on a terminal; a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+from thermocline.demo.broker import Broker
+
+TICK_S = 0.25
+
+
+@dataclass
+class Picture:
+    """Two tiers, drawn over one another on a terminal, a line now and then elsewhere."""
+
+    started: float = field(default_factory=time.monotonic)
+    drawn: float = 0.0
+    live: bool = field(default_factory=sys.stdout.isatty)
+
+    def say(self, text: str) -> None:
+        self._clear()
+        print(f"[{time.monotonic() - self.started:5.1f} s] {text}", flush=True)
+
+    def draw(self, broker: Broker, what: str) -> None:
+        now = time.monotonic()
+        if now - self.drawn < (TICK_S if self.live else 3.0):
+            return
+        self.drawn = now
+        partitions = broker.status()
+        local = sum(partition["local_bytes"] for partition in partitions)
+        cold = sum(partition["cold_bytes"] for partition in partitions)
+        text = f"{what}  disk {_bar(local, '█')} {local / 1e6:6.0f} MB   bucket {_bar(cold, '░')} {cold / 1e6:6.0f} MB"
+        if self.live:
+            print(f"\r\033[K[{now - self.started:5.1f} s] {text}", end="", flush=True)
+        else:
+            print(f"[{now - self.started:5.1f} s] {text}", flush=True)
+
+    def _clear(self) -> None:
+        if self.live:
+            print("\r\033[K", end="")
+
+
+def _bar(size: int, mark: str) -> str:
+    return mark * min(round(size / 50e6), 24)

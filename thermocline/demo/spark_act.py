@@ -1,0 +1,99 @@
+"""The demo's Spark act: history from the bucket alone, then an Iceberg table that a second engine reads.
+
+Owns what must come out. Always true: what is compared was computed from sequence numbers while Spark started. Without
+the [spark] extra the act is left out, and the table says why.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+from thermocline.demo.payload import OFFSET_WEIGHT, RECORDS, TOPIC, VALUE_BYTES, Failed, Payload, Sums
+from thermocline.demo.picture import Picture
+
+TABLE = "demo.events"
+NEEDED = ("pyspark", "numba", "pyiceberg")
+Row = tuple[str, str]
+
+
+def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
+    """All of it; rows of the table. `root / "bucket"` is all there is. Raises Failed."""
+    absent = [name for name in NEEDED if find_spec(name) is None]
+    if absent:
+        return [("replayed by Spark", f"left out: no {', '.join(absent)}; pip install 'thermocline[spark]'")]
+    began = time.monotonic()
+    arguments = [f"file://{root / 'bucket'}", TOPIC, f"file://{root / 'lake'}", TABLE, str(OFFSET_WEIGHT)]
+    command = [sys.executable, "-m", "thermocline.demo.spark_replay", *arguments]
+    with (root / "spark.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        expected = payload.sums()
+        _heard(process.stdout, "session")
+        picture.say(f"Spark is up after {time.monotonic() - began:.1f} s; reading the bucket, no broker anywhere")
+        return [_replayed(process.stdout, expected, picture), *_archived(root, process, expected, picture)]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _replayed(said: IO[str], expected: list[Sums], picture: Picture) -> Row:
+    replay = _heard(said, "replay")
+    wanted = [[partition, *sums[:4]] for partition, sums in enumerate(expected)]
+    if replay["sums"] != wanted:
+        raise Failed(f"Spark saw {replay['sums']}, produced were {wanted}")
+    picture.say(f"Spark counted {RECORDS:,} rows; offsets and checksums as they were produced")
+    return "replayed by Spark, no broker", _rate(float(replay["seconds"]))  # type: ignore[arg-type]
+
+
+def _archived(root: Path, process: subprocess.Popen[str], expected: list[Sums], picture: Picture) -> list[Row]:
+    assert process.stdout is not None
+    archive = _heard(process.stdout, "archive")
+    rows = [("archived to an Iceberg table", _rate(float(archive["seconds"])))]  # type: ignore[arg-type]
+    if archive["rows"] != RECORDS:
+        raise Failed(f"the archive has {archive['rows']} rows, not {RECORDS}")
+    if find_spec("duckdb") is None:
+        return [*rows, ("the table read by DuckDB", "left out: no duckdb; pip install duckdb")]
+    began = time.monotonic()
+    found = query(root)
+    wanted = [(partition, *sums[:3], sums.rows, sums.md5) for partition, sums in enumerate(expected)]
+    if found != wanted:
+        raise Failed(f"DuckDB saw {found} in the table, produced were {wanted}")
+    picture.say("DuckDB read the Iceberg table: the same rows, each once, the same bytes")
+    return [*rows, ("the table read by DuckDB", _rate(time.monotonic() - began))]
+
+
+def query(root: Path) -> list[tuple[int, ...]]:
+    """By partition: rows, first and last offset, different offsets, the sum of md5 numbers; read by DuckDB."""
+    import duckdb
+
+    from thermocline.pipeline.iceberg import catalog_config, open_catalog
+
+    table = open_catalog(catalog_config(warehouse=f"file://{root / 'lake'}")).load_table(TABLE)
+    files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+    with duckdb.connect() as connection:
+        return connection.execute(
+            'select partition, count(*), min("offset"), max("offset"), count(distinct "offset"), '
+            "sum(md5_number_lower(value))::hugeint from read_parquet(?) group by partition order by partition",
+            [files],
+        ).fetchall()
+
+
+def _heard(said: IO[str], act: str) -> dict[str, object]:
+    line = said.readline()
+    if not line:
+        raise Failed(f"Spark ended before the end of its {act}; see below")
+    told: dict[str, object] = json.loads(line)
+    assert told["act"] == act
+    return told
+
+
+def _rate(seconds: float) -> str:
+    return f"{RECORDS * VALUE_BYTES / 1e6 / seconds:.0f} MB/s"

@@ -1,0 +1,42 @@
+"""A user's Spark program: all of a topic from the bucket, summed up; then the same into an Iceberg table.
+
+    python -m thermocline.demo.spark_replay BUCKET TOPIC WAREHOUSE TABLE OFFSET_WEIGHT
+
+A process of its own, so that Spark's start costs the demo nothing and its words go to a file. Prints one line of JSON
+for each act that is done: `session`, `replay` (with the sums by partition), `archive`. Must not know what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from pyspark.sql import functions as F
+
+from thermocline.pipeline.iceberg import catalog_config
+from thermocline.pipeline.jobs.archive import archive
+from thermocline.pipeline.spark.session import session
+
+
+def main(bucket: str, topic: str, warehouse: str, table: str, offset_weight: str) -> None:
+    spark = session("thermocline demo")
+    rows = spark.read.format("thermocline").option("bucket", bucket).option("subscribe", topic).load()
+    rows.head()  # starts Spark's Python workers, some seconds of imports
+    tell("session", {})
+    began = time.monotonic()
+    weighed = F.crc32("value") * (F.col("offset") % int(offset_weight) + 1)
+    sums = rows.groupBy("partition").agg(F.count("*"), F.min("offset"), F.max("offset"), F.sum(weighed))
+    found = [list(row) for row in sums.sort("partition").collect()]
+    tell("replay", {"seconds": time.monotonic() - began, "sums": found})
+    summary = archive(spark, bucket, topic, table, catalog=catalog_config(warehouse=warehouse))
+    tell("archive", summary.row())
+    spark.stop()
+
+
+def tell(act: str, what: dict[str, object]) -> None:
+    print(json.dumps({"act": act, **what}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
