@@ -170,7 +170,7 @@ class BackedMemory:
     (measured here: 2.3 ms of CPU per MB of page cache instead of 0.25), and that alone would be measured, on both sides.
     """
 
-    BYTES: Final = 5 << 30  # what a run writes at most
+    BYTES: Final = 4 << 30  # what a run writes at most
     MADV_HUGEPAGE: Final = 14
     MADV_POPULATE_WRITE: Final = 23
 
