@@ -45,6 +45,7 @@ def tier_limits(config: BrokerConfig, *, verify_by_head: bool) -> TierLimits:
         cold_reads_waiting_max=config.cold_reads_waiting_max,
         prefetch_bytes=config.prefetch_bytes,
         cache_bytes_max=config.cache_bytes_max,
+        answer_bytes_max=config.fetch_max_bytes,
         store_timeout_s=config.store_timeout_ms / 1000,
         upload_timeout_s=config.store_upload_timeout_ms / 1000,
         verify_by_head=verify_by_head,

@@ -38,7 +38,6 @@ from tiering.tier_config import TierLimits
 
 __all__ = ["ColdLimits", "ColdReader", "ColdSlice", "ManifestView", "cold_limits", "open_cold_reader"]
 
-HOLD_BYTES_MIN: Final = 16 * RANGE_BYTES_MAX  # an answer of fetch.max.bytes, and somebody else's next chunk
 DEFAULT_LIMITS: Final = ColdLimits()
 OPEN_AHEAD_MAX: Final = 4  # footers asked for at once, ahead of a reader of small segments
 _KEEP_UNREAD_S: Final = 30.0
@@ -357,9 +356,11 @@ def cold_limits(limits: TierLimits) -> ColdLimits:
     """A broker's limits as its cold reads take them.
 
     A chunk at hand keeps its file's disk space even when the cache evicted it: so at most a quarter of the cache is at
-    hand, and half of that loaded ahead.
+    hand, and half of that loaded ahead; but never less than one answer and somebody else's next chunk, however small
+    the cache.
     """
-    hold = min(DEFAULT_LIMITS.hold_bytes, max(limits.cache_bytes_max // 4, HOLD_BYTES_MIN))
+    answer = -(-limits.answer_bytes_max // RANGE_BYTES_MAX) * RANGE_BYTES_MAX
+    hold = min(DEFAULT_LIMITS.hold_bytes, max(limits.cache_bytes_max // 4, answer + RANGE_BYTES_MAX))
     return ColdLimits(
         queue_max=limits.cold_reads_waiting_max,
         concurrency=limits.cold_reads_max,

@@ -69,6 +69,7 @@ class TierLimits:
     cold_reads_waiting_max: int = 100
     prefetch_bytes: int = 32 << 20
     cache_bytes_max: int = 1 << 30
+    answer_bytes_max: int = 55 << 20
     store_timeout_s: float = 30.0
     upload_timeout_s: float = 600.0
     verify_by_head: bool = False
