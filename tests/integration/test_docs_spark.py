@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +83,33 @@ def test_every_option_stands_in_the_table() -> None:
     for row in re.findall(r"^\| (`.+?) \|", table, re.M):
         for name in re.findall(r"`([\w.*]+)`", row):
             assert name in KNOWN or name == "kafka.*", name
+
+
+def test_the_notebook_runs_and_keeps_its_pictures() -> None:
+    """From a broker to pictures in a fresh kernel: no cell fails, and what it counts is what the stored outputs say."""
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
+    stored = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(stored)
+    fresh = nbformat.read(NOTEBOOK, as_version=4)
+    for cell in fresh.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    resources = {"metadata": {"path": str(ROOT)}}
+    client.NotebookClient(fresh, timeout=SPARK_TIMEOUT_S, kernel_name="python3", resources=resources).execute()
+    for notebook in (stored, fresh):
+        assert kinds(notebook).count("image/png") == 2
+    assert said(stored)[0] == said(fresh)[0] and "no broker any more" in said(fresh)[0]
+    assert NOTEBOOK.stat().st_size < 100_000, "pictures and all"
+
+
+def kinds(notebook: Any) -> list[str]:
+    return [kind for output in outputs(notebook) for kind in output.get("data", {})]
+
+
+def said(notebook: Any) -> list[str]:
+    return [output["text"] for output in outputs(notebook) if output.get("name") == "stdout"]
+
+
+def outputs(notebook: Any) -> list[Any]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", ())]
