@@ -164,10 +164,10 @@ def rss_mb(pid: int) -> float:
 
 
 class BackedMemory:
-    """Before a measured run: what others left dirty goes to disk, and free memory is memory that the machine really has.
+    """Before a measured run: what others left dirty goes to disk, and free memory is memory the machine really has.
 
     A virtual machine whose host takes back free memory charges the first touch of each page to whoever writes next
-    (measured here: 2.3 ms of CPU per MB of page cache instead of 0.25), and that alone would be measured, on both sides.
+    (measured here: 2.3 ms of CPU per MB of page cache instead of 0.25): that alone would be measured, on both sides.
     """
 
     BYTES: Final = 4 << 30  # what a run writes at most

@@ -23,6 +23,7 @@ from coldstore.audit import (
     audit_footer,
     audit_listing,
     audit_manifest,
+    audit_scan,
     gc_plan,
     named_by,
     orphan_findings,
@@ -166,10 +167,10 @@ class BucketInspector:
             # The scan ends at the first bad batch; the chunks say what else is damaged.
             crcs = [await self._chunk_crc(key, footer, index) for index in range(len(footer.chunk_crcs))]
             found = audit_chunks(key, footer, crcs)
-            return found or [Finding(FindingKind.DAMAGED, str(key), said.base_offset, str(broken))]
+            return found or [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, str(broken))]
         except ObjectMissing as gone:
             return [Finding(FindingKind.MISSING, str(key), said.base_offset, str(gone))]
-        return audit_chunks(key, footer, scan.chunk_crcs)
+        return audit_chunks(key, footer, scan.chunk_crcs) or audit_scan(key, footer, scan)
 
     async def log_bytes(self, key: SegmentKey, footer: SegmentFooter) -> AsyncIterator[bytes]:
         """The object's log bytes, a chunk at a time, as they are: not checked."""

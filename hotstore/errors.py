@@ -59,6 +59,10 @@ class DataDirLocked(StorageFailed):
     """Another process holds the data directory."""
 
 
+class ForeignLog(Corrupt):
+    """Where this log would lie, another topic's does: one that had the same name before. Its deletion moves it away."""
+
+
 class DamagedLog(Corrupt):
     """A log that must not be opened as it is: file, byte position and offset of the damage, and what to do.
 

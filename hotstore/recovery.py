@@ -19,10 +19,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from hotstore.batch_walk import walk_headers
 from hotstore.durability import write_index_files, write_producer_files
-from hotstore.errors import DamagedLog
+from hotstore.errors import DamagedLog, ForeignLog
 from hotstore.file_names import (
     EPOCHS_FILE,
     LOG,
@@ -158,9 +159,7 @@ def _topic_id(disk: Disk, path: str, expected: bytes | None, has_segments: bool)
         return expected
     found = decode_partition_metadata(read_file(disk, file))
     if expected is not None and found != expected:
-        raise DamagedLog(
-            file, 0, 0, f"belongs to topic id {found.hex()}, not {expected.hex()}", "move the directory away"
-        )
+        raise ForeignLog(f"{path} belongs to topic id {UUID(bytes=found)}, not to {UUID(bytes=expected)}; move it away")
     return found
 
 

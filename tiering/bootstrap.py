@@ -22,6 +22,7 @@ from coldstore.object_store import ObjectStore, StoreUnavailable
 from coldstore.root import RootMissing
 from coldstore.segment_reader import fetch_footer
 from hotstore.data_dir import DataDir
+from hotstore.errors import ForeignLog
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
@@ -147,7 +148,7 @@ class Bootstrap:
         Raises Corrupt where that is not sure: a partition that was served before has a root, and a log of its own.
         """
         if not self._opening.new and await self._manifests.load() is not None:
-            raise Corrupt(
+            raise ForeignLog(
                 f"{self._path} belongs to topic id {UUID(bytes=stale_id)}, not to {self._opening.topic_id}; "
                 "move it away, or wait for its topic's deletion"
             )

@@ -22,6 +22,7 @@ from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from hotstore.data_dir import DataDir
+from hotstore.errors import ForeignLog
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
@@ -105,12 +106,11 @@ class Host:
         async with self._slots:
             try:
                 opened = await self._tiers.open_partition(opening)
+            except ForeignLog:
+                raise  # heals by itself, when the purge of the deleted topic that had the name moved it away (C9)
             except (StorageFailed, Corrupt, OSError) as refused:
-                # Its neighbours serve; a person has to look at this one. Only a directory that a deleted topic of the
-                # same name still holds heals by itself, when that topic's purge has moved it away (C9).
-                # A machine out of descriptors or space may have some again soon.
-                if isinstance(refused, Corrupt) and "belongs to topic id" in str(refused):
-                    raise
+                # Its neighbours serve; a person has to look at this one. A machine out of descriptors or space may have
+                # some again soon.
                 if isinstance(refused, OSError) and refused.errno in _PASSING:
                     raise
                 self.damaged[place] = str(refused)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hotstore.errors import DamagedLog
+from hotstore.errors import DamagedLog, ForeignLog
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt
@@ -233,7 +233,7 @@ def test_the_log_of_another_topic_is_refused() -> None:
     """A directory that carries another topic id holds another topic's records (C9)."""
     disk, _ = written(clean=False)
     directory, _ = open_log(disk, CONFIG)
-    with pytest.raises(DamagedLog, match="topic id"):
+    with pytest.raises(ForeignLog, match="topic id"):
         directory.open_log("orders", 0, CONFIG, now_ms=0, topic_id=bytes(reversed(TOPIC_ID)))
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from broker.config.units import show_size
-from coldstore.audit import Finding, FindingKind, GcPlan
-from coldstore.keys import SegmentKey, parse_key
+from coldstore.audit import Finding, FindingKind, GcPlan, rootless
 from coldstore.probe import probe, race
 from thermocline.cli.bucket_reading import Bucket, with_bucket
 from thermocline.cli.outcome import CommandFailed, Exit
@@ -60,7 +59,8 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
         for number, (topic_id, index, name) in enumerate(partitions):
             progress.show(f"{number} of {len(partitions)} partitions: {name or topic_id}-{index}")
             findings = await bucket.inspector.verify(topic_id, index, deep=deep)
-            findings += _rootless(findings, name)
+            if name is None and not any(finding.kind is FindingKind.UNREADABLE for finding in findings):
+                findings += rootless(findings)
             progress.done()
             for finding in findings:
                 damage += finding.kind.is_damage
@@ -72,15 +72,6 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
         return Exit.FINDINGS if damage else Exit.DONE
 
     return with_bucket(url, run)
-
-
-def _rootless(findings: list[Finding], name: str | None) -> list[Finding]:
-    """Segments without a manifest: somebody deleted the root, and with it the only word about them."""
-    if name is not None or any(finding.kind is FindingKind.UNREADABLE for finding in findings):
-        return []
-    if not any(finding.key and isinstance(parse_key(finding.key), SegmentKey) for finding in findings):
-        return []
-    return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]
 
 
 def _finding_line(finding: Finding, place: tuple[UUID, int, str | None] | None, *, as_json: bool) -> str:
