@@ -28,8 +28,9 @@ check: $(READY)  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## beside Apache Kafka on this machine; writes bench/RESULTS.md
+bench: $(READY)  ## beside Apache Kafka, then beside Spark's connector, on this machine; writes bench/RESULTS.md
 	$(BIN)/python bench/run.py
+	$(BIN)/python bench/spark.py
 
 run: $(READY)  ## a broker on ./demo-data, bucket beside it
 	$(BIN)/thermocline serve --data-dir $(CURDIR)/demo-data/broker
