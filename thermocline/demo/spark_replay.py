@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 
 from pyspark.sql import functions as F
 
@@ -34,7 +35,7 @@ def main(bucket: str, topic: str, warehouse: str, table: str, offset_weight: str
     spark.stop()
 
 
-def tell(act: str, what: dict[str, object]) -> None:
+def tell(act: str, what: Mapping[str, object]) -> None:
     print(json.dumps({"act": act, **what}), flush=True)
 
 
