@@ -139,7 +139,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def tour() -> list[Fence]:
     page = README.read_text()
     begin = page.index("<!-- tour:")
-    end = page.index("## When data leaves")
+    end = page.index("## Replay with Spark")
     found = re.findall(r"^```(\w*)\n(.*?)^```", page[begin:end], re.M | re.S)
     return [Fence(*fence) for fence in found]
 

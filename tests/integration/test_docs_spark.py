@@ -85,6 +85,15 @@ def test_every_option_stands_in_the_table() -> None:
             assert name in KNOWN or name == "kafka.*", name
 
 
+def test_the_sample_of_the_readme_is_well_formed() -> None:
+    """It names somebody's bucket: it compiles, and every option in it is one."""
+    readme = (ROOT / "README.md").read_text()
+    (sample,) = re.findall(r"^```python\n(.*?)^```", readme[readme.index("## Replay with Spark") :], re.M | re.S)
+    compile(sample, "README.md", "exec")
+    options = re.findall(r'option\("(\w+)"', sample)
+    assert options and set(options) <= set(KNOWN)
+
+
 def test_the_notebook_runs_and_keeps_its_pictures() -> None:
     """From a broker to pictures in a fresh kernel: no cell fails, and what it counts is what the stored outputs say."""
     nbformat = pytest.importorskip("nbformat")
