@@ -172,12 +172,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def lacks_max_timestamp(self) -> bool:
-        """The header's maximum cannot be right, so that the records must be asked (`records.max_timestamp`).
+        """The header's maximum is not to be believed, so that the records must be asked (`records.max_timestamp`).
 
         Sarama before 2025 leaves −1 there and KafkaJS writes the last record's timestamp; Kafka repairs both from the
-        records, and indexes and retention rest on it.
+        records, and indexes, retention and time filters rest on it. KafkaJS is known by its sequence 0 without a
+        producer id: whatever it says may be too small.
         """
-        return self.max_timestamp < self.base_timestamp
+        return self.max_timestamp < self.base_timestamp or (
+            self.producer_id == NO_PRODUCER_ID and self.base_sequence == 0 and self.record_count > 1
+        )
 
 
 _unpack: Final = HEADER.unpack_from

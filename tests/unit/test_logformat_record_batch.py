@@ -170,6 +170,9 @@ def test_a_header_that_cannot_know_its_maximum_says_so():
     assert GOOD._replace(max_timestamp=999).lacks_max_timestamp
     assert not GOOD.lacks_max_timestamp
     assert not GOOD._replace(base_timestamp=-1, max_timestamp=-1).lacks_max_timestamp
+    kafkajs = GOOD._replace(producer_epoch=0, base_sequence=0, record_count=3, last_offset_delta=2)
+    assert kafkajs.lacks_max_timestamp
+    assert not kafkajs._replace(producer_id=5).lacks_max_timestamp
 
 
 def test_limits_of_size_and_time():

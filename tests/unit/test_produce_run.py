@@ -10,7 +10,19 @@ import pytest
 from broker.net.dispatch import Answer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ProduceResponse, ProduceResponsePartition
-from tests.support.broker_kit import Life, Place, batch_of, decoded, parts_of, play, produce_request
+from logformat.record_batch import read_header, stamp_max_timestamp
+from logformat.records import Record, encode_batch
+from tests.support.broker_kit import (
+    EPOCH_MS,
+    Life,
+    Place,
+    batch_of,
+    batches_of,
+    decoded,
+    parts_of,
+    play,
+    produce_request,
+)
 
 VERSION = 9
 
@@ -99,6 +111,23 @@ def test_resends_in_a_run_are_answered_one_by_one() -> None:
         resent = [(await answers(life.dispatcher.dispatch(life.peer, frame)))[0].base_offset for frame in again]
         assert resent == [1, 2, 3]
         assert [value for _, value in await life.read_all("log")] == [b"first", b"a", b"b", b"c"]
+        await life.stop()
+
+    play(scenario())
+
+
+def test_kafkajs_batches_get_the_maximum_of_their_records() -> None:
+    """Finding of 2026-11-21: 100, 300, 200 with 200 in the header hid the record of 300 from every look by time."""
+
+    async def scenario() -> None:
+        life = await stage()
+        records = [Record(at, EPOCH_MS + ms, None, b"v") for at, ms in enumerate((100, 300, 200))]
+        sent = bytearray(encode_batch(records, producer_epoch=0, base_sequence=0))
+        stamp_max_timestamp(sent, 0, EPOCH_MS + 200)
+        count, answer = life.dispatcher.dispatch_run(life.peer, frames(life, bytes(sent)))
+        assert (count, [one.base_offset for one in await answers(answer)]) == (1, [1])
+        (stored,) = batches_of(await life.fetch("log", 1))
+        assert read_header(stored).max_timestamp == EPOCH_MS + 300
         await life.stop()
 
     play(scenario())
