@@ -126,7 +126,7 @@ def test_kafkajs_batches_get_the_maximum_of_their_records() -> None:
         stamp_max_timestamp(sent, 0, EPOCH_MS + 200)
         count, answer = life.dispatcher.dispatch_run(life.peer, frames(life, bytes(sent)))
         assert (count, [one.base_offset for one in await answers(answer)]) == (1, [1])
-        (stored,) = batches_of(await life.fetch("log", 1))
+        (stored,) = batches_of(await life.fetch("log", 1, max_wait_ms=500))
         assert read_header(stored).max_timestamp == EPOCH_MS + 300
         await life.stop()
 
