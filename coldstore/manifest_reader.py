@@ -99,11 +99,13 @@ class ManifestReader:
         end: int,
         *,
         min_timestamp_ms: int | None = None,
-        max_timestamp_ms: int | None = None,
+        horizon_ms: int | None = None,
     ) -> Extent:
-        """Segments of `manifest` that overlap `[start, end)`; with times, at least those with one in `[min, max)`.
+        """Segments of `manifest` that overlap `[start, end)`; with times, at least those that may have wanted ones.
 
-        Times leave out whole pages only (in `skipped`): of a page that is read every overlapping segment is given.
+        Unwanted are segments with no record of `min_timestamp_ms` or later, and those whose batches all begin at
+        `horizon_ms` or later: a batch may hold older records behind its first, so the caller must know how old. Times
+        leave out whole pages only (in `skipped`): of a page that is read every overlapping segment is given.
         Raises ObjectMissing for a page that a newer root replaced (load again), Corrupt, NewerFormat, StoreError.
         """
         start = max(start, manifest.deletion_cursor)
@@ -112,7 +114,7 @@ class ManifestReader:
         async for pointer in self._pages.leaves(manifest.pages, start):
             if pointer.first_offset >= end:
                 break
-            if _is_outside(pointer, min_timestamp_ms, max_timestamp_ms):
+            if _is_outside(pointer, min_timestamp_ms, horizon_ms):
                 skipped.append((pointer.first_offset, pointer.end_offset))
                 continue
             page = await self._pages.segments(pointer)
@@ -145,7 +147,7 @@ class ManifestReader:
         return {str(pointer.key(*self._place)): pointer.length for pointer in pointers}
 
 
-def _is_outside(pointer: PagePointer, min_timestamp_ms: int | None, max_timestamp_ms: int | None) -> bool:
+def _is_outside(pointer: PagePointer, min_timestamp_ms: int | None, horizon_ms: int | None) -> bool:
     # A page's minimum is −1 as soon as one of its segments has no timestamp: then only its maximum says something.
     too_old = min_timestamp_ms is not None and pointer.max_timestamp_ms < min_timestamp_ms
-    return too_old or (max_timestamp_ms is not None and pointer.min_timestamp_ms >= max_timestamp_ms)
+    return too_old or (horizon_ms is not None and pointer.min_timestamp_ms >= horizon_ms)

@@ -82,7 +82,8 @@ def test_segments_by_offset_and_time(tmp_path, pages):
         assert bool(part.manifest.pages) is pages
         assert [s.base_offset for s in part.segments(0, 600)] == list(range(0, 600, 10))
         assert [s.base_offset for s in part.segments(105, 131)] == [100, 110, 120, 130]
-        assert [s.base_offset for s in part.segments(0, 600, T0 + 95, T0 + 120)] == [90, 100, 110]
+        assert [s.base_offset for s in part.segments(0, 600, T0 + 95, T0 + 120, late_ms=0)] == [90, 100, 110]
+        assert [s.base_offset for s in part.segments(0, 600, T0 + 565, T0 + 570)] == [560, 570, 580, 590]
         before = history.store.requests
         extent = part.extent(0, 600)
         assert not extent.skipped and len(extent.segments) == 60
@@ -95,7 +96,9 @@ def test_pages_outside_the_time_are_not_read(tmp_path):
     bucket.topic("events")
     bucket.fill("events", 0, [[10]] * 60)
     with History.open(bucket.url) as history:
-        (split,) = history.plan({("events", 0): (0, 600)}, min_timestamp_ms=T0 + 95, max_timestamp_ms=T0 + 120)
+        (split,) = history.plan(
+            {("events", 0): (0, 600)}, min_timestamp_ms=T0 + 95, max_timestamp_ms=T0 + 120, late_ms=0
+        )
         assert [piece.segment.base_offset for piece in split.pieces] == [90, 100, 110]
         cheap = history.store.requests
     with History.open(bucket.url) as history:

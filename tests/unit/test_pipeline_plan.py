@@ -123,10 +123,13 @@ def test_offsets_inside_an_object_fetch_only_their_part():
 
 
 def test_time_prunes_objects_and_prefixes():
-    """One hour out of many: objects outside are left out, and the prefix of the first one along its time index."""
+    """One hour out of many: objects outside are left out, and the prefix of the first one along its time index.
+
+    What is younger is left out only where the caller says how late records are: see finding 1 below.
+    """
     made = objects([[10] * 100] * 10)
     low, high = T0 + 2500, T0 + 4000
-    found = plan([span(made, 0, 10_000)], footers(made), TimeRange(low, high)).splits
+    found = plan([span(made, 0, 10_000)], footers(made), TimeRange(low, high, late_ms=0)).splits
     pieces = [piece for split in found for piece in split.pieces]
     assert {piece.segment.base_offset for piece in pieces} == {2000, 3000}
     first, _ = offsets_of(pieces[0], made)

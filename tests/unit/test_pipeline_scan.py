@@ -297,7 +297,7 @@ def test_a_poisonous_batch_with_a_right_checksum(tmp_path):
 
 
 def test_time_range_rows_and_bytes(tmp_path):
-    """An hour out of a month: exactly its rows, and hardly more bytes than its own."""
+    """An hour out of a month, records in order: exactly its rows, and hardly more bytes than its own."""
     bucket = HistoryBucket(tmp_path)
     bucket.topic("events")
     for number in range(40):
@@ -308,7 +308,11 @@ def test_time_range_rows_and_bytes(tmp_path):
     with History.open(bucket.url) as history:
         before = history.store.bytes_read
         splits = history.plan(
-            {("events", 0): (0, 80_000)}, min_timestamp_ms=low, max_timestamp_ms=high, target_bytes=1 << 20
+            {("events", 0): (0, 80_000)},
+            min_timestamp_ms=low,
+            max_timestamp_ms=high,
+            late_ms=0,
+            target_bytes=1 << 20,
         )
         for split in splits:
             for made in scan(history.store, split, ("offset",), window_bytes=1 << 18):

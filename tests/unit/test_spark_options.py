@@ -186,3 +186,12 @@ def test_sizes_durations_and_the_consumers_options() -> None:
     assert options.bootstrap_servers == "h:1" and options.consumer == {"security.protocol": "SSL"}
     assert options.push_filters is False
     assert parse_options(BASE).push_filters is None
+
+
+def test_nothing_is_taken_for_granted_of_late_records() -> None:
+    """`lateMs` unset prunes nothing by an upper bound of time; 0 is a value of its own, and means in order."""
+    assert parse_options(BASE).late_ms is None
+    assert parse_options(with_options(lateMs="0")).late_ms == 0
+    assert parse_options(with_options(latems="300000")).late_ms == 300_000
+    with pytest.raises(InvalidRequest, match="option lateMs"):
+        parse_options(with_options(lateMs="-1"))

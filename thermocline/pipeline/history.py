@@ -65,13 +65,19 @@ class PartitionHistory:
         return self.manifest.gaps
 
     def segments(
-        self, start: int, end: int, min_timestamp_ms: int | None = None, max_timestamp_ms: int | None = None
+        self,
+        start: int,
+        end: int,
+        min_timestamp_ms: int | None = None,
+        max_timestamp_ms: int | None = None,
+        late_ms: int | None = None,
     ) -> list[RemoteSegment]:
         """Live segments that overlap `[start, end)` and may have a timestamp in `[min, max)`, in order.
 
-        Raises Corrupt, NewerFormat, StoreError, AccessRefused; DataLoss when the topic was deleted.
+        Times are `plan.TimeRange`'s: without `late_ms` nothing is too young. Raises Corrupt, NewerFormat, StoreError,
+        AccessRefused; DataLoss when the topic was deleted.
         """
-        times = TimeRange(min_timestamp_ms, max_timestamp_ms)
+        times = TimeRange(min_timestamp_ms, max_timestamp_ms, late_ms)
         return [segment for segment in self.extent(start, end, times).segments if times.may_hold(segment)]
 
     def extent(self, start: int, end: int, times: TimeRange = ANY_TIME) -> Extent:
@@ -81,7 +87,7 @@ class PartitionHistory:
             try:
                 return finished(
                     self._reader.extent(
-                        manifest, start, end, min_timestamp_ms=times.min_ms, max_timestamp_ms=times.horizon_ms
+                        manifest, start, end, min_timestamp_ms=times.min_ms, horizon_ms=times.horizon_ms
                     )
                 )
             except ObjectMissing as gone:  # a newer root names another page for the same range
@@ -180,7 +186,7 @@ class History:
     ) -> list[Split]:
         """Splits that read offsets `[start, end)` of each partition; footers are read where they make it finer.
 
-        Times are `plan.TimeRange`'s: without `late_ms` objects are read to their ends for late records' sake.
+        Times are `plan.TimeRange`'s: without `late_ms` a maximum leaves out rows only, for late records' sake.
         `parts` are the partitions where the caller has them already. Errors: `plan.plan`, `partition`, `segments`.
         """
         known = dict(parts) if parts is not None else self.partitions(ranges)

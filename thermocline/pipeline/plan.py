@@ -37,8 +37,9 @@ class TimeRange:
     """Wanted timestamps `[min, max)` in ms, None = open.
 
     An index knows the greatest timestamp so far, so what is too old is skipped for certain. What is too young is not:
-    an older record may follow. `late_ms` says how far at most records lie behind younger ones before them; then an
-    object is left where its timestamps have reached `max` + `late_ms`. None: it is read to its end.
+    an older record may follow, also in the same batch. `late_ms` says how far at most records lie behind younger ones
+    before them; then objects that begin at `max` + `late_ms` or later are left out, and one is left where it has
+    reached that. None takes nothing for granted: `max` leaves out rows, and no object nor a part of one.
     """
 
     min_ms: int | None = None
@@ -47,8 +48,8 @@ class TimeRange:
 
     @property
     def horizon_ms(self) -> int | None:
-        """Objects whose oldest batch is no older are not wanted."""
-        return None if self.max_ms is None else self.max_ms + (self.late_ms or 0)
+        """Objects whose batches all begin at this time or later are not wanted. None: nothing is too young."""
+        return None if self.max_ms is None or self.late_ms is None else self.max_ms + self.late_ms
 
     def may_hold(self, segment: RemoteSegment) -> bool:
         """Whether the segment may have such a record. Its minimum is that of its batches' first records."""
@@ -59,15 +60,14 @@ class TimeRange:
     def cuts(self, segment: RemoteSegment) -> bool:
         """Whether the segment's indexes may show that a part of it is not wanted."""
         before = self.min_ms is not None and segment.min_timestamp_ms < self.min_ms
-        behind = self.late_ms is not None and self.horizon_ms is not None
-        return before or (behind and segment.max_timestamp_ms >= (self.horizon_ms or 0))
+        return before or (self.horizon_ms is not None and segment.max_timestamp_ms >= self.horizon_ms)
 
     def trimmed(self, footer: SegmentFooter, first: int, after: int) -> tuple[int, int]:
         """`[first, after)` without what the time index shows not to be wanted at its two ends; may be empty."""
         if self.min_ms is not None:
             young = scan_offset(footer, self.min_ms)
             first = after if young is None else max(first, young)
-        if self.late_ms is not None and self.horizon_ms is not None:
+        if self.horizon_ms is not None:
             entries = footer.time_index.entries()
             reached = next((entry.offset for entry in entries if entry.timestamp >= self.horizon_ms), None)
             after = after if reached is None else min(after, reached + 1)

@@ -32,7 +32,7 @@ KNOWN: Final = (
     *("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", "failOnDataLoss", "includeHeaders"),
     *("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix"),
-    *("bucket", "targetPartitionBytes", "pushFilters"),
+    *("bucket", "targetPartitionBytes", "pushFilters", "lateMs"),
 )
 _BY_LOWER: Final = {name.lower(): name for name in KNOWN}
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -130,6 +130,7 @@ class Options:
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     target_partition_bytes: int = TARGET_PARTITION_BYTES
     push_filters: bool | None = None  # None: where Spark asks for it
+    late_ms: int | None = None  # how far records lie behind younger ones; None: `timestamp < X` prunes nothing
     bootstrap_servers: str | None = None
     consumer: Mapping[str, str] = field(default_factory=dict)  # kafka.*, without the prefix
     poll_timeout_ms: int = POLL_TIMEOUT_MS
@@ -195,6 +196,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_trigger_delay_ms=_duration_ms(by_name, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         target_partition_bytes=_size(by_name, "targetPartitionBytes", TARGET_PARTITION_BYTES),
         push_filters=_truth(by_name, "pushFilters", True) if "pushFilters" in by_name else None,
+        late_ms=_whole(by_name, "lateMs", minimum=0) if "lateMs" in by_name else None,
         bootstrap_servers=bootstrap,
         consumer=consumer,
         poll_timeout_ms=_count(by_name, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS,

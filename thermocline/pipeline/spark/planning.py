@@ -53,6 +53,7 @@ def plan_tasks(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, opt
         cold,
         min_timestamp_ms=bounds.min_timestamp_ms,
         max_timestamp_ms=bounds.max_timestamp_ms,
+        late_ms=options.late_ms,
         target_bytes=options.target_partition_bytes,
         min_partitions=-(-wished * cold_offsets // (cold_offsets + hot_offsets)) or None if cold_offsets else None,
         max_records=options.max_records_per_partition,
