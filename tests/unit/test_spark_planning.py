@@ -66,9 +66,16 @@ def state(start: int, end: int, topic_id: UUID = OLD) -> PartitionState:
 
 
 def test_a_new_partition_starts_at_its_first_offset() -> None:
-    """Also where retention took its beginning already; the others go on where they were."""
+    """The others go on where they were."""
+    starts, lost = resumed(Progress({A0: 7}, {"a": OLD}), {A0: state(2, 10), A1: state(0, 5)})
+    assert starts == {A0: 7, A1: 0} and not lost
+
+
+def test_finding_5_a_new_partition_whose_beginning_expired_is_told() -> None:
+    """Retention took it before the stream saw the partition: loss, as in Spark's own source."""
     starts, lost = resumed(Progress({A0: 7}, {"a": OLD}), {A0: state(0, 10), A1: state(3, 5)})
-    assert starts == {A0: 7, A1: 3} and not lost
+    assert starts == {A0: 7, A1: 3}
+    assert len(lost) == 1 and "a-1" in lost[0] and "its log starts at 3" in lost[0]
 
 
 def test_a_topic_made_again_starts_anew_and_is_told() -> None:

@@ -157,7 +157,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, int], list[str]]:
     """Where to go on in each partition that exists, and a line for each whose past or place was lost.
 
-    A partition the stream has not seen, and every one of a topic that was made again, starts at its first offset.
+    A partition the stream has not seen, and every one of a topic that was made again, starts at its first offset; that
+    is 0, or its beginning was lost.
     """
     starts: dict[TopicPartition, int] = {}
     lost = [
@@ -171,6 +172,9 @@ def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, in
         if at is not None and known is not None and now is not None and known != now:
             lost.append(f"{tp}: the topic was deleted and made again; the stream was at {at} of the old one")
             at = None
+        elif at is None and state.extent.start > 0:
+            what = "the partition is new to the stream, and its log starts at"
+            lost.append(f"{tp}: {what} {state.extent.start} already; the offsets before it were not read (retention)")
         starts[tp] = state.extent.start if at is None else at
     return starts, lost
 
