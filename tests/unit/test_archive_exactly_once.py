@@ -20,6 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
 from logformat.errors import Corrupt, InvalidRequest
+from logformat.records import Record, encode_batch
 from tests.support.archive_kit import (
     JSON,
     data_files,
@@ -32,13 +33,13 @@ from tests.support.archive_kit import (
     rows,
     run,
 )
-from tests.support.history_bucket import HistoryBucket
+from tests.support.history_bucket import T0, HistoryBucket
 from thermocline.pipeline import iceberg
 from thermocline.pipeline.iceberg import ArchiveTable, StaleTable, catalog_config, open_catalog, open_table
 from thermocline.pipeline.jobs import archive as archive_module
-from thermocline.pipeline.jobs import offset_ranges
+from thermocline.pipeline.jobs import archive_worker, offset_ranges
 from thermocline.pipeline.jobs.spark_tasks import InProcess, TasksFailed
-from thermocline.pipeline.jobs.values import ValueSpec
+from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.split import DataLoss
 
 
@@ -177,6 +178,90 @@ def check_json(catalog: object, ends: Sequence[int]) -> None:
     for row in good.slice(0, 50).to_pylist():
         assert (row["user"], row["amount"]) == (f"u{row['offset']}", row["offset"] + 0.5)
     assert "value" not in good.schema.names
+
+
+# ── dead letters that are not ours ───────────────────────────────────────────────────────────────────────────────────
+def json_values(bucket: HistoryBucket, values: Sequence[bytes]) -> None:
+    """Topic `js` of one partition that holds `values`."""
+    bucket.topic("js", 1)
+    made = [Record(n, T0 + n, b"k", value) for n, value in enumerate(values)]
+    bucket.append("js", 0, [encode_batch(made, base_offset=0, leader_epoch=1)])
+
+
+USER = b'{"user":"u","amount":1}'
+
+
+def test_dead_letters_of_a_topic_that_was_made_again_are_refused(tmp_path: Path) -> None:
+    """Table dropped, its dead letters left behind: as many, of the same offsets, but other records."""
+    bucket, catalog = HistoryBucket(tmp_path), lake(tmp_path)
+    json_values(bucket, [USER, b"oops", USER])
+    run(bucket, catalog, "js", "ns.js", values=JSON)
+    bucket.delete("js")
+    json_values(bucket, [USER, USER, b"oops"])
+    open_catalog(catalog).drop_table("ns.js")
+    for dry_run in (False, True):
+        with pytest.raises(InvalidRequest, match="js_dead_letters does not hold"):
+            run(bucket, catalog, "js", "ns.js", values=JSON, dry_run=dry_run)
+    open_catalog(catalog).drop_table("ns.js_dead_letters")
+    run(bucket, catalog, "js", "ns.js", values=JSON)
+    assert places(rows(catalog, "ns.js")) == [(0, 0), (0, 1)]
+    assert places(rows(catalog, "ns.js_dead_letters")) == [(0, 2)]
+
+
+def test_dead_letters_of_a_dropped_table_are_refused(tmp_path: Path) -> None:
+    """The same topic, archived again with other columns: as many bad rows, other ones."""
+    bucket, catalog = HistoryBucket(tmp_path), lake(tmp_path)
+    json_values(bucket, [USER, b'{"user":1,"amount":1}', b'{"user":"u","amount":"x"}'])
+    run(bucket, catalog, "js", "ns.js", values=ValueSpec("json", "user string"))
+    open_catalog(catalog).drop_table("ns.js")
+    with pytest.raises(InvalidRequest, match="another archive"):
+        run(bucket, catalog, "js", "ns.js", values=ValueSpec("json", "amount double"))
+
+
+def test_standing_dead_letters_are_the_same_rows_and_not_as_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead between the two commits, then another decoder under the same name: as many bad rows, other ones."""
+    bucket, catalog = HistoryBucket(tmp_path), lake(tmp_path)
+    json_values(bucket, [USER, b'{"user":1,"amount":1}', b'{"user":"u","amount":"x"}'])
+
+    def die(point: str) -> None:
+        if point == "archive.dead_letters_committed":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg, "reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(bucket, catalog, "js", "ns.js", values=ValueSpec("json", "user string"))
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_worker, "decoder_of", lambda said: Other(decoder_of(said)))
+        with pytest.raises(Corrupt, match="not the decoder of the run that died"):
+            run(bucket, catalog, "js", "ns.js")
+    assert len(rows(catalog, "ns.js")) == 0
+    run(bucket, catalog, "js", "ns.js")
+    assert places(rows(catalog, "ns.js")) == [(0, 0), (0, 2)]
+    assert places(rows(catalog, "ns.js_dead_letters")) == [(0, 1)]
+
+
+class Other:
+    """Finds the row after a bad one bad."""
+
+    def __init__(self, right: Any) -> None:
+        self.schema = right.schema
+
+    def decode(self, values: pa.Array) -> tuple[list[pa.Array], list[tuple[int, str]]]:
+        return [pa.array(["u"] * (len(values) - 1))], [(2, "wrong")]
+
+
+def test_dead_letters_that_are_behind_the_table_are_noticed(tmp_path: Path) -> None:
+    """They are committed first, so they are ahead, always: dropped, their records are in neither table."""
+    bucket, catalog = HistoryBucket(tmp_path), lake(tmp_path)
+    json_topic(bucket, "js", partitions=1, segments=2, records=10)
+    run(bucket, catalog, "js", "ns.js", values=JSON)
+    open_catalog(catalog).drop_table("ns.js_dead_letters")
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=r'js_dead_letters knows nothing of offsets {"0":\[\[0,40\]\]}'):
+            run(bucket, catalog, "js", "ns.js")
 
 
 # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────────────

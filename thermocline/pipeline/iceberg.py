@@ -58,6 +58,7 @@ COMMIT_ID: Final = "thermocline.commit-id"
 SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snapshot that set ARCHIVED there
 VALUES: Final = "thermocline.values"
 DEAD_LETTERS: Final = "thermocline.dead-letters"
+ARCHIVE: Final = "thermocline.archive"  # of a table of dead letters: the UUID of the table they were taken out of
 CATALOG_NAME: Final = "thermocline"
 
 
@@ -182,6 +183,11 @@ class ArchiveTable:
         return self._table.properties
 
     @property
+    def uuid(self) -> UUID:
+        """Of the table, whatever it is called: one that was dropped and made again has another."""
+        return self._table.metadata.table_uuid
+
+    @property
     def io_properties(self) -> dict[str, str]:
         """What a worker needs to open the table's storage; may hold credentials that the catalog lent."""
         return dict(self._table.io.properties)
@@ -272,10 +278,11 @@ class ArchiveTable:
         self.refresh()
         return int(producer.snapshot_id)
 
-    def count_rows(self, partition: int, first: int, end: int) -> int:
-        """Rows of these offsets."""
+    def offsets_of_rows(self, partition: int, first: int, end: int) -> pa.Array:
+        """Offsets of the rows in `[first, end)`, in order."""
         wanted = f"partition = {partition} and offset >= {first} and offset < {end}"
-        return int(self._table.scan(row_filter=wanted, selected_fields=("offset",)).to_arrow().num_rows)
+        found = self._table.scan(row_filter=wanted, selected_fields=("offset",)).to_arrow()
+        return found["offset"].combine_chunks().sort()
 
     def _settle(self, commit_id: str, failed: Exception, producer: Any) -> None:
         """Returns when our commit is in the table after all. Else raises StaleTable."""

@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import pyarrow.compute as pc
 
 from coldstore.manifest_entries import RemoteSegment
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.iceberg import (
+    ARCHIVE,
     DEAD_LETTERS,
     TOPIC,
     TOPIC_ID,
@@ -49,7 +51,7 @@ from thermocline.pipeline.jobs.archive_plan import (
     remaining,
 )
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
-from thermocline.pipeline.jobs.archive_worker import ArchiveTask, Target, TaskDone, run_task
+from thermocline.pipeline.jobs.archive_worker import ArchiveTask, Target, TaskDone, offsets_digest, run_task
 from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.report import show_bytes
@@ -149,6 +151,8 @@ class _Archiver:
         try:
             if self._options.dry_run:
                 dead = None if values.is_raw or table is None else open_table(self._catalog, self._dead_name(table))
+                if table is not None and dead is not None:
+                    _check_dead_letters_of(table, dead)
                 self._pretend(table, dead)
             else:
                 tables = self._open(table, values)
@@ -201,8 +205,9 @@ class _Archiver:
         if not values.is_raw:
             dead = open_table(self._catalog, self._dead_name(table))
             if dead is None:
-                properties = metrics_properties(DEAD_LETTER_SCHEMA) | said
+                properties = metrics_properties(DEAD_LETTER_SCHEMA) | said | _dead_letters_of(table)
                 dead = create_table(self._catalog, self._dead_name(table), DEAD_LETTER_SCHEMA, properties)
+            _check_dead_letters_of(table, dead)
         return _Tables(table, dead, values, schema)
 
     def _parts(self) -> dict[tuple[str, int], PartitionHistory]:
@@ -227,7 +232,7 @@ class _Archiver:
     def _pretend(self, table: ArchiveTable | None, dead: ArchiveTable | None) -> None:
         summary, limit = self._summary, self._options.commits_max
         archived = Archived(None, None, {}, None) if table is None else table.archived()
-        dead_lettered = {} if dead is None else dead.archived().offsets
+        dead_lettered = {} if dead is None else _ahead(dead, archived).offsets
         logs = self._logs(self._parts(), archived)
         summary.lost = lost(logs, archived.offsets)
         while limit is None or summary.commits < limit:
@@ -244,7 +249,7 @@ class _Archiver:
         while True:
             parts = self._parts()
             archived = tables.table.archived()
-            dead = None if tables.dead is None else tables.dead.archived()
+            dead = None if tables.dead is None else _ahead(tables.dead, archived)
             logs = self._logs(parts, archived)
             self._check_lost(lost(logs, archived.offsets))
             done = limit is not None and summary.commits >= limit
@@ -297,7 +302,7 @@ class _Archiver:
                 "nothing was committed; run `thermocline scrub`"
             )
         if step.dead_letters_stand and tables.dead is not None:
-            self._check_standing(step, tables.dead, sum(one.bad_rows for one in done))
+            _check_standing(step, tables.dead, tasks, done)
         self._commit(step, tables, done, archived, dead)
         self._count(step)
         self._count_done(done, tasks, loss)
@@ -319,15 +324,6 @@ class _Archiver:
             if [one.snapshot_id for one in tables.both] != before:
                 raise StaleTable(f"{self._options.table} moved on while files were written: {failed}") from failed
             raise
-
-    def _check_standing(self, step: Step, dead: ArchiveTable, bad_rows: int) -> None:
-        """Rows of an earlier run and dead letters of now must be of one mind, or a row is in both tables or in none."""
-        stand = sum(dead.count_rows(partition, *found) for partition, found in step.ranges.items())
-        if stand != bad_rows:
-            raise Corrupt(
-                f"{dead.name} holds {stand} dead letters of {step.offsets}, decoding again gave {bad_rows}: it is not "
-                "the decoder of the run that died; run that one again, or roll the table of dead letters back by one"
-            )
 
     def _commit(
         self, step: Step, tables: _Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
@@ -410,7 +406,8 @@ class _Tables:
         return [self.table] if self.dead is None else [self.dead, self.table]
 
     def refresh(self) -> None:
-        for one in self.both:
+        """The table first: the other one is ahead of it, and must not look as if it were not."""
+        for one in reversed(self.both):
             one.refresh()
 
     def target(self) -> Target:
@@ -418,6 +415,49 @@ class _Tables:
 
     def dead_target(self) -> Target | None:
         return None if self.dead is None else _target(self.dead, DEAD_LETTER_SCHEMA)
+
+
+def _dead_letters_of(table: ArchiveTable) -> dict[str, str]:
+    """Properties by which a table of dead letters is known as this table's."""
+    return {TOPIC_ID: table.properties[TOPIC_ID], VALUES: table.properties[VALUES], ARCHIVE: str(table.uuid)}
+
+
+def _check_dead_letters_of(table: ArchiveTable, dead: ArchiveTable) -> None:
+    """A table of that name may be left of an archive that was dropped: its offsets say nothing of ours."""
+    if any(dead.properties.get(name) != said for name, said in _dead_letters_of(table).items()):
+        raise InvalidRequest(
+            f"table {dead.name} does not hold the dead letters of {table.name} but of another archive (of a topic or a "
+            "table that was dropped and made again?); rename it or drop it, or archive into a table of another name"
+        )
+
+
+def _ahead(dead: ArchiveTable, archived: Archived) -> Archived:
+    """What the table of dead letters covers: at least all that is archived, for it is committed first."""
+    covered = dead.archived()
+    if offset_ranges.difference(archived.offsets, covered.offsets):
+        dead.refresh()  # it may have been read before another archiver's two commits, and the table after them
+        covered = dead.archived()
+    if missing := offset_ranges.difference(archived.offsets, covered.offsets):
+        raise Corrupt(
+            f"{dead.name} knows nothing of offsets {offset_ranges.encode(missing)} that are archived: it was dropped "
+            "or rolled back, and their dead letters are in neither table; roll it forward, or archive into a new table"
+        )
+    return covered
+
+
+def _check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask], done: Sequence[TaskDone]) -> None:
+    """Rows of an earlier run and dead letters of now must be of one mind, or a row is in both tables or in none."""
+    stand = {partition: dead.offsets_of_rows(partition, *found) for partition, found in step.ranges.items()}
+    for task, one in zip(tasks, done, strict=True):
+        partition, first, end = task.split.partition, task.split.rows.start_offset, task.split.rows.end_offset
+        offsets = stand[partition]
+        those = offsets.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
+        if offsets_digest(those) != one.bad_digest:
+            raise Corrupt(
+                f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), decoding "
+                f"again gave {one.bad_rows}, or others: it is not the decoder of the run that died; run that one again, or "
+                "roll the table of dead letters back by one"
+            )
 
 
 def _target(table: ArchiveTable, schema: object) -> Target:

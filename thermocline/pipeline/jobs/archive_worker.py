@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from thermocline.pipeline.split import Loss, Split
 ROW_GROUP_BYTES: Final = 64 << 20  # as Arrow, before encoding: what a reader of one column holds at once stays small
 _ZSTD_LEVEL: Final = 1
 _BUFFER_BYTES: Final = 1 << 20
+_DIGEST_BYTES: Final = 16
 # Dictionaries pay where a column has few values; payloads rarely do, and offsets and times are better as differences.
 _DICTIONARY: Final = ("topic", "partition", "timestamp_type", "headers.list.element.key")
 _DELTAS: Final[Mapping[str, str]] = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
@@ -56,12 +58,16 @@ class ArchiveTask:
 
 @dataclass(slots=True)
 class TaskDone:
-    """What a worker hands back. `rows` of the table, `bad_rows` beside them (committed by now, or in `dead_files`)."""
+    """What a worker hands back. `rows` of the table, `bad_rows` beside them (committed by now, or in `dead_files`).
+
+    `bad_digest` of their offsets, as `offsets_digest` has it: as good as the offsets, and small.
+    """
 
     files: list[DataFileWritten] = field(default_factory=list)
     dead_files: list[DataFileWritten] = field(default_factory=list)
     rows: int = 0
     bad_rows: int = 0
+    bad_digest: bytes = b""
     log_bytes: int = 0
     requests: int = 0
     bytes_read: int = 0
@@ -77,19 +83,31 @@ def run_task(task: ArchiveTask) -> TaskDone:
     table = ParquetFile(task, task.table)
     dead = None if task.dead_letters is None else ParquetFile(task, task.dead_letters)
     batches = scan(store, task.split, READ_COLUMNS, fail_on_data_loss=task.fail_on_data_loss, loss=done.loss)
+    bad = blake2b(digest_size=_DIGEST_BYTES)
     for batch in batches:
         rows = sorter.sort(batch)
         table.write(rows.good)
         if rows.bad is not None:
             done.bad_rows += rows.bad.num_rows
+            bad.update(_sorted_bytes(rows.bad["offset"]))
             if dead is not None:
                 dead.write(rows.bad)
     done.files += table.close()
     done.dead_files += [] if dead is None else dead.close()
-    done.rows = table.rows
+    done.rows, done.bad_digest = table.rows, bad.digest()
     done.requests, done.bytes_read = store.requests, store.bytes_read
     reach("archive.file_written")
     return done
+
+
+def offsets_digest(offsets: pa.Array) -> bytes:
+    """Equal for equal sets of int64 offsets, and for no others."""
+    return blake2b(_sorted_bytes(offsets), digest_size=_DIGEST_BYTES).digest()
+
+
+def _sorted_bytes(offsets: pa.Array) -> bytes:
+    """Eight bytes an offset. A decoder may tell bad rows of a batch in any order; batches are in order."""
+    return bytes(offsets.sort().to_numpy(zero_copy_only=False).astype("<i8", copy=False).data)
 
 
 class ParquetFile:
