@@ -122,6 +122,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         beyond = [tp for tp, offset in goal.offsets.items() if tp in states and offset > states[tp].extent.end]
         if beyond or any(tp not in states for tp in goal.offsets):
             states = self._watched().look()  # the batch was planned by a run that saw more
+        elif self._has_tail(goal, states):
+            states = self._watched().rediscover()  # the tail is read by name: it must be the topic the offsets are of
         starts, lost = resumed(Progress.from_json(start), states)
         wanted = {}
         for tp, offset in goal.offsets.items():
@@ -138,6 +140,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: Task | None = partition.value
         return read_task(self._job, task)
+
+    def _has_tail(self, goal: Progress, states: States) -> bool:
+        return self._watched().tiers.has_cluster and any(
+            offset > states[tp].seam or states[tp].cold is None for tp, offset in goal.offsets.items()
+        )
 
     def stop(self) -> None:
         if self._watch is not None:

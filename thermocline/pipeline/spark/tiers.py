@@ -78,6 +78,10 @@ class Tiers:
     def close(self) -> None:
         self.history.close()
 
+    def topic_id(self, topic: str) -> UUID | None:
+        """Its id when `partitions` was last asked; None for a topic it did not name, or brokers without ids."""
+        return self._topic_ids.get(topic)
+
     # ── which partitions ─────────────────────────────────────────────────────────────────────────────────────────
     def partitions(self) -> list[TopicPartition]:
         """The partitions the query reads, now. InvalidRequest names a topic or partition that does not exist."""

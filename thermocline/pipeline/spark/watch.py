@@ -43,15 +43,24 @@ class Watch:
         self._discovered = self._cold_loaded = -float("inf")
         return self._look()
 
+    def rediscover(self) -> dict[TopicPartition, PartitionState]:
+        """The same with topics and their ids found anew; manifests too where a topic is another one now."""
+        self._discovered = -float("inf")
+        return self._look()
+
     def _look(self) -> dict[TopicPartition, PartitionState]:
         now = self._clock()
         if now - self._discovered >= DISCOVER_S:
             self._partitions = self.tiers.partitions()
             self._discovered = now
-        fresh = set(self._partitions) - set(self._cold)
+        fresh = set(self._partitions) - set(self._cold) or any(map(self._is_of_another_topic, self._partitions))
         if not self.tiers.has_cluster or fresh or now - self._cold_loaded >= COLD_S:
             self._cold = self.tiers.cold(self._partitions)
             self._cold_loaded = now
         self._states = self.tiers.states(self._partitions, self._cold)
         self._looked = self._clock()
         return self._states
+
+    def _is_of_another_topic(self, tp: TopicPartition) -> bool:
+        cold = self._cold.get(tp)
+        return cold is not None and cold.topic_id != self.tiers.topic_id(tp.topic)
