@@ -6,6 +6,7 @@ tests/integration/test_archive_job.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,23 @@ def test_what_expired_before_it_was_archived_fails_or_is_reported(bucket: Histor
     assert [str(one) for one in summary.lost] == ["partition 0: [100, 110)"] and summary.rows == 10
     assert summary.archived[0] == ((0, 100), (110, 120))
     assert run(bucket, catalog, "events", "ns.events").commits == 0, "said once, when it was stepped over"
+
+
+def test_what_expired_before_a_partition_had_its_first_commit_is_lost_too(tmp_path: Path) -> None:
+    """But not what had expired before the archive began."""
+    bucket, catalog = HistoryBucket(tmp_path), lake(tmp_path)
+    bucket.topic("e", 2)
+    for partition in (0, 1):
+        bucket.fill("e", partition, [[10], [50], [50]])
+        bucket.expire("e", partition, 10)
+    (done,) = run(bucket, catalog, "e", "ns.e", commits_max=1, bytes_max=1).archived
+    bucket.expire("e", 1 - done, 60)
+    words = f"partition {1 - done}: [10, 60)"
+    with pytest.raises(DataLoss, match=re.escape(words)):
+        run(bucket, catalog, "e", "ns.e")
+    assert list(map(str, run(bucket, catalog, "e", "ns.e", dry_run=True).lost)) == [words]
+    assert list(map(str, run(bucket, catalog, "e", "ns.e", fail_on_data_loss=False).lost)) == [words]
+    assert run(bucket, catalog, "e", "ns.e").commits == 0, "said once, when it was stepped over"
 
 
 def test_damage_fails_the_run_or_is_reported(bucket: HistoryBucket, tmp_path: Path) -> None:

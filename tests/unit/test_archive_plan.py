@@ -100,9 +100,12 @@ def test_offsets_whose_dead_letters_stand_come_first_and_alone() -> None:
 
 
 def test_what_expired_before_it_was_archived_is_lost_and_said() -> None:
-    """But a partition of which nothing is archived begins where its log does."""
+    """A partition of which nothing is archived begins where its log did when the archive began."""
     logs = [log(0, 30, 40), log(1, 30, 40)]
-    assert lost(logs, {0: ((0, 10),)}) == [Lost(0, 10, 30)]
+    assert lost(logs, {0: ((0, 10),)}, None) == [Lost(0, 10, 30)]
+    assert lost(logs, {0: ((0, 10),)}, {0: 0, 1: 30}) == [Lost(0, 10, 30)]
+    assert lost(logs, {0: ((20, 30),)}, {0: 20, 1: 25}) == [Lost(1, 25, 30)]
+    assert lost(logs, {0: ((20, 30),)}, {0: 20}) == [Lost(1, 0, 30)], "a partition added since begins at 0"
     step = next_step(logs, {0: ((0, 10),)}, {}, 10**9)
     assert step is not None and dict(step.ranges) == {0: (30, 40), 1: (30, 40)}
 

@@ -58,6 +58,7 @@ COMMIT_ID: Final = "thermocline.commit-id"
 SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snapshot that set ARCHIVED there
 VALUES: Final = "thermocline.values"
 DEAD_LETTERS: Final = "thermocline.dead-letters"
+BEGUN: Final = "thermocline.begun"  # log starts when the table was made: where each partition's archive begins
 ARCHIVE: Final = "thermocline.archive"  # of a table of dead letters: the UUID of the table they were taken out of
 CATALOG_NAME: Final = "thermocline"
 

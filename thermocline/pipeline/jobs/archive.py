@@ -24,6 +24,7 @@ from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.iceberg import (
     ARCHIVE,
+    BEGUN,
     DEAD_LETTERS,
     TOPIC,
     TOPIC_ID,
@@ -195,6 +196,7 @@ class _Archiver:
         if table is None:
             kept = {
                 VALUES: msgspec.json.encode(values).decode(),
+                BEGUN: msgspec.json.encode({p: part.log_start for (_, p), part in self._parts().items()}).decode(),
                 **({} if values.is_raw else {DEAD_LETTERS: dead_name}),
             }
             properties = metrics_properties(schema) | said | kept
@@ -234,7 +236,7 @@ class _Archiver:
         archived = Archived(None, None, {}, None) if table is None else table.archived()
         dead_lettered = {} if dead is None else _ahead(dead, archived).offsets
         logs = self._logs(self._parts(), archived)
-        summary.lost = lost(logs, archived.offsets)
+        summary.lost = lost(logs, archived.offsets, _begun(table))
         while limit is None or summary.commits < limit:
             step = next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
             if step is None:
@@ -251,7 +253,7 @@ class _Archiver:
             archived = tables.table.archived()
             dead = None if tables.dead is None else _ahead(tables.dead, archived)
             logs = self._logs(parts, archived)
-            self._check_lost(lost(logs, archived.offsets))
+            self._check_lost(lost(logs, archived.offsets, _begun(tables.table)))
             done = limit is not None and summary.commits >= limit
             dead_lettered = {} if dead is None else dead.offsets
             step = None if done else next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
@@ -417,6 +419,13 @@ class _Tables:
         return None if self.dead is None else _target(self.dead, DEAD_LETTER_SCHEMA)
 
 
+def _begun(table: ArchiveTable | None) -> Mapping[int, int] | None:
+    """Log starts when the table was made; None when there is none yet, or it is of before that was kept."""
+    if table is None or BEGUN not in table.properties:
+        return None
+    return msgspec.json.decode(table.properties[BEGUN], type=dict[int, int])
+
+
 def _dead_letters_of(table: ArchiveTable) -> dict[str, str]:
     """Properties by which a table of dead letters is known as this table's."""
     return {TOPIC_ID: table.properties[TOPIC_ID], VALUES: table.properties[VALUES], ARCHIVE: str(table.uuid)}
@@ -455,8 +464,8 @@ def _check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask]
         if offsets_digest(those) != one.bad_digest:
             raise Corrupt(
                 f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), decoding "
-                f"again gave {one.bad_rows}, or others: it is not the decoder of the run that died; run that one again, or "
-                "roll the table of dead letters back by one"
+                f"again gave {one.bad_rows}, or others: it is not the decoder of the run that died; run that one again, "
+                "or roll the table of dead letters back by one"
             )
 
 

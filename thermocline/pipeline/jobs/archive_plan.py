@@ -61,13 +61,20 @@ def remaining(logs: Sequence[PartitionLog], archived: Offsets) -> dict[int, tupl
     return difference({log.partition: ((log.log_start, log.end),) for log in logs if log.log_start < log.end}, archived)
 
 
-def lost(logs: Sequence[PartitionLog], archived: Offsets) -> list[Lost]:
+def lost(logs: Sequence[PartitionLog], archived: Offsets, begun: Mapping[int, int] | None) -> list[Lost]:
     """Offsets between the end of a partition's archive and the log start that has passed it.
 
-    A partition of which nothing is archived loses nothing: its archive begins where the log does.
+    Where nothing is archived yet, that is from the log start in `begun` (when the archive began), or from 0 of a
+    partition added since. `begun` None: the archive begins now, where the log does, and has lost nothing.
     """
-    ends = [(log, archived[log.partition][-1][1]) for log in logs if archived.get(log.partition)]
-    return [Lost(log.partition, end, log.log_start) for log, end in ends if end < log.log_start]
+    found = []
+    for log in logs:
+        ranges = archived.get(log.partition)
+        begin = log.log_start if begun is None else begun.get(log.partition, 0)
+        end = ranges[-1][1] if ranges else begin
+        if end < log.log_start:
+            found.append(Lost(log.partition, end, log.log_start))
+    return found
 
 
 def next_step(
