@@ -51,10 +51,11 @@ class Got:
 
 
 class Script:
-    """Gives one list of messages a call, then nothing."""
+    """Gives one list of messages a call, then nothing; `marks` are the log's first offset and its end."""
 
-    def __init__(self, *answers: Sequence[Got]) -> None:
+    def __init__(self, *answers: Sequence[Got], marks: tuple[int, int] | None = None) -> None:
         self.answers = list(answers)
+        self.marks = marks
         self.asked: list[int] = []
         self.assigned: list[int] = []
 
@@ -64,6 +65,9 @@ class Script:
 
     def assign(self, places: Iterable[object]) -> None:
         self.assigned += [place.offset for place in places]  # type: ignore[attr-defined]
+
+    def get_watermark_offsets(self, _place: object, _timeout_s: float) -> tuple[int, int] | None:
+        return self.marks
 
 
 def read(script: Script, start: int, end: int, *, strict: bool = True) -> tuple[list[int], Loss]:
@@ -94,9 +98,31 @@ def test_an_offset_that_retention_took_is_loss() -> None:
     """It fails; on request the read goes on at the first offset there is, and says so."""
     with pytest.raises(DataLoss, match="no offset 3 any more"):
         read(Script([Got(3, KafkaError._AUTO_OFFSET_RESET)]), 3, 6)
-    script = Script([Got(3, KafkaError._AUTO_OFFSET_RESET)], [Got(5)])
+    script = Script([Got(3, KafkaError._AUTO_OFFSET_RESET)], [Got(5)], marks=(5, 90))
     offsets, loss = read(script, 3, 6, strict=False)
-    assert offsets == [5] and len(loss.damage) == 1 and script.assigned == [-2]
+    assert offsets == [5] and len(loss.damage) == 1 and script.assigned == [5]
+
+
+def test_finding_7_after_a_reset_no_row_below_the_part_is_given() -> None:
+    """The topic was made again, failOnDataLoss=false: what lies below the part belongs to none, or to another one."""
+    reset = [Got(700, KafkaError._AUTO_OFFSET_RESET)]
+    script = Script(reset, [Got(0), Got(1)], [Got(2), Got(700), Got(701), Got(702)], marks=(0, 900))
+    offsets, loss = read(script, 700, 703, strict=False)
+    assert offsets == [700, 701, 702] and script.assigned == [700] and len(loss.damage) == 1 and not loss.gaps
+
+
+@pytest.mark.parametrize("marks", [(0, 3), (0, 700), (703, 900)])
+def test_finding_7_a_part_of_which_nothing_is_left_ends_as_loss(marks: tuple[int, int]) -> None:
+    """The log ends before the part, or begins behind it: nothing to wait for."""
+    script = Script([Got(700, KafkaError._AUTO_OFFSET_RESET)], marks=marks)
+    offsets, loss = read(script, 700, 703, strict=False)
+    assert offsets == [] and script.assigned == [] and "nothing of this part" in loss.damage[0]
+
+
+def test_a_cluster_that_does_not_say_what_it_holds_is_asked_again() -> None:
+    """Spark runs the task anew."""
+    with pytest.raises(Retryable, match="does not say within 30 s"):
+        read(Script([Got(3, KafkaError._AUTO_OFFSET_RESET)]), 3, 6, strict=False)
 
 
 def test_silence_is_an_error_that_says_where_and_why() -> None:

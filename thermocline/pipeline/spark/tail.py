@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
@@ -34,6 +33,7 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_POLL: Final = 10_000
 POLL_S: Final = 0.2
+WATERMARKS_TIMEOUT_S: Final = 30.0  # one question, after a reset only
 _ANSWERS: Final = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 # Waiting does not help here; every other error librdkafka tells is one it is recovering from.
 _REFUSALS: Final = frozenset(
@@ -145,6 +145,8 @@ def _read(
                 at = _after_error(consumer, error, message, part, at, strict, loss)
                 continue
             offset = _offset(message)
+            if offset < at:
+                continue  # of no part, or of another one
             if offset > at:  # control batches, a declared gap, or records that compaction took
                 loss.gaps.append((part.topic, part.partition, at, min(offset, end)))
             at = offset + 1
@@ -172,14 +174,29 @@ def _after_error(
             loss.gaps.append((part.topic, part.partition, at, min(reached, part.rows.end_offset)))
         return max(at, reached)
     if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
-        if strict:
-            raise DataLoss(f"{line}; failOnDataLoss=false reads on from the first offset there is")
-        loss.damage.append(f"{line}; read on from its first offset")
-        consumer.assign([TopicPartition(part.topic, part.partition, OFFSET_BEGINNING)])
-        return at
+        return _after_reset(consumer, part, at, strict, loss)
     if code in _REFUSALS:
         raise Retryable(f"{part}: the cluster refuses the read at offset {at}: {error.name()}: {error.str()}")
+    return at
+
+
+def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss: Loss) -> int:
+    """Where to go on where the cluster has no offset `at`: not below it; the end where nothing of it is there."""
+    line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
+    if strict:
+        raise DataLoss(f"{line}; failOnDataLoss=false reads on from the first offset there is")
+    try:
+        marks = consumer.get_watermark_offsets(TopicPartition(part.topic, part.partition), WATERMARKS_TIMEOUT_S)
+    except KafkaException as error:
+        raise Retryable(f"{line}; and it does not say which it has: {_text(error)}") from None
+    if marks is None:
+        raise Retryable(f"{line}; and it does not say within {WATERMARKS_TIMEOUT_S:g} s which it has")
+    first, after = marks
+    if after <= at or first >= part.rows.end_offset:
+        loss.damage.append(f"{line}; it holds offsets from {first} to before {after}, nothing of this part")
+        return part.rows.end_offset
+    loss.damage.append(f"{line}; read on from {max(first, at)}")
+    consumer.assign([TopicPartition(part.topic, part.partition, max(first, at))])
     return at
 
 
