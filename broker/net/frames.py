@@ -146,10 +146,11 @@ class FrameReader:
 
     def skip(self, frames: Sequence[memoryview]) -> None:
         """Take frames that `ahead` showed first."""
-        sizes = [*map(len, frames)]
-        self._pos += sum(sizes) + 4 * len(sizes)
-        if (largest := max(sizes)) > ALLOWANCE:
-            self._expect(largest)
+        for frame in frames:
+            size = len(frame)
+            self._pos += size + 4
+            if size > ALLOWANCE:
+                self._expect(size)
 
     def settle(self, stopped: bool) -> bool:
         """Let go of all that is not needed until the next read.

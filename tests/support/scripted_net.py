@@ -203,16 +203,22 @@ class ScriptedNet:
 
 
 class ScriptedDispatcher:
-    """Answers by the first bytes of a frame: what `rules` says, or an echo. Remembers every frame it saw."""
+    """Answers by the first bytes of a frame: what `rules` says, or an echo. Remembers every frame it saw.
+
+    `together`: how many frames of a run are answered as one; the next run takes the next number, then none.
+    """
 
     def __init__(self) -> None:
+        self.together: list[int] = []
         self.seen: list[bytes] = []
         self.views: list[memoryview] = []
         self.peers: list[Peer] = []
         self.rules: dict[bytes, Callable[[], Answer]] = {}
 
     def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, Answer]:
-        return 0, None
+        count = min(self.together.pop(0), len(frames)) if self.together else 0
+        self.seen += map(bytes, frames[:count])
+        return count, [b"".join(frame(bytes(one)) for one in frames[:count])] if count else None
 
     def dispatch(self, peer: Peer, request: memoryview) -> Answer:
         body = bytes(request)

@@ -123,6 +123,25 @@ def test_pipelined_requests_are_answered_in_one_write() -> None:
     in_house(scenario)
 
 
+@pytest.mark.parametrize("together", [[1], [2], [5], [1, 1, 1, 1, 1], [0, 2, 1], [3, 0, 1], []])
+def test_requests_answered_together_are_taken_once_each(together: list[int]) -> None:
+    """Finding of 2026-11-21: a run of which only the first frame was answered broke the connection after the append."""
+
+    async def scenario(house: House) -> None:
+        peer = house.net.connect()
+        (dispatched,) = house.server._connections
+        dispatched.peer.produce_prefix_end = 1
+        house.dispatcher.together = list(together)
+        peer.give(frames(b"a", b"b", b"c", b"d", b"e", b"f")[:-1])
+        peer.give(b"f")
+        assert wire(peer) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert house.dispatcher.seen == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert house.server.counters.frames == 6
+        assert house.closes == {} and house.reports == []
+
+    in_house(scenario)
+
+
 def test_a_request_without_response_gets_none() -> None:
     """acks=0: the next answer follows directly."""
 

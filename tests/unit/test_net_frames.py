@@ -229,3 +229,30 @@ def test_without_budget_the_rest_waits() -> None:
     assert reader.settle(False)
     assert read(reader, data[ALLOWANCE:]) == [bytes(MIB)]
     assert budget.used == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(SIZES, min_size=1, max_size=6), st.integers(0, 7), st.data())
+def test_what_ahead_shows_is_what_next_would_give(sizes: list[int], count_max: int, data: st.DataObject) -> None:
+    """Any number of the frames shown may be taken, none included; the rest come as if nobody had looked."""
+    sent = [body(number, size) for number, size in enumerate(sizes)]
+    reader = reader_of()
+    stream = b"".join(map(frame, sent))
+    got: list[bytes] = []
+    while stream:
+        buffer = reader.buffer()
+        count = min(len(buffer), len(stream))
+        buffer[:count] = stream[:count]
+        stream = stream[count:]
+        reader.received(count)
+        while True:
+            shown = reader.ahead(count_max)
+            assert len(shown) <= count_max
+            taken = shown[: data.draw(st.integers(0, len(shown)))]
+            got += map(bytes, taken)
+            reader.skip(taken)
+            if (found := reader.next()) is None:
+                break
+            got.append(bytes(found))
+        assert reader.settle(False)
+    assert got == sent
