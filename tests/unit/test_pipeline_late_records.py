@@ -55,6 +55,21 @@ def test_finding_1_read_without_a_bound_on_lateness_finds_them(tmp_path: Path) -
     assert table["offset"].to_pylist() == [1, 3]
 
 
+@pytest.mark.parametrize(("batches", "within_5_min"), [([[T0 + 3_600_000], [T0]], [1]), ([[T0 + 3_600_000, T0]], [])])
+def test_finding_8_read_by_default_finds_a_back_fill(
+    tmp_path: Path, batches: list[list[int]], within_5_min: list[int]
+) -> None:
+    """An hour late, in an object of its own or inside a batch. With `late_ms` what begins later is not opened."""
+    bucket = bucket_of(tmp_path, batches)
+
+    def rows(**more: int) -> list[int]:
+        table = thermocline.read(bucket.url, "t", end_timestamp=T0 + 1000, columns=("offset",), **more).to_table()
+        return [int(offset) for offset in table["offset"].to_pylist()]
+
+    assert rows() == rows(late_ms=3_600_000) == [1]
+    assert rows(late_ms=300_000) == within_5_min
+
+
 def planned(bucket: HistoryBucket, **options: str) -> list[int]:
     """First offsets of the objects that a Spark batch `WHERE timestamp < T0 + 200` opens."""
     parsed = parse_options({"bucket": bucket.url, "subscribe": "t", **options})

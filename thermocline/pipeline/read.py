@@ -36,7 +36,6 @@ from thermocline.pipeline.windows import WINDOW_BYTES
 # Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which 184 are numba's
 # and pyarrow's; 4 MiB, 2 ahead and batches of 8 take 265 and 340 and are no faster.
 NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # of a directory bucket; a far one's cost a request each
-LATE_MS: Final = 300_000  # two producers' delivery.timeout.ms (2 min each), and a minute for their clocks
 UNITS_AHEAD: Final = 1  # windows begun beyond one a thread, so that none waits for the reader's turn
 BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its columns of fixed width make one batch
 FETCHERS_PER_CORE: Final = 2  # threads on a store that is far away: half of them wait for it
@@ -55,17 +54,18 @@ def read(
     columns: Sequence[str] = DEFAULT_COLUMNS,
     start_timestamp: datetime | int | None = None,
     end_timestamp: datetime | int | None = None,
-    late_ms: int | None = LATE_MS,
+    late_ms: int | None = None,
     threads: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> Reader:
     """Rows of `topic` in the bucket behind the URL, as Arrow batches with the columns of Spark's Kafka source.
 
     `start` and `end` are offsets, `[start, end)`: one for all partitions, or by partition; None is what the bucket
-    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are left out, and what cannot hold
-    such rows is not fetched. For that, records are taken to lie at most `late_ms` behind younger ones that stand before
-    them in the log; None takes nothing for granted, and reads objects to their ends. `threads` decode in parallel (all
-    cores by default). `columns` may name `headers` too.
+    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are left out, and what lies before
+    the first that can be wanted is not fetched. What lies behind may hold an older record, so it is read too, unless
+    `late_ms` says how far at most records lie behind younger ones that stand before them in the log: then the read
+    stops there, and misses what is later than that. 300 000 is two producers' delivery.timeout.ms and a minute for
+    their clocks. `threads` decode in parallel (all cores by default). `columns` may name `headers` too.
 
     Raises InvalidRequest (URL, topic, column, partition), DataLoss for what is missing or damaged (also while reading),
     StoreError, AccessRefused. With `fail_on_data_loss=False` loss is stepped over and listed in `Reader.loss`.
