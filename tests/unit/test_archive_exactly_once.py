@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
+from coldstore.segment_object import DecidedTransaction, Outcome
 from logformat.errors import Corrupt, InvalidRequest
+from logformat.gap import gap_batches
 from logformat.records import Record, encode_batch
 from tests.support.archive_kit import (
     JSON,
@@ -39,6 +41,7 @@ from thermocline.pipeline import iceberg
 from thermocline.pipeline.iceberg import ArchiveTable, StaleTable, catalog_config, open_catalog, open_table
 from thermocline.pipeline.jobs import archive as archive_module
 from thermocline.pipeline.jobs import archive_worker, offset_ranges
+from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
 from thermocline.pipeline.jobs.spark_tasks import InProcess, TasksFailed
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.split import DataLoss
@@ -154,6 +157,49 @@ def test_damage_fails_the_run_or_is_reported(bucket: HistoryBucket, tmp_path: Pa
     assert len(rows(catalog, "ns.events")) == 0
     summary = run(bucket, catalog, "events", "ns.events", fail_on_data_loss=False)
     assert summary.damage and places(rows(catalog, "ns.events")) == every([100, 11])
+
+
+class Loses(InProcess):
+    """A worker that hands back a row less than there are."""
+
+    def run(self, function: Any, tasks: Any, progress: Any) -> Any:
+        done = super().run(function, tasks, progress)
+        done[0].rows -= 1
+        return done
+
+
+def test_a_record_that_no_transaction_took_back_may_not_be_missing(
+    bucket: HistoryBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifests count it, no footer excuses it: nothing is committed, or it is said."""
+    monkeypatch.setattr(archive_module, "SparkTasks", lambda spark: Loses())
+    catalog: Any = lake(tmp_path)
+
+    def lossy(**options: Any) -> ArchiveSummary:
+        return archive_module.archive(object(), bucket.url, "events", "ns.events", catalog=catalog, **options)  # type: ignore[arg-type]
+
+    with pytest.raises(DataLoss, match="1 of 111 records were not read"):
+        lossy()
+    assert len(rows(catalog, "ns.events")) == 0
+    summary = lossy(fail_on_data_loss=False)
+    assert ["1 of 111 records" in line for line in summary.damage] == [True] and summary.left_out == 0
+
+
+def test_records_of_aborted_transactions_are_left_out(tmp_path: Path) -> None:
+    """And declared gaps have no records."""
+    bucket, catalog = HistoryBucket(tmp_path), lake(tmp_path)
+    bucket.topic("tx", 1)
+    first = encode_batch(
+        [Record(n, T0 + n, b"k", b"v") for n in range(5)], base_offset=0, leader_epoch=1, producer_id=7,
+        producer_epoch=0, base_sequence=0, transactional=True,
+    )  # fmt: skip
+    second = encode_batch([Record(n, T0, b"k", b"v") for n in range(5, 9)], base_offset=5, leader_epoch=1)
+    aborted = [DecidedTransaction(7, 0, 0, 20, Outcome.ABORTED)]
+    bucket.append("tx", 0, [first, second, *gap_batches(9, 50, 1)], transactions=aborted)
+    bucket.append("tx", 0, [json_batch(50, 5), *gap_batches(55, 60, 1)])
+    summary = run(bucket, catalog, "tx", "ns.tx")
+    assert (summary.left_out, summary.rows) == (5, 9) and not summary.damage
+    assert places(rows(catalog, "ns.tx")) == [(0, n) for n in (*range(5, 9), *range(50, 55))]
 
 
 def test_a_topic_created_again_is_another_archive(bucket: HistoryBucket, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ import msgspec
 import pyarrow.compute as pc
 
 from coldstore.manifest_entries import RemoteSegment
+from coldstore.segment_object import Outcome
 from logformat.errors import Corrupt, InvalidRequest
+from thermocline.pipeline.footers import read_footer
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.iceberg import (
     ARCHIVE,
@@ -303,6 +305,9 @@ class _Archiver:
                 f"{self._topic.topic}: {-left_out} more records were read than the {step.records} the manifests count; "
                 "nothing was committed; run `thermocline scrub`"
             )
+        if left_out > 0 and not damaged and not self._any_aborted(step):
+            self._missing(step, left_out, loss)
+            left_out = 0
         if step.dead_letters_stand and tables.dead is not None:
             _check_standing(step, tables.dead, tasks, done)
         self._commit(step, tables, done, archived, dead)
@@ -312,6 +317,27 @@ class _Archiver:
         for one in tables.both:
             self._summary.leftovers_deleted += _sweep(one, 1)
         reach("archive.cleaned")
+
+    def _any_aborted(self, step: Step) -> bool:
+        """Whether a footer of the step names an aborted transaction: nothing else hides records that are counted."""
+        store = self._history.store
+        keys = [
+            (segment.key(self._topic.topic_id, partition), segment.object_bytes)
+            for partition, (first, end) in step.ranges.items()
+            for segment in self._segments[partition]
+            if segment.base_offset < end and segment.end_offset > first
+        ]
+        footers = (read_footer(store, key, object_bytes) for key, object_bytes in keys)
+        return any(one.outcome is Outcome.ABORTED for footer in footers for one in footer.transactions)
+
+    def _missing(self, step: Step, count: int, loss: Loss) -> None:
+        """Records of the step that the manifests count, that no transaction took back, and that were not read."""
+        line = (
+            f"{self._topic.topic} {offset_ranges.encode(step.offsets)}: {count} of {step.records} records were not read"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{line}, and no transaction was aborted; nothing was committed; run `thermocline scrub`")
+        loss.damage.append(line)
 
     def _written(self, step: Step, tables: _Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
         """Every file of the step."""
@@ -464,7 +490,7 @@ def _check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask]
         if offsets_digest(those) != one.bad_digest:
             raise Corrupt(
                 f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), decoding "
-                f"again gave {one.bad_rows}, or others: it is not the decoder of the run that died; run that one again, "
+                f"again gave {one.bad_rows}, or others: it is not the decoder of the run that died; run that one again "
                 "or roll the table of dead letters back by one"
             )
 

@@ -26,7 +26,7 @@ class ArchiveSummary:
     rows: int = 0
     dead_letters: int = 0
     dead_letters_table: str | None = None
-    left_out: int = 0  # records the manifests count that no reader sees: of aborted transactions
+    left_out: int = 0  # records the manifests count that no reader sees, where transactions were aborted
     log_bytes: int = 0
     files: int = 0
     file_bytes: int = 0
