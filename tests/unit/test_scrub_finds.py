@@ -23,6 +23,7 @@ from logformat.errors import InvalidRequest
 from tests.support.history_bucket import HistoryBucket
 from thermocline.pipeline.jobs import scrub as scrub_module
 from thermocline.pipeline.jobs.scrub import Located, ScrubReport, scrub
+from thermocline.pipeline.jobs.scrub_journal import Journal
 from thermocline.pipeline.jobs.spark_tasks import InProcess
 
 SEEDS = 120
@@ -305,8 +306,30 @@ def test_a_killed_scrub_goes_on_where_it_was(
         scrub(object(), bucket.url, journal=str(journal), task_bytes=1)  # type: ignore[arg-type]
     with journal.open("ab") as file:
         file.write(b'{"key":"cut sh')
+    shutil.copytree(tmp_path / "bucket", tmp_path / "copy")
+    before = journal.read_bytes()
+    with pytest.raises(InvalidRequest, match=f"is the journal of {bucket.url}, not of file://{tmp_path}/copy"):
+        scrub(None, f"file://{tmp_path}/copy", journal=str(journal))
+    assert journal.read_bytes() == before, "the same keys, other objects: nothing was believed, nothing noted"
     report = scrub(None, bucket.url, journal=str(journal), task_bytes=1)
     assert (report.skipped, report.objects) == (2, 3) and len(report.damage) == 1
     assert not journal.exists()
     again = scrub(None, bucket.url, journal=str(journal), task_bytes=1)
     assert again.objects == 5 and len(again.damage) == 1
+
+
+def test_a_journal_whose_first_line_was_cut_short_is_begun_again(bucket: HistoryBucket, tmp_path: Path) -> None:
+    """And a file that is no journal is left alone."""
+    journal = tmp_path / "journal"
+    scrubbed = Journal(str(journal), bucket.url)
+    scrubbed.note([])
+    head = journal.read_bytes()
+    for have in (0, 1, len(head) - 1, len(head)):
+        journal.write_bytes(head[:have])
+        Journal(str(journal), bucket.url).note([])
+        assert journal.read_bytes().startswith(head)
+        assert scrub(None, bucket.url, journal=str(journal)).skipped == 0
+    journal.write_bytes(b"dear diary\n")
+    with pytest.raises(InvalidRequest, match="no journal of a scrub"):
+        scrub(None, bucket.url, journal=str(journal))
+    assert journal.read_bytes() == b"dear diary\n"

@@ -165,7 +165,7 @@ class _Scrubber:
             report.objects = sum(len(task.segments) + len(task.blobs) for task in tasks)
             report.object_bytes = sum(task.object_bytes for task in tasks)
         else:
-            found = self._read(tasks, Journal(journal) if journal else None)
+            found = self._read(tasks, Journal(journal, self._report.url) if journal else None)
         report.partitions = len(looks)
         report.findings += others
         report.findings += self._believed(looks, found)

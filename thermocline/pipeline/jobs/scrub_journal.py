@@ -1,20 +1,29 @@
 """What a scrub has read so far, in a local file: a scrub that died goes on from there.
 
-Owns the file: JSON lines, one an object that was read to its end, with what was found in it. Always true: a line is on
-the disk before the scrub goes on; one that a crash cut short is not believed, and its object is read again.
+Owns the file: JSON lines, the first with the bucket's URL, then one an object that was read to its end, with what was
+found in it. Always true: a line is on the disk before the scrub goes on; one that a crash cut short is not believed,
+and its object is read again; a file of another bucket, or of nobody's, is refused and left as it is.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import msgspec
 
 from coldstore.audit import Finding, FindingKind
 from coldstore.keys import TOPICS_PREFIX, parse_key
+from logformat.errors import InvalidRequest
 from thermocline.pipeline.jobs.scrub_view import Place
 from thermocline.pipeline.jobs.scrub_worker import ScrubDone, ScrubTask
+
+
+class _Head(msgspec.Struct):
+    """The first line. Copies of a bucket have the same keys, so keys do not say whose journal this is."""
+
+    bucket: str
 
 
 class _Noted(msgspec.Struct):
@@ -27,15 +36,28 @@ class _Noted(msgspec.Struct):
 class Journal:
     """A local file of JSON lines. A line that a crash cut short is not believed; its object is read again."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, bucket: str) -> None:
+        """Raises InvalidRequest when the file is not the journal of this bucket's scrub."""
         self._path = path
+        self._bucket = bucket
         self.skipped = 0
         self._read: set[str] = set()
         self.findings: list[tuple[Place | None, Finding]] = []
         if os.path.exists(path):
             with open(path, "rb") as file:
+                self._check_head(file.readline())
                 for line in file:
                     self._learn(line)
+
+    def _check_head(self, line: bytes) -> None:
+        whole = msgspec.json.encode(_Head(self._bucket)) + b"\n"
+        if line == whole or (not line.endswith(b"\n") and whole.startswith(line)):  # cut short: nothing was read
+            return
+        try:
+            whose = f"the journal of {msgspec.json.decode(line, type=_Head).bucket}"
+        except msgspec.MsgspecError:
+            whose = "no journal of a scrub"
+        raise InvalidRequest(f"{self._path} is {whose}, not of {self._bucket}; name another file, or remove it")
 
     def _learn(self, line: bytes) -> None:
         try:
@@ -63,7 +85,7 @@ class Journal:
     def note(self, done: Sequence[ScrubDone]) -> None:
         """Remember, durably, the segments of these tasks."""
         with open(self._path, "ab") as file:
-            file.write(b"\n")  # ends a line that a crash cut short
+            file.write(self._start(file))
             for one in done:
                 by_key: dict[str | None, list[Finding]] = {key: [] for key in one.read if key.startswith(TOPICS_PREFIX)}
                 for finding in one.findings:
@@ -75,6 +97,15 @@ class Journal:
                     file.write(msgspec.json.encode(noted) + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def _start(self, file: BinaryIO) -> bytes:
+        """The first line of a new file; else the end of a line that a crash cut short."""
+        head = msgspec.json.encode(_Head(self._bucket)) + b"\n"
+        size = file.seek(0, os.SEEK_END)
+        if size >= len(head):
+            return b"\n"
+        file.truncate(0)
+        return head
 
     def remove(self) -> None:
         """The scrub is complete: the next one reads everything again."""
