@@ -1,8 +1,9 @@
 """Where a worker's data files go: a directory of this machine, or whatever storage the table's catalog configured.
 
 Owns the opening of an output and the promise that a file handed on is whole. Always true: a local file that was closed
-here is on the disk, for a commit must not be more durable than what it names. pyiceberg, a second of imports for every
-worker process, is loaded only where storage is not local. Must not know tables or what is written.
+here is on the disk, and so are the directories made for it, for a commit must not be more durable than what it names.
+pyiceberg, a second of imports for every worker process, is loaded only where storage is not local. Must not know tables
+or what is written.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class DataFileOutput:
         self._path = _local_path(location)
         self.sink: pa.NativeFile
         if self._path is not None:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            _make_folder(os.path.dirname(self._path))
             self.sink = fs.LocalFileSystem().open_output_stream(self._path)
         else:
             from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -58,6 +59,16 @@ def _local_path(location: str) -> str | None:
     if location.startswith("/"):
         return location
     return "/" + location.removeprefix("file:").lstrip("/") if location.startswith("file:") else None
+
+
+def _make_folder(path: str) -> None:
+    """The directory and those above it; the names of new ones are on the disk, without which a synced file is gone."""
+    above = os.path.dirname(path)
+    if os.path.isdir(path) or above == path:
+        return
+    _make_folder(above)
+    os.makedirs(path, exist_ok=True)  # another task may be quicker
+    _sync(above)
 
 
 def _sync(path: str) -> None:
