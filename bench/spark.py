@@ -321,7 +321,7 @@ def hour_row(bench: Bench) -> list[Row | Figure]:
                 found += batch.num_rows
             fetched = reader.bytes_fetched
         wanted = found * log.log_bytes / log.records
-        notes = f"{fetched / 1e6:.1f} MB fetched for {wanted / 1e6:.1f} MB; manifests and footers included; late_ms={LATE_MS}"
+        notes = f"{fetched / 1e6:.1f} MB fetched for {wanted / 1e6:.1f} MB, footers included; late_ms={LATE_MS}"
         work = f"one hour of a month: bytes fetched ÷ bytes of the hour, {log.value_bytes} B"
         rows.append(Figure(work, size_of(log), f"{fetched / wanted:.3f}", "≤ 1.2", notes))
     return rows
