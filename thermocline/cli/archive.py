@@ -91,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     from thermocline.cli.spark_job import job_errors, maybe_session
 
     with job_errors():
+        from thermocline.pipeline.history import History
         from thermocline.pipeline.iceberg import catalog_config
         from thermocline.pipeline.jobs.archive import archive
         from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
@@ -99,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
         progress = Progress()
         catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
         values = _values(arguments)
+        with History.open(arguments.bucket) as history:
+            history.topic(arguments.topic)  # told at once, not after Spark's start
         with maybe_session(None if arguments.dry_run else "thermocline archive", arguments.master) as spark:
             try:
                 summary = archive(

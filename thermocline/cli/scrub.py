@@ -44,9 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     from thermocline.cli.spark_job import job_errors, maybe_session
 
     with job_errors():
+        from thermocline.pipeline.history import History
         from thermocline.pipeline.jobs.scrub import scrub
 
         progress = Progress()
+        with History.open(arguments.url) as history:  # a wrong URL or topic is told at once, not after Spark's start
+            if arguments.topic is not None:
+                history.topic(arguments.topic)
         with maybe_session(None if arguments.dry_run else "thermocline scrub", arguments.master) as spark:
             try:
                 report = scrub(

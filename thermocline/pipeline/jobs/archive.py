@@ -117,9 +117,12 @@ def archive(
     options = ArchiveOptions(
         bucket, topic, table, values, bytes_max, commits_max, target_bytes, fail_on_data_loss, dry_run
     )
+    if values is not None:
+        decoder_of(values)  # a dry run tells a wrong decoder or column as well
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
-    opened = open_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
     with History.open(bucket) as history:
+        history.topic(topic)  # a mistyped topic leaves no catalog behind
+        opened = open_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
         return _Archiver(options, history, opened, runner, progress or (lambda text: None)).run()
 
 
