@@ -76,7 +76,7 @@ class Floor:
         self.position = 0
         self.offset = 0
 
-    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, list[Part] | None]:
+    def dispatch_run(self, peer: Peer, frame: memoryview, following: object) -> tuple[int, list[Part] | None]:
         return 0, None
 
     def dispatch(self, peer: Peer, frame: memoryview) -> list[Part]:

@@ -11,7 +11,7 @@ tasks, one at a time a connection, as in Kafka.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
@@ -99,10 +99,6 @@ class BrokerDispatcher:
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """Answer one request; see the door's docstring."""
         context = self.context
-        if peer.produce_prefix_end:
-            count, answer = self.express.answer(peer, (frame,))
-            if count:
-                return answer
         try:
             header, body_at = parse_request_header(frame)
             if not is_served(header.api_key, header.api_version):
@@ -123,9 +119,9 @@ class BrokerDispatcher:
             return self._fetch(header, call, cast(FetchRequest, request))
         return self._later(self._handle(header, call, request))
 
-    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, Answer]:
-        """Answer several produce requests at once; see the door's docstring."""
-        return self.express.answer(peer, frames)
+    def dispatch_run(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
+        """Answer produce requests like the peer's last one; see the door's docstring."""
+        return self.express.answer(peer, frame, following)
 
     def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         wait: Awaitable[object] | None = self.context.throttle.wait(request)

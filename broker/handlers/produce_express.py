@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
@@ -37,7 +37,6 @@ _PREFIX_AT: Final = 8  # behind API key, version and correlation id
 _TAIL: Final = b"\0\0\0"  # empty tags of partition, topic and request in the flexible version
 
 _INT32: Final = struct.Struct(">i")
-_HEAD: Final = struct.Struct(">ii")  # API key with version, correlation id
 _NONE: Final = (0, None)
 
 
@@ -79,16 +78,15 @@ class Express:
         self._routes[key] = _route(call.version, topic.name, data.index, request)
         peer.produce_prefix_end = prefix_end
 
-    def answer(self, peer: Peer, frames: Sequence[memoryview]) -> tuple[int, Answer]:
-        """The joined answer to the first few of `frames`, appended by one write, and how many they are.
+    def answer(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
+        """The joined answer to `frame` and to the first few that follow it, appended by one write, and how many.
 
-        0: the first one has to go the general way, and nothing was written.
+        0: `frame` has to go the general way, and nothing was written.
         """
         prefix_end = peer.produce_prefix_end
-        if prefix_end == 0 or prefix_end + 4 >= len(frames[0]):
+        if prefix_end == 0 or prefix_end + 4 >= len(frame):
             return _NONE
-        key = _key(frames[0], prefix_end)
-        route = self._routes.get(key)
+        route = self._routes.get(_key(frame, prefix_end))
         if route is None:
             return _NONE
         context = self._context
@@ -98,9 +96,13 @@ class Express:
         now_ms = context.world.clock.wall_ms()
         run = _Run(partition, route)
         try:
-            run.take(frames, prefix_end, BatchChecks(context, partition, route.version, route.acks, now_ms))
-            if not run.batches:
+            checks = BatchChecks(context, partition, route.version, route.acks, now_ms)
+            if not run.take(frame, prefix_end, checks):
                 return _NONE
+            prefix = frame[:4], frame[_PREFIX_AT:prefix_end]
+            for another in following:
+                if (another[:4], another[_PREFIX_AT:prefix_end]) != prefix or not run.take(another, prefix_end, checks):
+                    break
             appended = append_checked(context, partition, run.batches, run.headers, now_ms)
         except (ThermoclineError, OSError):
             run.put_back()
@@ -143,27 +145,20 @@ class _Run:
         self.headers: list[BatchHeader] = []
         self.correlation_ids: list[int] = []
 
-    def take(self, frames: Sequence[memoryview], prefix_end: int, checks: BatchChecks) -> None:
-        """The batches of the first few frames: up to one of another route, or that the general way has to refuse."""
-        api_and_version, _ = _HEAD.unpack_from(frames[0])
-        prefix = frames[0][_PREFIX_AT:prefix_end]
-        version = self.route.version
-        for frame in frames:
-            if len(frame) <= prefix_end + 4:
-                return
-            head, correlation_id = _HEAD.unpack_from(frame)
-            if head != api_and_version or frame[_PREFIX_AT:prefix_end] != prefix:
-                return
-            batch = _records(frame, prefix_end, version)
-            if batch is None:
-                return
-            try:
-                header = checks.check(batch)
-            except ThermoclineError:
-                return
-            self.batches.append(batch)
-            self.headers.append(header)
-            self.correlation_ids.append(correlation_id)
+    def take(self, frame: memoryview, prefix_end: int, checks: BatchChecks) -> bool:
+        """Add a request of this route; False where the general way has to say what is wrong with it."""
+        if len(frame) <= prefix_end + 4:
+            return False
+        batch = _records(frame, prefix_end, self.route.version)
+        if batch is None:
+            return False
+        try:
+            self.headers.append(checks.check(batch))
+        except ThermoclineError:
+            return False
+        self.batches.append(batch)
+        self.correlation_ids += _INT32.unpack_from(frame, 4)
+        return True
 
     def put_back(self) -> None:
         """The append was refused: the general way must see what was checked; a stamped batch is refused for good."""

@@ -186,10 +186,11 @@ class Connection(asyncio.BufferedProtocol):
             while not self._stopped and (frame := take()) is not None:
                 frames += 1
                 together = 0
-                if peer.produce_prefix_end and (run := reader.ahead(_RUN_FRAMES - 1)):
-                    together, answer = self._hub.dispatcher.dispatch_run(peer, [frame, *run])
+                if peer.produce_prefix_end:
+                    together, answer = self._hub.dispatcher.dispatch_run(peer, frame, reader.ahead(_RUN_FRAMES - 1))
                 if together:
-                    reader.skip(run[: together - 1])
+                    for _ in range(together - 1):
+                        take()
                     frames += together - 1
                 else:
                     if len(frame) <= copy_max:

@@ -8,6 +8,7 @@ frame has a length prefix", nor sockets.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -98,10 +99,10 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, Answer]:
-        """Answer the first few of several requests that arrived together, as one: how many, and their answers joined.
+    def dispatch_run(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
+        """Answer a request, and those of the `following` that arrived with it and are like it: how many, joined.
 
-        0 when they have to be dispatched one by one; nothing happened then. Called only for peers whose
-        `produce_prefix_end` is set. Never answers with `Later(blocks=True)`.
+        0 when `frame` has to be dispatched by itself; nothing happened then. Called only for peers whose
+        `produce_prefix_end` is set. Frames are valid until this returns: never answers with `Later(blocks=True)`.
         """
         ...

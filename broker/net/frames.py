@@ -11,7 +11,7 @@ Hot path: many small frames are cut from the loop's shared buffer, a large one i
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from broker.net.buffers import ALLOWANCE, SHARED_SIZE, BufferPool, FrameBudget, size_class
@@ -124,33 +124,24 @@ class FrameReader:
         if left < size:
             return None
         if size > ALLOWANCE:
-            self._expect(size)
+            self._expected = max(size + 4, self._expected - (self._expected >> 3))
         self._pos = stop = start + size
         return self._view[start:stop]
 
-    def ahead(self, count_max: int) -> list[memoryview]:
-        """The whole frames that `next` would give, `count_max` at most, left where they are; `skip` takes them.
+    def ahead(self, count_max: int) -> Iterator[memoryview]:
+        """The whole frames that `next` would give, `count_max` at most, one by one and left where they are.
 
         Ends before a length that `next` would refuse.
         """
-        frames: list[memoryview] = []
         view, start, end = self._view, self._pos + 4, self._end
-        while start <= end and len(frames) < count_max:
+        while start <= end and count_max > 0:
             (size,) = _read_length(view, start - 4)
             stop = start + size
             if not 0 < size <= self._frame_bytes_max or stop > end:
-                break
-            frames.append(view[start:stop])
+                return
+            yield view[start:stop]
             start = stop + 4
-        return frames
-
-    def skip(self, frames: Sequence[memoryview]) -> None:
-        """Take frames that `ahead` showed first."""
-        for frame in frames:
-            size = len(frame)
-            self._pos += size + 4
-            if size > ALLOWANCE:
-                self._expect(size)
+            count_max -= 1
 
     def settle(self, stopped: bool) -> bool:
         """Let go of all that is not needed until the next read.
@@ -190,10 +181,6 @@ class FrameReader:
             self._pooled = self._held = False
         self._pos = self._end
         self._close_window()
-
-    def _expect(self, size: int) -> None:
-        """A large frame came: the next ones may be as large."""
-        self._expected = max(size + 4, self._expected - (self._expected >> 3))
 
     def _settle_incomplete(self, left: int, need: int) -> bool:
         capacity = len(self._view)

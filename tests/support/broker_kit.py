@@ -202,7 +202,15 @@ class Life:
 
     def dispatch(self, key: int, message: Any, version: int | None = None, peer: Peer | None = None) -> Answer:
         version = APIS[ApiKey(key)].version_max if version is None else version
-        return self.dispatcher.dispatch(peer or self.peer, self.frame(key, version, message))
+        return self.dispatch_frame(peer or self.peer, self.frame(key, version, message))
+
+    def dispatch_frame(self, peer: Peer, frame: memoryview) -> Answer:
+        """As the connection does with a frame that came alone."""
+        if peer.produce_prefix_end:
+            count, answer = self.dispatcher.dispatch_run(peer, frame, ())
+            if count:
+                return answer
+        return self.dispatcher.dispatch(peer, frame)
 
     async def call(self, key: int, message: Any, version: int | None = None, peer: Peer | None = None) -> Any:
         """The decoded response; None where there is none (acks=0)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from broker.net.dispatch import Answer, Part, Peer
@@ -215,7 +215,8 @@ class ScriptedDispatcher:
         self.peers: list[Peer] = []
         self.rules: dict[bytes, Callable[[], Answer]] = {}
 
-    def dispatch_run(self, peer: Peer, frames: list[memoryview]) -> tuple[int, Answer]:
+    def dispatch_run(self, peer: Peer, first: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
+        frames = [first, *following]
         count = min(self.together.pop(0), len(frames)) if self.together else 0
         self.seen += map(bytes, frames[:count])
         return count, [b"".join(frame(bytes(one)) for one in frames[:count])] if count else None

@@ -34,6 +34,11 @@ def frames(life: Life, *batches: bytes, topic: str = "log", acks: int = 1, index
     ]
 
 
+def together(life: Life, run: list[memoryview]) -> tuple[int, Answer]:
+    """As the connection does with frames that came in one read."""
+    return life.dispatcher.dispatch_run(life.peer, run[0], iter(run[1:]))
+
+
 async def answers(answer: Answer) -> list[ProduceResponsePartition]:
     """The partitions' answers in the joined responses."""
     parts = await parts_of(answer)
@@ -65,7 +70,7 @@ def test_a_run_is_one_append_and_every_request_gets_its_own_answer(acks: int) ->
         await life.produce("log", b"known", acks=acks)
         run = frames(life, batch_of(b"a"), batch_of(b"b", b"c"), batch_of(b"d"), acks=acks)
         ids = [int.from_bytes(frame[4:8], "big") for frame in run]
-        count, answer = life.dispatcher.dispatch_run(life.peer, run)
+        count, answer = together(life, run)
         assert count == 3
         parts = await parts_of(answer)
         assert parts is not None
@@ -86,11 +91,25 @@ def test_a_run_ends_before_the_first_request_that_is_not_like_it() -> None:
         life = await stage()
         good, broken = batch_of(b"a"), batch_of(b"b")[:-1] + b"?"
         mixed = [*frames(life, good, good), *frames(life, good, index=1), *frames(life, good)]
-        assert life.dispatcher.dispatch_run(life.peer, mixed)[0] == 2
-        count, answer = life.dispatcher.dispatch_run(life.peer, frames(life, good, broken, good))
+        assert together(life, mixed)[0] == 2
+        count, answer = together(life, frames(life, good, broken, good))
         assert (count, [one.base_offset for one in await answers(answer)]) == (1, [3])
-        assert life.dispatcher.dispatch_run(life.peer, frames(life, broken, good)) == (0, None)
+        assert together(life, frames(life, broken, good)) == (0, None)
         assert life.partition("log").log.log_end_offset == 4
+        await life.stop()
+
+    play(scenario())
+
+
+def test_only_as_many_frames_are_looked_at_as_can_be_answered() -> None:
+    """A producer that spreads its records: the first request of another partition ends the look ahead."""
+
+    async def scenario() -> None:
+        life = await stage()
+        first, *others = [*frames(life, batch_of(b"a")), *frames(life, *[batch_of(b"b")] * 5, index=1)]
+        seen = iter(others)
+        assert life.dispatcher.dispatch_run(life.peer, first, seen)[0] == 1
+        assert len(list(seen)) == 4
         await life.stop()
 
     play(scenario())
@@ -104,11 +123,11 @@ def test_resends_in_a_run_are_answered_one_by_one() -> None:
         sent = [
             batch_of(value, producer_id=5, producer_epoch=0, base_sequence=n) for n, value in enumerate((b"a", b"b"))
         ]
-        count, answer = life.dispatcher.dispatch_run(life.peer, frames(life, *sent))
+        count, answer = together(life, frames(life, *sent))
         assert (count, [one.base_offset for one in await answers(answer)]) == (2, [1, 2])
         again = frames(life, *sent, batch_of(b"c", producer_id=5, producer_epoch=0, base_sequence=2))
-        assert life.dispatcher.dispatch_run(life.peer, again) == (0, None)
-        resent = [(await answers(life.dispatcher.dispatch(life.peer, frame)))[0].base_offset for frame in again]
+        assert together(life, again) == (0, None)
+        resent = [(await answers(life.dispatch_frame(life.peer, frame)))[0].base_offset for frame in again]
         assert resent == [1, 2, 3]
         assert [value for _, value in await life.read_all("log")] == [b"first", b"a", b"b", b"c"]
         await life.stop()
@@ -124,7 +143,7 @@ def test_kafkajs_batches_get_the_maximum_of_their_records() -> None:
         records = [Record(at, EPOCH_MS + ms, None, b"v") for at, ms in enumerate((100, 300, 200))]
         sent = bytearray(encode_batch(records, producer_epoch=0, base_sequence=0))
         stamp_max_timestamp(sent, 0, EPOCH_MS + 200)
-        count, answer = life.dispatcher.dispatch_run(life.peer, frames(life, bytes(sent)))
+        count, answer = together(life, frames(life, bytes(sent)))
         assert (count, [one.base_offset for one in await answers(answer)]) == (1, [1])
         (stored,) = batches_of(await life.fetch("log", 1, max_wait_ms=500))
         assert read_header(stored).max_timestamp == EPOCH_MS + 300
@@ -144,10 +163,10 @@ def test_a_run_that_the_disk_refuses_leaves_the_requests_as_they_were_sent() -> 
         run = frames(life, batch_of(b"a"), batch_of(b"b"))
         before = [bytes(frame) for frame in run]
         place.disk.inject("write", errno.ENOSPC, suffix=".log")
-        assert life.dispatcher.dispatch_run(life.peer, run) == (0, None)
+        assert together(life, run) == (0, None)
         assert [bytes(frame) for frame in run] == before
         place.disk.heal()
-        count, answer = life.dispatcher.dispatch_run(life.peer, run)
+        count, answer = together(life, run)
         assert (count, [one.base_offset for one in await answers(answer)]) == (2, [1, 2])
         await life.stop()
 
