@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all check bench run sim planted lock format clean
+.PHONY: demo test test-all check bench run sim planted fuzz soak reliability lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -40,6 +40,15 @@ sim: $(READY)  ## make sim SEED=7 replays one simulated run
 
 planted: $(READY)  ## every planted bug must be caught, each with its seed
 	$(BIN)/python -m tests.sim.planted
+
+fuzz: $(READY)  ## hostile bytes into every parser, 10^7 of them (Atheris, installed when missing); RUNS=n ONLY=a,b KEEP=1
+	$(BIN)/python -m tests.fuzz $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep)
+
+soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then half as long without kills; the books must balance
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30)
+
+reliability: $(READY)  ## docs/RELIABILITY.md anew: hours; QUICK=1 minutes, ONLY=simulation,fuzz a part, RENDER=1 just the page
+	$(BIN)/python -m tests.reliability $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RENDER),--render)
 
 lock: $(READY)  ## write requirements.lock anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv

@@ -16,6 +16,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, TypeVar
 
+from broker.config.addresses import show_address
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.admission import DirectoryIdentity, Verdict
@@ -23,15 +24,18 @@ from broker.controller.controller import Controller
 from broker.controller.gate import Gate
 from broker.controller.membership import Joined, Membership, Refused, Station
 from broker.dispatcher import BrokerDispatcher
+from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.limits import check_tiering, net_limits, tier_limits
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import Topic
 from broker.net.server import Server
-from broker.observe.exposition import Sources, exposition, status_json
+from broker.observe.exposition import exposition
 from broker.observe.http import HttpServer, Views
 from broker.observe.metrics import BrokerMetrics
+from broker.observe.outage import WHAT_TO_DO, Outage
 from broker.observe.status import Health
+from broker.observe.tier_view import Sources, broker_json, status_json
 from broker.partition.host import Host
 from broker.partition.offsets_topic import OffsetsTopic
 from broker.partition.registry import Registry
@@ -148,8 +152,10 @@ class Broker:
         if config.http_host is not None:
             rooms.http = HttpServer(self._views())
             await _bound(rooms.http.start(config.http_host, config.http_port), "--http")
-        rooms.store = store = MeteredStore(self._open_bucket(config, world), world.clock)
-        verify_by_head = await self._until(stop, self._probe(store))
+        bucket = self._open_bucket(config, world)
+        rooms.store = store = MeteredStore(bucket, world.clock)
+        # Not through the meters: it loses races and sends wrong checksums on purpose.
+        verify_by_head = await self._until(stop, self._probe(bucket))
         if verify_by_head is None:
             return
         cluster = ClusterStore(store, world.rng, world.clock)
@@ -168,18 +174,23 @@ class Broker:
     async def _probe(self, store: ObjectStore) -> bool:
         """Try the store's conditional writes until it answers. StoreRefused: it gets them wrong (C23)."""
         wait_s = 0.2
+        outage = Outage(self._world.clock)
         while True:
-            self.health.starting("probing the bucket")
+            if not outage.tries:
+                self.health.starting("probing the bucket")
             try:
                 report = await probe(store, self._world.rng)
                 report.require()
                 if await ClusterStore(store, self._world.rng, self._world.clock).load() is None:
                     # Once, before the bucket is formatted: a store that loses races passes every sequential test.
                     (await race(store, self._world.rng)).require()
+                if lasted := outage.answered():
+                    log.info("the bucket answers, after %s", lasted)
                 return report.verification is Verification.HEAD
             except Retryable as failure:
-                self.health.starting(f"the bucket does not answer: {failure}")
-                log.warning("not ready: the bucket does not answer (%s); trying again in %.1f s", failure, wait_s)
+                if outage.failed(failure):
+                    log.warning("not ready: the bucket %s does not answer (%s); %s", store.url, outage, WHAT_TO_DO)
+                self.health.starting(f"the bucket {store.url} does not answer ({outage})")
             await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
             wait_s = min(wait_s * 2, 10.0)
 
@@ -245,6 +256,7 @@ class Broker:
             residency=residency,
             controller=controller,
             groups=groups,
+            fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             gate=self._gate,
             metrics=self.metrics,
             tasks=self._tasks,
@@ -264,12 +276,15 @@ class Broker:
         host, port = server.address
         advertised = (config.advertised_host or host, config.advertised_port or port)
         self._address = (host, port)
-        live = {"listeners": f"{config.listener_name}://{host}:{port}"}
+        live = {"listeners": f"{config.listener_name}://{show_address(host, port)}"}
         rooms = self._rooms
         if rooms.http is not None:
-            live["thermocline.http"] = "{}:{}".format(*rooms.http.address)
+            live["thermocline.http"] = show_address(*rooms.http.address)
         assert rooms.tiers is not None and rooms.membership is not None and rooms.store is not None
-        self._sources = Sources(context, rooms.tiers, rooms.store, server, rooms.membership, self.health)
+        assert rooms.host is not None
+        self._sources = Sources(
+            context, rooms.tiers, rooms.store, server, rooms.membership, self.health, rooms.host.damaged
+        )
         dispatcher.serve(replace(context, advertised=advertised, live_configs=live))
         self.health.ready()
 
@@ -284,10 +299,18 @@ class Broker:
         return Views(
             metrics=lambda: b"" if self._sources is None else exposition(self._sources),
             status=lambda: b"[]" if self._sources is None else status_json(self._sources),
-            not_ready=lambda: self.health.waiting_for,
+            broker=lambda: b"{}" if self._sources is None else broker_json(self._sources),
+            not_ready=self._not_ready,
             failures=lambda: list(self.health.failures),
             seal=seal,
         )
+
+    def _not_ready(self) -> str:
+        """What is waited for, and why it does not come."""
+        membership = self._rooms.membership
+        if self.health.is_ready or membership is None or not membership.outage.tries:
+            return self.health.waiting_for
+        return f"{self.health.waiting_for}: the bucket does not answer ({membership.outage})"
 
     def _identity(self, data_dir: DataDir) -> DirectoryIdentity:
         meta, has_logs = data_dir.meta, bool(data_dir.partitions())
@@ -311,10 +334,10 @@ class Broker:
     def ready_line(self) -> str:
         """The one line scripts wait for (cli.md)."""
         http = self._rooms.http
-        where = "-" if http is None else "{}:{}".format(*http.address)
+        where = "-" if http is None else show_address(*http.address)
         assert self._rooms.store is not None
         return (
-            f"ready kafka={self._address[0]}:{self._address[1]} http={where} node={self._config.node_id} "
+            f"ready kafka={show_address(*self._address)} http={where} node={self._config.node_id} "
             f"cluster={self._cluster_id} data={self._config.data_dir} bucket={self._rooms.store.url}"
         )
 
@@ -350,7 +373,9 @@ class Broker:
         """Where failures of background work go: the log, a counter, and `/healthz`."""
         self.metrics.unexpected_errors += 1
         self.health.failed(name, failure)
-        log.error("%s failed: %s", name, failure, exc_info=failure)
+        # What disks and stores refuse says where by itself; only what nobody expected needs a trace.
+        expected = isinstance(failure, ThermoclineError | OSError)
+        log.error("%s failed: %s", name, failure, exc_info=None if expected else failure)
 
     def _purge_later(self, topic: Topic) -> None:
         async def purge() -> None:

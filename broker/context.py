@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from broker.config.resolve import BrokerConfig
 from broker.controller.controller import Controller
 from broker.controller.gate import Gate
+from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.net.dispatch import Peer
 from broker.observe.metrics import BrokerMetrics
@@ -33,6 +34,7 @@ class Context:
     residency: Residency
     controller: Controller
     groups: GroupCoordinator
+    fetch_sessions: FetchSessions
     gate: Gate
     metrics: BrokerMetrics
     tasks: Tasks

@@ -159,10 +159,11 @@ class BrokerDispatcher:
             raise CloseConnection(f"produce with acks=0 failed: {failed[0].error_message}")
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
-        result = fetch.attempt(self.context, request)
-        if fetch.satisfied(request, result):
-            return self._frame(header, result.response)
-        return fetch.LongPoll(self.context, request, result, partial(self._complete, header)).answer
+        fetching = fetch.Fetch(self.context, request, call.version)
+        result = fetching.attempt()
+        if fetching.satisfied(result):
+            return self._frame(header, fetching.response(result))
+        return fetch.LongPoll(self.context, fetching, result, partial(self._complete, header)).answer
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         await self.context.gate.opened()

@@ -82,6 +82,9 @@ class GcPlan:
     pending: tuple[ObjectInfo, ...]
     unknown: tuple[ObjectInfo, ...]
 
+    def __add__(self, other: GcPlan) -> GcPlan:
+        return GcPlan(self.deletable + other.deletable, self.pending + other.pending, self.unknown + other.unknown)
+
     @property
     def deletable_bytes(self) -> int:
         return sum(info.size for info in self.deletable)

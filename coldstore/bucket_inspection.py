@@ -7,6 +7,7 @@ again. Never writes but for `delete`, of what a plan calls deletable. Must not k
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,20 +31,19 @@ from coldstore.audit import (
     partitions_in,
 )
 from coldstore.checked_get import get_range
-from coldstore.keys import TOPICS_PREFIX, SegmentKey, partition_prefix
+from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, parse_key, partition_prefix
 from coldstore.manifest import Manifest, RemoteSegment
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectInfo, ObjectMissing, ObjectStore
 from coldstore.segment_object import SegmentFooter
 from coldstore.segment_reader import chunk_ref, fetch_footer
 from coldstore.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt
-from seams.clock import Clock
-from seams.rng import Rng
 from seams.workers import Lane, Workers
 
 _VERIFY_TRIES: Final = 3  # roots read until two in a row agree, beside a broker that commits
 _DELETE_AT_ONCE: Final = 1000
+_GC_PIECE: Final = 10_000  # listed objects judged at once: ten LISTs, a few MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,8 @@ class PartitionView:
 class BucketInspector:
     """Reads partitions of the bucket behind `store`."""
 
-    def __init__(self, store: ObjectStore, rng: Rng, clock: Clock, workers: Workers) -> None:
+    def __init__(self, store: ObjectStore, workers: Workers) -> None:
         self._store = store
-        self._rng = rng
-        self._clock = clock
         self._workers = workers
 
     async def partitions(self) -> Sequence[tuple[UUID, int]]:
@@ -81,23 +79,49 @@ class BucketInspector:
         Raises Corrupt, NewerFormat, ObjectMissing (a page is gone), StoreError.
         """
         for attempt in range(_VERIFY_TRIES):
-            opened = ManifestStore(self._store, topic_id, partition, self._rng, self._clock, workers=self._workers)
-            manifest = await opened.load()
+            reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
+            manifest = await reader.load()
             if manifest is None:
                 return None
             try:
-                live = tuple([segment async for segment in opened.segments()])
-                return PartitionView(manifest, live, await opened.page_sizes())
+                live = (await reader.segments(manifest, 0, manifest.remote_end_offset)).segments
+                return PartitionView(manifest, live, await reader.page_sizes(manifest))
             except ObjectMissing:  # a page replaced while it was read: a new root names another one
                 if attempt + 1 == _VERIFY_TRIES:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def plan_gc(self, topic_id: UUID, partition: int) -> GcPlan:
-        """What a listing minus what root and pages, read after it, name. Errors: as `view`."""
-        listing = await self._list(topic_id, partition)
-        view = await self.view(topic_id, partition)
-        return gc_plan(listing, None if view is None else view.named)
+    async def plan_gc(self, topic_id: UUID, partition: int, *, piece_deadline_s: float | None = None) -> GcPlan:
+        """What a listing minus what root and pages, read after it, name. Errors: as `view`; TimeoutError for a piece.
+
+        In pieces of the listing, each judged by a root read after it: what is named by no root after its own listing
+        can be named by none later, and memory does not grow with the partition.
+        """
+        reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
+        listing = self._store.list(partition_prefix(topic_id, partition))
+        plan = GcPlan((), (), ())
+        while True:
+            async with asyncio.timeout(piece_deadline_s):
+                piece = [info async for info in _first(listing, _GC_PIECE)]
+                if not piece:
+                    return plan
+                plan += await self._workers.run(gc_plan, piece, await self._named(reader, piece))
+
+    async def _named(self, reader: ManifestReader, piece: Sequence[ObjectInfo]) -> Named | None:
+        """What the root as it stands now names among `piece`; None without a root."""
+        bases, has_pages = await self._workers.run(_places, piece)
+        for attempt in range(_VERIFY_TRIES):
+            manifest = await reader.load()
+            if manifest is None:
+                return None
+            try:
+                live = (await reader.segments(manifest, min(bases), max(bases) + 1)).segments if bases else ()
+                pages = await reader.page_sizes(manifest) if has_pages else {}
+                return await self._workers.run(named_by, manifest, live, pages)
+            except ObjectMissing:  # a page replaced while it was read: a new root names another one
+                if attempt + 1 == _VERIFY_TRIES:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def delete(self, plan: GcPlan) -> int:
         """Delete what the plan calls deletable; how many objects that were. A store may lie: list again to see."""
@@ -186,3 +210,17 @@ class BucketInspector:
 
     async def _list(self, topic_id: UUID, partition: int) -> list[ObjectInfo]:
         return [info async for info in self._store.list(partition_prefix(topic_id, partition))]
+
+
+def _places(piece: Sequence[ObjectInfo]) -> tuple[list[int], bool]:
+    """Base offsets of the segments among `piece`, and whether there are pages."""
+    keys = [parse_key(info.key) for info in piece]
+    bases = [key.base_offset for key in keys if isinstance(key, SegmentKey)]
+    return bases, any(isinstance(key, PageKey) for key in keys)
+
+
+async def _first(listing: AsyncIterator[ObjectInfo], count: int) -> AsyncIterator[ObjectInfo]:
+    """The next `count` of a listing, fewer at its end."""
+    while count and (info := await anext(listing, None)) is not None:
+        count -= 1
+        yield info

@@ -48,6 +48,10 @@ class CachePolicy(Generic[Id]):
         return len(self._newcomers) + len(self._proven)
 
     @property
+    def bytes_max(self) -> int:
+        return self._bytes_max
+
+    @property
     def nbytes(self) -> int:
         return self._bytes
 

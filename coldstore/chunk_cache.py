@@ -120,11 +120,17 @@ class ChunkCache:
         self._loads = asyncio.Semaphore(loads_max)
         self._tasks = Tasks(bound=WAITING_MAX + 1)
         self._sequence = 0
+        self._refusing = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of chunks on disk."""
         return self._policy.nbytes
+
+    @property
+    def bytes_max(self) -> int:
+        """The limit of `nbytes` now."""
+        return self._policy.bytes_max
 
     async def start(self) -> None:
         """Begin empty: what an earlier process left has no index and is not worth one. OSError from the disk."""
@@ -236,16 +242,20 @@ class ChunkCache:
         if admitted:
             self._paths[chunk_id] = path
         await self._unlink(evicted)
+        if not admitted:  # the limit was lowered under pressure, or is smaller than a chunk: said where that is done
+            self.counts.uncached += 1
+            return CachedChunk(MemoryFile(data, path), 0, chunk.length)
         try:
-            if not admitted:
-                raise OSError(errno.ENOSPC, "no room in the chunk cache")
             file = await self._workers.run(_write_checked, self._disk, path, chunk, data, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as refused:
-            log.warning("chunk cache: %s: %s; serving from memory", path, refused)
+            if not self._refusing:  # once a spell: each chunk of a replay would say the same
+                log.warning("chunk cache: %s: %s; serving from memory until the disk takes chunks again", path, refused)
+            self._refusing = True
             self.counts.uncached += 1
             self._policy.remove(chunk_id)
             await self._unlink([chunk_id])
             return CachedChunk(MemoryFile(data, path), 0, chunk.length)
+        self._refusing = False
         if self._paths.get(chunk_id) == path:
             self._keep_open(chunk_id, file)
         else:  # evicted while it was written

@@ -14,13 +14,13 @@ from enum import Enum
 from typing import Final
 from uuid import UUID
 
+from logformat.record_batch import INT32_MAX, INT64_MAX
+
 CLUSTER_KEY: Final = "cluster.json"
 LEASE_KEY: Final = "lease.json"
 TOPICS_PREFIX: Final = "topics/"
 METADATA_PREFIX: Final = "metadata/"
 
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
 _KEY_CHARS_MAX: Final = 300  # the longest of ours has 176
 
 

@@ -16,11 +16,9 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from coldstore.keys import INT32_MAX, INT64_MAX
 from coldstore.manifest_entries import (
     GAPS_IN_ROOT_MAX,
     HASH_MODULUS,
-    NO_TIMESTAMP,
     ZERO_HASH,
     PagePointer,
     RemoteSegment,
@@ -35,9 +33,9 @@ from coldstore.manifest_entries import (
     totals_of_pages,
 )
 from logformat.errors import Corrupt, Fenced, InvalidRequest
+from logformat.record_batch import INT32_MAX, INT64_MAX
 
 __all__ = [
-    "NO_TIMESTAMP",
     "EditRefused",
     "Manifest",
     "PagePointer",

@@ -14,10 +14,10 @@ from uuid import UUID
 
 import msgspec
 
-from coldstore.keys import INT32_MAX, INT64_MAX, PageKey, SegmentKey, SnapshotKey
+from coldstore.keys import PageKey, SegmentKey, SnapshotKey
 from logformat.errors import Corrupt
+from logformat.record_batch import INT32_MAX, INT64_MAX, NO_TIMESTAMP
 
-NO_TIMESTAMP: Final = -1
 HASH_MODULUS: Final = 2**128
 ZERO_HASH: Final = "0" * 32
 RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root whatever its history

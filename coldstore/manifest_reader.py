@@ -1,14 +1,13 @@
 """One partition's manifest for those who only read: its root, and the segments it names, by offset and time.
 
 Owns the newest manifest this reader has seen of the partition. Always true: a manifest that is handed out passed its
-own checks and is the one of the partition asked for; `extent` accounts for every offset of its range, by a segment or
+own checks and is the one of the partition asked for; `segments` accounts for every offset of its range, by a segment or
 by a page it left unread because nothing in it is young or old enough. Needs a `ReadStore` only: Spark's executors have
 no right to write. Must not know commits and claims (manifest_store.py) nor what is done with segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -33,7 +32,7 @@ def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partitio
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LiveSegments:
     """Live segments of a range, in order; `skipped` are the ranges of pages left unread, because of their times."""
 
     segments: tuple[RemoteSegment, ...]
@@ -54,7 +53,7 @@ class ManifestReader:
     ) -> None:
         self._store = store
         self._key = manifest_key(topic_id, partition)
-        self._pages = PageReader(store, topic_id, partition, page_cache or PageCache(), workers)
+        self._pages = PageReader(store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers)
         self._place = (topic_id, partition)
         self._codec: RootCodec[Manifest] = RootCodec(Manifest, self._validate)
         self._root: Root[Manifest] | None = None
@@ -92,7 +91,7 @@ class ManifestReader:
         self._root = found
         return found.content
 
-    async def extent(
+    async def segments(
         self,
         manifest: Manifest,
         start: int,
@@ -100,7 +99,7 @@ class ManifestReader:
         *,
         min_timestamp_ms: int | None = None,
         horizon_ms: int | None = None,
-    ) -> Extent:
+    ) -> LiveSegments:
         """Segments of `manifest` that overlap `[start, end)`; with times, at least those that may have wanted ones.
 
         Unwanted are segments with no record of `min_timestamp_ms` or later, and those whose batches all begin at
@@ -118,28 +117,18 @@ class ManifestReader:
                 skipped.append((pointer.first_offset, pointer.end_offset))
                 continue
             page = await self._pages.segments(pointer)
-            for segment in page.rows(page.index(start)):
-                if segment.base_offset >= end:
-                    break
-                found.append(segment)
+            found += await self._pages.blocking(page.between, start, end)
         for segment in manifest.tail[manifest.tail_index(start) :]:
             if segment.base_offset >= end:
                 break
             found.append(segment)
-        return Extent(tuple(found), tuple(skipped))
+        return LiveSegments(tuple(found), tuple(skipped))
 
-    async def segments(self, from_offset: int = 0) -> AsyncIterator[RemoteSegment]:
-        """Live segments of the newest manifest seen that end above `from_offset`, in order. Errors: as `extent`."""
-        manifest = self.manifest
-        if manifest is not None:
-            for segment in (await self.extent(manifest, from_offset, manifest.remote_end_offset)).segments:
-                yield segment
+    async def page_sizes(self, manifest: Manifest) -> dict[str, int]:
+        """Length in bytes, by key, of all pages that `manifest` names, also through a page of pointers.
 
-    async def page_sizes(self) -> dict[str, int]:
-        """Length in bytes, by key, of all pages the newest manifest seen names, also through a page of pointers."""
-        manifest = self.manifest
-        if manifest is None:
-            return {}
+        Errors: as `segments`.
+        """
         pointers = list(manifest.pages)
         for pointer in manifest.pages:
             if pointer.level:

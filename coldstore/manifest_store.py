@@ -359,17 +359,6 @@ class ManifestStore:
         for segment in manifest.tail[manifest.tail_index(start) :]:
             yield segment
 
-    async def page_sizes(self) -> dict[str, int]:
-        """Length in bytes, by key, of all pages the newest manifest seen names, also through a page of pointers."""
-        manifest = self.manifest
-        if manifest is None:
-            return {}
-        pointers = list(manifest.pages)
-        for pointer in manifest.pages:
-            if pointer.level:
-                pointers.extend((await self._reader.pointers(pointer)).pointers)
-        return {str(pointer.key(self._topic_id, self._partition)): pointer.length for pointer in pointers}
-
 
 def _first_ending_above(pointers: Sequence[PagePointer], offset: int) -> PagePointer | None:
     return next((pointer for pointer in pointers if pointer.end_offset > offset), None)

@@ -67,6 +67,7 @@ __all__ = [
 ]
 
 DEADLINE_S: Final = 30.0
+_READS: Final = 3  # of a root, before it is called damaged
 _LAST_CALL_S: Final = 1.0  # a call that begins just before the deadline still gets this long
 
 
@@ -128,11 +129,12 @@ class RootStore(Generic[T]):
             return await self.load()
         try:
             got = await self._store.get_if_changed(self._key, known.etag)
+            found = None if got is None else self._codec.decode(self._key, got)
         except ObjectMissing:
             return self._learn(None)
-        if got is None:
-            return None
-        return self._learn(self._codec.decode(self._key, got))
+        except (Corrupt, NewerFormat):
+            return await self.load()
+        return None if found is None else self._learn(found)
 
     async def commit(
         self,
@@ -213,11 +215,17 @@ class RootStore(Generic[T]):
                 raise AssertionError(f"{effect} is an end, nothing to perform")
 
     async def _read(self) -> Root[T] | None:
-        try:
-            got = await get_start(self._store, self._key, ROOT_BYTES_MAX)
-        except ObjectMissing:
-            return None
-        return self._codec.decode(self._key, got)
+        """What does not decode is read again: a bit that flipped on the way is no damage of the bucket's."""
+        for reads_left in reversed(range(_READS)):
+            try:
+                got = await get_start(self._store, self._key, ROOT_BYTES_MAX)
+                return self._codec.decode(self._key, got)
+            except ObjectMissing:
+                return None
+            except (Corrupt, NewerFormat):
+                if not reads_left:
+                    raise
+        raise AssertionError("the last read returns or raises")
 
     def _learn(self, found: Root[T] | None) -> Root[T] | None:
         """Make `found` the known root unless a newer one is known already (two reads may answer out of order)."""

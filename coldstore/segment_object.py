@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment, check_segment
-from coldstore.segment_scanner import Scan
+from coldstore.segment_scanner import INDEX_INTERVAL_BYTES, Scan
 from coldstore.segment_sections import (
     TRAILER_SIZE,
     Section,
@@ -38,7 +38,8 @@ from logformat.time_index import TimeIndex
 
 CHUNK_BYTES_MIN: Final = 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
-_TAIL_BYTES_MIN: Final = 64 * 1024
+_TAIL_REST_BYTES: Final = 8 * 1024  # what is no index: statistics, lineage, a hundred producers
+_INDEXED_BYTES: Final = 20  # of both indexes, at most, for each interval of the log
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
@@ -93,8 +94,9 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def tail_bytes(object_bytes: int) -> int:
-    """How many last bytes to ask for so that one GET nearly always brings the whole footer: a thousandth."""
-    return min(object_bytes, max(_TAIL_BYTES_MIN, min(object_bytes >> 10, _TAIL_BYTES_MAX)))
+    """How many last bytes to ask for so that one GET nearly always brings the whole footer: 48 KiB of 128 MiB."""
+    wanted = _TAIL_REST_BYTES + _INDEXED_BYTES * (object_bytes // INDEX_INTERVAL_BYTES)
+    return min(object_bytes, wanted, _TAIL_BYTES_MAX)
 
 
 def footer_start(tail: bytes | memoryview, object_bytes: int) -> int:

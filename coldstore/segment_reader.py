@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,13 +21,12 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment
 from coldstore.object_store import ReadStore
 from coldstore.segment_object import SegmentFooter, entry_from_footer, footer_start, tail_bytes
-from coldstore.segment_sections import FOOTER_BYTES_MAX
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 
 FOOTER_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval
-_FETCH_TRIES: Final = 2  # a bit flipped on the way is not a bit flipped at rest
+_FETCH_TRIES: Final = 3  # a bit flipped on the way is not a bit flipped at rest
 
 
 # ── places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +100,7 @@ def chunk_is_whole(chunk: ChunkRef, data: Buffer) -> bool:
 
 
 async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
-    """The chunk's bytes by a ranged GET, checked; a wrong answer is asked for once more.
+    """The chunk's bytes by a ranged GET, checked; a wrong answer is asked for again.
 
     Raises Corrupt when the object is damaged there, ObjectMissing, StoreError.
     """
@@ -123,16 +123,22 @@ async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
 async def fetch_footer(store: ReadStore, key: SegmentKey, object_bytes: int) -> SegmentFooter:
     """The footer of an object whose size the manifest or a listing gives: one tail GET, rarely a second one.
 
-    Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing, StoreError.
+    A wrong answer is asked for again. Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing,
+    StoreError.
     """
+    for _ in range(_FETCH_TRIES - 1):
+        with suppress(Corrupt):
+            return await _footer(store, key, object_bytes)
+    return await _footer(store, key, object_bytes)
+
+
+async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int) -> SegmentFooter:
     got = await store.get(str(key), -tail_bytes(object_bytes))
     if got.size != object_bytes:
         raise Corrupt(f"object {key} has {got.size} bytes, {object_bytes} were committed")
     tail = got.data
     start = footer_start(tail, object_bytes)
     if start < object_bytes - len(tail):
-        if object_bytes - start > FOOTER_BYTES_MAX:
-            raise Corrupt(f"object {key}: footer of {object_bytes - start} bytes")
         tail = (await get_range(store, str(key), start, object_bytes - start)).data
     footer = SegmentFooter.parse(tail, object_bytes)
     footer.check_key(key)

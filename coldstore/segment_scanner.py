@@ -129,6 +129,8 @@ class SegmentScanner:
                 f"{self._where()}: {self._fed} of {self._log_bytes} bytes were read up to offset {self._next_offset}, "
                 f"expected {end_offset}; {len(self._carry)} bytes of a batch are left"
             )
+        if end_offset > INT64_MAX:
+            raise Corrupt(f"{self._where()}: the range ends behind the last offset there is")
         if self._chunk_left < self._chunk_bytes:
             self._chunk_crcs.append(self._chunk_crc)
             self._chunk_left, self._chunk_crc = self._chunk_bytes, 0

@@ -21,6 +21,7 @@ SYNTAX = (
     "file:///abs/dir or s3://bucket[/prefix][?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true"
     "&storage_class=STANDARD_IA&sse=aws:kms&sse_key=ARN]"
 )
+DEFAULT_REGION = "us-east-1"  # what S3-compatible stores sign for when nobody says otherwise
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
 _SECRETS = re.compile(r"key_?id|access|secret|token|password|credential|user", re.IGNORECASE)
 _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
@@ -75,7 +76,12 @@ def parse_bucket_url(text: str) -> BucketUrl:
         return _directory_url(text)
     if separator and scheme == "s3":
         return _s3_url(text)
-    kind = f"scheme {scheme!r} is not known" if separator else "it has no scheme"
+    if separator:
+        kind = f"scheme {scheme!r} is not known"
+    elif text.startswith(("s3:", "file:")):
+        kind = "two slashes belong after the colon, and a third before the path of a directory"
+    else:
+        kind = "it has no scheme"
     raise InvalidRequest(f"bucket URL: {kind}; write {SYNTAX}")
 
 

@@ -22,7 +22,7 @@ FIND_WINDOW_BYTES: Final = 4096
 WALK_WINDOW_BYTES: Final = 256 << 10
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta.
 _PLACE: Final = struct.Struct(">qiibIhi")
-_HINT: Final = "restore this segment from a replica or the bucket; it was not changed"
+RESTORE_HINT: Final = "restore this segment from a replica or the bucket; it was not changed"
 
 
 class Found(NamedTuple):
@@ -69,7 +69,8 @@ def walk_headers(
         while at + HEADER_SIZE <= len(window):
             header = read_header(window, at)
             size = header.length + LOG_OVERHEAD
-            if window[at + MAGIC_AT] != MAGIC or header.length < LENGTH_MIN or position + at + size > end:
+            is_batch = window[at + MAGIC_AT] == MAGIC and header.length >= LENGTH_MIN and header.base_offset >= 0
+            if not is_batch or position + at + size > end:
                 raise _damaged(file, position + at, header.base_offset, end)
             yield position + at, header
             at += size
@@ -94,4 +95,4 @@ def whole_batches(file: File, position: int, limit: int, window_bytes: int = 16 
 
 
 def _damaged(file: File, position: int, offset: int, end: int) -> DamagedLog:
-    return DamagedLog(file.path, position, offset, f"no whole batch begins here (range ends at {end})", _HINT)
+    return DamagedLog(file.path, position, offset, f"no whole batch begins here (range ends at {end})", RESTORE_HINT)

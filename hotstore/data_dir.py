@@ -25,7 +25,7 @@ from hotstore.file_names import (
     partition_dir,
 )
 from hotstore.log_config import LogConfig
-from hotstore.partition_log import LogCheckpoint, PartitionLog
+from hotstore.partition_log import PartitionLog
 from hotstore.segment import IndexCache
 from logformat.checkpoints import (
     LOG_START_FILE,
@@ -73,6 +73,7 @@ class DataDir:
         self.high_watermarks: Offsets = {}
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
+        self._unsaved: set[str] = set()  # files that say less than we know
         self._lock = lock
 
     @classmethod
@@ -106,6 +107,7 @@ class DataDir:
                 raise
             except Corrupt:
                 self.damaged_checkpoints.append(name)
+                self._unsaved.add(name)
         for name in leftover_temporaries(disk.list_dir(path)):
             disk.unlink(f"{path}/{name}")
         if self.was_clean:
@@ -116,7 +118,10 @@ class DataDir:
 
     def _read_offsets(self, name: str) -> Offsets:
         file = f"{self.path}/{name}"
-        return decode_offsets(read_file(self.disk, file), name) if self.disk.stat(file) is not None else {}
+        if self.disk.stat(file) is None:
+            self._unsaved.add(name)
+            return {}
+        return decode_offsets(read_file(self.disk, file), name)
 
     def format(self, meta: MetaProperties) -> None:
         """Say whose this directory is. Raises OSError."""
@@ -136,8 +141,10 @@ class DataDir:
     def create_log(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *, start_offset: int = 0
     ) -> PartitionLog:
-        """A new, empty log. What checkpoints still say of an older one of that name is dropped first."""
-        self._forget(TopicPartition(topic, partition))
+        """A new, empty log. What checkpoints still say of an older one of that name is dropped first, durably: also
+        what `mark_deleted` dropped from memory alone. The new log would be measured against it, and refused."""
+        self._drop(TopicPartition(topic, partition))
+        self.save_checkpoints()
         path = self.log_path(topic, partition)
         return PartitionLog.create(
             self.disk, path, topic, partition, topic_id, config, start_offset=start_offset, cache=self.indexes
@@ -170,9 +177,7 @@ class DataDir:
         target = f"{self.path}/{deleted_dir(topic, partition, unique)}"
         self.disk.rename(self.log_path(topic, partition), target)
         self.disk.sync_dir(self.path)
-        key = TopicPartition(topic, partition)
-        for offsets in (self._recovery_points, self._log_starts, self.high_watermarks):
-            offsets.pop(key, None)
+        self._drop(TopicPartition(topic, partition))
         return target
 
     def deleted_directories(self) -> list[str]:
@@ -192,46 +197,62 @@ class DataDir:
     ) -> CheckpointJob:
         """Sample the logs, on the loop; the job's `run` goes to a worker. Entries of other logs stay as they are."""
         for log in logs:
-            self._note(log.checkpoint_state())
-        self.high_watermarks.update(high_watermarks or {})
+            state = log.checkpoint_state()
+            self._note(RECOVERY_POINT_FILE, state.topic_partition, state.recovery_point)
+            self._note(LOG_START_FILE, state.topic_partition, state.log_start_offset)
+        for key, offset in (high_watermarks or {}).items():
+            self._note(REPLICATION_FILE, key, offset)
         return CheckpointJob(self)
 
     def save_checkpoints(self) -> None:
-        """Write what is known now. Raises OSError."""
+        """Write what is known now, where the files do not say it yet. Raises OSError."""
         writing = self.disk.lock(f"{self.path}/{CHECKPOINTS_LOCK_FILE}", wait_s=CHECKPOINTS_WAIT_S)
         try:
             # Log starts first: bytes below them may be unlinked as soon as this is done.
-            self._save(LOG_START_FILE, self._log_starts)
-            self._save(RECOVERY_POINT_FILE, self._recovery_points)
-            self._save(REPLICATION_FILE, self.high_watermarks)
+            for name in (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE):
+                if name in self._unsaved:
+                    self._save(name)
         finally:
             writing.release()
 
-    def _save(self, name: str, offsets: Offsets) -> None:
-        replace_file(self.disk, f"{self.path}/{name}", encode_offsets(offsets.copy()))
+    def _save(self, name: str) -> None:
+        self._unsaved.discard(name)  # first: what the loop notes meanwhile is not in the copy below
+        try:
+            replace_file(self.disk, f"{self.path}/{name}", encode_offsets(self._offsets(name).copy()))
+        except BaseException:
+            self._unsaved.add(name)
+            raise
+
+    def _offsets(self, name: str) -> Offsets:
+        if name == LOG_START_FILE:
+            return self._log_starts
+        return self._recovery_points if name == RECOVERY_POINT_FILE else self.high_watermarks
 
     def lower_recovery_point(self, topic: str, partition: int, offset: int) -> None:
         """Before a truncation to `offset`: nothing above it is claimed durable any more. Durable when it returns."""
         key = TopicPartition(topic, partition)
         if self._recovery_points.get(key, 0) > offset:
-            self._recovery_points[key] = offset
-            self.save_checkpoints()
+            self._note(RECOVERY_POINT_FILE, key, offset)
+        self.save_checkpoints()  # also where an attempt that failed noted it already
 
     def forget_log_start(self, topic: str, partition: int) -> None:
         """Before `PartitionLog.start_at` above the log's end, where nothing below is in any tier: a crash between it
         and the next checkpoint would leave a log that lacks its first segments, which is refused. Durable when it
         returns; until the next checkpoint the first segment says where the log starts. Raises OSError."""
         if self._log_starts.pop(TopicPartition(topic, partition), None) is not None:
-            self.save_checkpoints()
+            self._unsaved.add(LOG_START_FILE)
+        self.save_checkpoints()  # also where an attempt that failed forgot it already
 
-    def _note(self, state: LogCheckpoint) -> None:
-        self._recovery_points[state.topic_partition] = state.recovery_point
-        self._log_starts[state.topic_partition] = state.log_start_offset
+    def _note(self, name: str, key: TopicPartition, offset: int) -> None:
+        offsets = self._offsets(name)
+        if offsets.get(key) != offset:
+            offsets[key] = offset
+            self._unsaved.add(name)
 
-    def _forget(self, key: TopicPartition) -> None:
-        known = [offsets.pop(key, None) for offsets in (self._recovery_points, self._log_starts, self.high_watermarks)]
-        if any(offset is not None for offset in known):
-            self.save_checkpoints()
+    def _drop(self, key: TopicPartition) -> None:
+        for name in (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE):
+            if self._offsets(name).pop(key, None) is not None:
+                self._unsaved.add(name)
 
     # --- end ----------------------------------------------------------------------------------------------------
 

@@ -148,6 +148,10 @@ class Locator:
             length = self._cut(segment, position, bytes_max, stop, min_one)
         return LogSlice(segment.file, position, length, segment.base_offset, sealed)
 
+    def segment_at(self, base_offset: int) -> Segment:
+        """The segment that begins there; of one that was deleted meanwhile, its successor."""
+        return self.segments[max(bisect_right(self._bases, base_offset) - 1, 0)]
+
     def ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
         """Every whole batch that holds an offset of [start_offset, end_offset), file by file."""
         ranges: list[ByteRange] = []

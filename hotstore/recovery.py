@@ -16,6 +16,7 @@ Must not know: the bucket (a log that opens behind the remote end is restarted t
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -47,7 +48,7 @@ from hotstore.segment import IndexCache, Segment, build_indexer, create_segment,
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
-from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, CorruptBatch, read_header
+from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, CorruptBatch, check_stored, read_header
 from logformat.segment_index import SegmentIndexer
 from logformat.time_index import TimestampOffset
 from logformat.values import NewerFormat
@@ -180,6 +181,8 @@ class _Recovery:
         self._durable = 0
         self._durable_epoch = -1
         """The checkpoint's latest epoch: it was written before the recovery point passed a later one."""
+        self._last_epochs: dict[int, int] = {}
+        """By base offset of a trusted segment: the epoch of its last batch."""
         self._producers = Producers(config.producer_id_expiration_ms)
         self._to_index: list[Segment] = []
         self._to_snapshot: list[ProducersAt] = []
@@ -238,15 +241,21 @@ class _Recovery:
         segment.size = segment.file.size()
         if segment.size:
             segment.first_append_ms = self._first_timestamp(segment)
-            if not _measure_by_index(segment):
-                scanned = SegmentScanner(_ignore).scan(segment, segment.size, INT64_MAX)
+            last = _measure_by_index(segment, is_last=following is None)
+            if last is None:
+                headers: deque[BatchHeader] = deque(maxlen=1)
+                scanned = SegmentScanner(headers.append).scan(segment, segment.size, INT64_MAX)
                 if scanned.damage is not None:
                     judge(segment.file.path, scanned.damage, INT64_MAX)
+                last = headers[0]
                 self._scanned_bytes += scanned.size
                 segment.indexer = scanned.indexer
                 segment.end_offset = scanned.end_offset
                 if following is not None:
                     self._to_index.append(segment)
+            else:
+                segment.trusted_bytes = segment.size
+            self._last_epochs[segment.base_offset] = last.leader_epoch
         if following is None:
             if segment.indexer is None:
                 self._resume(segment)
@@ -295,15 +304,22 @@ class _Recovery:
             if segment.size == 0:
                 continue
             first = read_header(segment.file.read_at(0, HEADER_SIZE))
-            if first.leader_epoch >= 0 and epochs.epoch_for(segment.base_offset) != first.leader_epoch:
-                return False
+            last = self._last_epochs[segment.base_offset]
+            for offset, epoch in ((segment.base_offset, first.leader_epoch), (segment.end_offset - 1, last)):
+                if epoch >= 0 and epochs.epoch_for(offset) != epoch:
+                    return False
             for epoch, start in epochs.entries:
                 if segment.base_offset < start < segment.end_offset:
                     place = segment.locate(start, self._cache)
-                    header = read_header(segment.file.read_at(place.position, HEADER_SIZE))
-                    if place.base_offset != start or header.leader_epoch != epoch:
+                    if place.base_offset != start or self._epoch_at(segment, start) != epoch:
+                        return False
+                    if self._epoch_at(segment, start - 1) == epoch:  # it began earlier
                         return False
         return True
+
+    def _epoch_at(self, segment: Segment, offset: int) -> int:
+        place = segment.locate(offset, self._cache)
+        return read_header(segment.file.read_at(place.position, HEADER_SIZE)).leader_epoch
 
     def _scan(self, segments: Sequence[Segment], trusted: int, durable: int) -> Sequence[Segment]:
         """Read the segments from number `trusted` on: those that stay. DamagedLog where a cut would lose data."""
@@ -400,28 +416,35 @@ class _Recovery:
         remove_files(self._disk, self._path, [*leftovers, *strays])
 
 
-def _measure_by_index(segment: Segment) -> bool:
-    """Set the segment's end from the last entries of its index files; whether they agree with the log."""
+def _measure_by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
+    """Set the segment's end from the last entries of its index files; its last batch, None where they do not agree
+    with the log. Of the last segment that batch's CRC is checked: its header says where the log ends."""
     try:
         entry = _tail(segment, OFFSET_INDEX, _OFFSET_ENTRY)
         stamp = _tail(segment, TIME_INDEX, _TIME_ENTRY)
         relative, position = (0, 0) if entry is None else entry
-        if not 0 <= position < segment.size:
-            return False
+        first = read_header(segment.file.read_at(0, HEADER_SIZE))
+        if not 0 <= position < segment.size or first.base_offset != segment.base_offset:
+            return None
         last: BatchHeader | None = None
+        last_at = 0
         for at, header in walk_headers(segment.file, position, segment.size, 16 << 10):
             if at == position > 0 and header.last_offset != segment.base_offset + relative:
-                return False
-            last = header
+                return None
+            if last is not None and header.base_offset != last.next_offset:
+                return None
+            last, last_at = header, at
+        if is_last and last is not None:
+            check_stored(segment.file.read_at(last_at, last.size), 0, last.size, offset_min=last.base_offset)
     except (FileNotFoundError, Corrupt):
-        return False
+        return None
     assert last is not None  # a segment with bytes has a batch, or walk_headers raised
     timestamp, offset = (-1, segment.base_offset) if stamp is None else (stamp[0], segment.base_offset + stamp[1])
     if timestamp < last.max_timestamp or not segment.base_offset <= offset <= last.last_offset:
-        return False
+        return None
     segment.end_offset = last.next_offset
     segment.release_indexes(TimestampOffset(timestamp, offset))
-    return True
+    return last
 
 
 def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:
@@ -437,7 +460,3 @@ def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int
         return first, second
     finally:
         file.close()
-
-
-def _ignore(header: BatchHeader) -> None:
-    """A trusted segment's batches are not replayed."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from hotstore.batch_walk import Found, find_batch, walk_headers
+from hotstore.batch_walk import RESTORE_HINT, Found, find_batch, walk_headers
 from hotstore.errors import DamagedLog
 from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
-from logformat.record_batch import NO_TIMESTAMP
+from logformat.record_batch import HEADER_SIZE, NO_TIMESTAMP, read_header
 from logformat.segment_index import SegmentIndexer
 from logformat.time_index import TimeIndex, TimestampOffset
 from seams.disk import Disk, File, read_file
@@ -39,12 +39,22 @@ class SegmentInfo(NamedTuple):
     """When its first batch came, by the broker's clock; after a restart its first batch's timestamp stands in."""
 
 
+class _Checked(NamedTuple):
+    """Bytes [start, end) of a segment hold batches whose offsets follow each other; `offset` is the one at `end`."""
+
+    start: int
+    end: int
+    offset: int
+
+
 class Segment:
     """State of one segment. Compared by identity."""
 
     __slots__ = (
+        "_checked",
         "_max_timestamp",
         "base_offset",
+        "damage",
         "directory",
         "disk",
         "end_offset",
@@ -53,6 +63,7 @@ class Segment:
         "indexer",
         "interval_bytes",
         "size",
+        "trusted_bytes",
     )
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, file: File, interval_bytes: int) -> None:
@@ -67,6 +78,10 @@ class Segment:
         self.interval_bytes = interval_bytes
         self.indexer: SegmentIndexer | None = SegmentIndexer(base_offset, interval_bytes)
         self._max_timestamp = TimestampOffset(NO_TIMESTAMP, base_offset)
+        self.trusted_bytes = 0
+        """Below it nobody has read the batches since this process began: a clean stop, or a sync, vouched for them."""
+        self.damage: DamagedLog | None = None
+        self._checked = _Checked(0, 0, base_offset)
 
     def __repr__(self) -> str:
         return f"Segment({self.file.path}, [{self.base_offset}, {self.end_offset}), {self.size} bytes)"
@@ -116,6 +131,53 @@ class Segment:
         if indexer is not None:
             return SegmentIndexes(indexer.offset_index, indexer.time_index)
         return cache.get(self)
+
+    def is_checked(self, position: int, length: int) -> bool:
+        """Whether the base offsets of the batches there are known to be what they were."""
+        if position >= self.trusted_bytes:
+            return True
+        return self._checked.start <= position and min(position + length, self.trusted_bytes) <= self._checked.end
+
+    def sound_bytes(self, position: int, length: int) -> int:
+        """How many of `length` bytes lie before the damage that `check` found. Raises that DamagedLog where none do."""
+        damage = self.damage
+        if damage is None or not position <= damage.position < position + length:
+            return length
+        if damage.position == position:
+            raise damage
+        return damage.position - position
+
+    def check(self, position: int, length: int, cache: IndexCache) -> None:
+        """Blocking: compare the base offsets of the whole batches in [position, position + length) with each other.
+
+        Kafka's format has no CRC over a batch's base offset: what a disk changed there would be told to readers. But
+        each batch begins where the one before it ends, and an index entry or the segment's own base says where the
+        first one does. Raises DamagedLog, as `sound_bytes` does from then on.
+        """
+        end = min(position + length, self.trusted_bytes)
+        begin = checked = self._checked
+        if not checked.start <= position <= checked.end:
+            begin = self._indexed_start(position, cache)
+        offset = begin.offset
+        try:
+            for at, header in walk_headers(self.file, begin.end, end) if begin.end < end else ():
+                if header.base_offset != offset:
+                    what = f"batch says offset {header.base_offset}, the one before it ends at {offset}"
+                    raise DamagedLog(self.file.path, at, offset, what, RESTORE_HINT)
+                offset = header.next_offset
+        except DamagedLog as damage:
+            self.damage = damage
+            raise
+        self._checked = _Checked(begin.start, max(begin.end, end), offset)
+
+    def _indexed_start(self, position: int, cache: IndexCache) -> _Checked:
+        """A batch at or before `position` whose base offset is certain."""
+        entry = self.indexes(cache).offsets.lookup_position(position)
+        if 0 < entry.position < self.size:
+            first = read_header(self.file.read_at(entry.position, HEADER_SIZE))
+            if first.last_offset == entry.offset:
+                return _Checked(entry.position, entry.position, first.base_offset)
+        return _Checked(0, 0, self.base_offset)
 
     def _find(self, index: OffsetIndex, offset: int) -> Found | None:
         """None: the index is wrong, or there is no such batch."""
@@ -196,10 +258,18 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
 
 
 def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
-    """Both indexes from the batch headers, as if they had just been appended (and the segment sealed)."""
+    """Both indexes from the batch headers, as if they had just been appended (and the segment sealed).
+
+    Raises DamagedLog where offsets go back.
+    """
     indexer = SegmentIndexer(segment.base_offset, segment.interval_bytes)
+    end_offset = segment.base_offset
     for position, header in walk_headers(segment.file, 0, segment.size):
+        if header.base_offset < end_offset:
+            what = f"batch says offset {header.base_offset}, the one before it ends at {end_offset}"
+            raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
         indexer.add(header, position)
+        end_offset = header.next_offset
     if seal:
         indexer.seal()
     return indexer

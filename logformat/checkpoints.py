@@ -2,7 +2,7 @@
 
 Always true: decode(encode(value)) is the value, and a decoder raises Corrupt (NewerFormat for a version it does not
 know) for anything it does not understand completely. Must not know: where the files lie, when they are written.
-Source: Kafka's OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1), java.util.Properties.
+Source: Kafka's OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1).
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from crc32c import crc32c
+
 from logformat.checkpoint_text import format_checkpoint, parse_checkpoint, parse_integer
 from logformat.errors import Corrupt
+from logformat.properties import MalformedEscape, format_properties, properties_in
 from logformat.record_batch import INT32_MAX, INT64_MAX, Buffer
 from logformat.values import NewerFormat, TopicPartition, is_topic_name, uuid_from_text, uuid_text
 
@@ -27,15 +30,36 @@ PARTITION_METADATA_VERSION: Final = 0
 META_PROPERTIES_VERSION: Final = 1
 
 
+CHECKSUM_ENTRY: Final = TopicPartition("__thermocline.crc32c", 0)
+"""As the last entry, its "offset" is the CRC32C of all others. Kafka's format has no place for one, and one flipped
+digit of a log start would let records go; Kafka looks entries up by name and leaves this one alone. Anywhere else it is
+a log's: a client may name a topic so, and a program that knows no checksum carries it along in sorted order."""
+
+
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """One of the three offset checkpoints; entries sorted, so that equal checkpoints are equal bytes."""
-    return format_checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+    """One of the three offset checkpoints; entries sorted, so that equal checkpoints are equal bytes, the checksum
+    last. Without entries it is Kafka's empty one."""
+    entries = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    if entries:
+        entries.append(f"{CHECKSUM_ENTRY.topic} {CHECKSUM_ENTRY.partition} {_checksum(offsets)}")
+    return format_checkpoint(entries)
+
+
+def _checksum(offsets: Mapping[TopicPartition, int]) -> int:
+    text = "".join(f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items()))
+    return crc32c(text.encode("ascii"))
 
 
 def decode_offsets(data: Buffer, file: str) -> dict[TopicPartition, int]:
-    """Offsets by topic-partition. `file` names the checkpoint in messages. An empty file holds none."""
+    """Offsets by topic-partition. `file` names the checkpoint in messages. An empty file holds none; one that Kafka
+    wrote has no checksum, and is believed."""
     offsets: dict[TopicPartition, int] = {}
-    for line in parse_checkpoint(data, file, columns=3):
+    lines = parse_checkpoint(data, file, columns=3)
+    name, index = CHECKSUM_ENTRY
+    written = None
+    if lines and lines[-1].columns[:2] == (name, str(index)):
+        written = lines.pop().integer(2, INT64_MAX)
+    for line in lines:
         topic = line.columns[0]
         if not is_topic_name(topic):
             raise Corrupt(f"{file}: {topic[:40]!r} is no topic name")
@@ -43,6 +67,10 @@ def decode_offsets(data: Buffer, file: str) -> dict[TopicPartition, int]:
         if key in offsets:
             raise Corrupt(f"{file}: two entries for {key}")
         offsets[key] = line.integer(2, INT64_MAX)
+    if written is not None and written != _checksum(offsets):
+        raise Corrupt(
+            f"{file}: its entries do not match their checksum; restore the file, or correct the entry by hand"
+        )
     return offsets
 
 
@@ -97,78 +125,14 @@ class MetaProperties:
             raise Corrupt(f"{META_PROPERTIES_FILE}: property {error} is missing") from None
 
 
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPED: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
-# A key ends at the first separator that no backslash precedes: `=`, `:`, or white space with one of them around it.
-_PROPERTY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*((?:\\.|[^\\])*)", re.DOTALL)
-_ESCAPE_SEQUENCE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-
-
-def format_properties(properties: Mapping[str, str]) -> bytes:
-    """java.util.Properties without comment and date, in the mapping's order, so that equal values are equal bytes."""
-    return "".join(
-        f"{_escape(key, every_space=True)}={_escape(value, every_space=False)}\n" for key, value in properties.items()
-    ).encode("ascii")
-
-
 def parse_properties(data: Buffer) -> dict[str, str]:
-    """java.util.Properties: comments, escapes, continued lines. A key given twice is Corrupt (Java takes the last)."""
+    """A properties file of a data directory. A key given twice is Corrupt (Java takes the last)."""
     properties: dict[str, str] = {}
-    for line in _logical_lines(bytes(data).decode("latin-1")):
-        match = _PROPERTY.fullmatch(line)
-        if match is None:
-            raise Corrupt(f"properties: cannot read {line[:80]!r}")
-        key, value = _unescape(match[1]), _unescape(match[2])
-        if key in properties:
-            raise Corrupt(f"properties: {key[:80]!r} is given twice")
-        properties[key] = value
-    return properties
-
-
-def _logical_lines(text: str) -> list[str]:
-    """Lines without comments, leading white space and blank ones; an odd number of backslashes continues a line."""
-    lines: list[str] = []
-    parts: list[str] = []
-    for raw in re.split(r"\r\n|\r|\n", text):
-        line = raw.lstrip(" \t\f")
-        if not parts and (not line or line[0] in "#!"):
-            continue
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            parts.append(line[:-1])
-            continue
-        lines.append("".join((*parts, line)))
-        parts = []
-    if parts:
-        lines.append("".join(parts))
-    return lines
-
-
-def _unescape(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        if match[1]:
-            return chr(int(match[1], 16))
-        if match[2] == "u":
-            raise Corrupt(f"properties: malformed \\u escape in {text[:80]!r}")
-        return _ESCAPES.get(match[2], match[2])
-
-    # \uXXXX is UTF-16: two surrogates that stand together are one character.
-    joined = _ESCAPE_SEQUENCE.sub(plain, text)
     try:
-        return joined.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError:
-        raise Corrupt(f"properties: half a surrogate pair in {text[:80]!r}") from None
-
-
-def _escape(text: str, *, every_space: bool) -> str:
-    out: list[str] = []
-    for place, char in enumerate(text):
-        if char in _ESCAPED:
-            out.append(_ESCAPED[char])
-        elif char in "=:#!" or (char == " " and (every_space or place == 0)):
-            out.append("\\" + char)
-        elif " " <= char <= "~":
-            out.append(char)
-        else:
-            units = char.encode("utf-16-be")
-            out.extend(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))
-    return "".join(out)
+        for key, value in properties_in(bytes(data).decode("latin-1")):
+            if key in properties:
+                raise Corrupt(f"properties: {key[:80]!r} is given twice")
+            properties[key] = value
+    except MalformedEscape as refused:
+        raise Corrupt(f"properties: {refused}") from None
+    return properties

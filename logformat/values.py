@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from logformat.errors import Corrupt
 
-TOPIC_NAME_CHARS_MAX: Final = 249
+TOPIC_NAME_CHARS_MAX: Final = 249  # a directory name is <topic>-<partition>, and a file name has 255 bytes
 UUID_SIZE: Final = 16
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _UUID_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{22}")

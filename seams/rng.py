@@ -1,4 +1,8 @@
-"""Randomness as a parameter: identities (uuids) and jitter. The simulation passes a seeded one."""
+"""Randomness as a parameter: identities (uuids) and jitter.
+
+Owns the seam and its two sides: the system's, and a seeded one for the simulation and tests. Always true: nothing else
+in the house draws a random number, so one seed repeats a run. Must not know what is drawn for.
+"""
 
 from __future__ import annotations
 

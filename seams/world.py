@@ -1,4 +1,4 @@
-"""The seams in one value, passed to whoever wires the house."""
+"""The seams in one value, passed to whoever wires the house. Owns nothing; must not hold state of its own."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 from coldstore.keys import SegmentKey
 from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.object_store import ObjectMissing
-from coldstore.retry import with_retry
+from coldstore.retry import RetryBudget, with_retry
 from coldstore.segment_object import tail_bytes
 from coldstore.segment_reader import BLOCK_BYTES, FooterCache, LocatedBatch, find_in_block, index_position
 from logformat.errors import Corrupt, Retryable, ThermoclineError
@@ -106,6 +106,7 @@ class ColdLoader:
         self._workers = workers
         self._clock = clock
         self._rng = rng
+        self._retry_budget = RetryBudget()  # of all readers: many that wait for a store that is away do not storm it
         self._limits = limits
         self._chunk_jobs: Jobs[ChunkId] = Jobs(tasks, clock, "cold chunk")
         self._place_jobs: Jobs[LogPlace] = Jobs(tasks, clock, "cold offset")
@@ -316,7 +317,12 @@ class ColdLoader:
         try:
             async with asyncio.timeout(deadline_s):
                 return await with_retry(
-                    placed, clock=self._clock, rng=self._rng, deadline_s=deadline_s, failed=self._retried
+                    placed,
+                    clock=self._clock,
+                    rng=self._rng,
+                    deadline_s=deadline_s,
+                    budget=self._retry_budget,
+                    failed=self._retried,
                 )
         except TimeoutError:
             self.counts.errors += 1

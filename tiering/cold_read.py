@@ -85,6 +85,21 @@ class ColdReader:
         if self._cache is not None:
             await self._cache.start()
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of chunks on disk."""
+        return 0 if self._cache is None else self._cache.nbytes
+
+    @property
+    def cache_limit_bytes(self) -> int:
+        """The limit of `cached_bytes` now."""
+        return 0 if self._cache is None else self._cache.bytes_max
+
+    async def resize_cache(self, bytes_max: int) -> None:
+        """Another limit for the chunk cache; what is over it goes at once. OSError."""
+        if self._cache is not None:
+            await self._cache.resize(bytes_max)
+
     async def close(self) -> None:
         """Stop loading. The tasks it was made with are their owner's to close."""
         if self._cache is not None:
@@ -341,8 +356,10 @@ class ColdReader:
             "cold_reads_waiting": self.waiting,
             "cold_read_seconds": counts.seconds,
             "prefetched_chunks": counts.prefetched,
-            "cold_cache_bytes": 0 if cache is None else cache.nbytes,
+            "cold_cache_bytes": self.cached_bytes,
+            "cold_cache_limit_bytes": self.cache_limit_bytes,
             "cold_cache_evictions": 0 if cache is None else cache.counts.evictions,
+            "cold_cache_refused_chunks": 0 if cache is None else cache.counts.uncached,
         }
 
     def _note_latency(self, seconds: float) -> None:

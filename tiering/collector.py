@@ -30,19 +30,19 @@ class GcCounters:
 
 
 class Collector:
-    """Collects partitions of one bucket, each in at most `deadline_s` seconds."""
+    """Collects partitions of one bucket; each piece of a listing, and the deletion, in at most `deadline_s` seconds."""
 
     def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
-        self._inspector = BucketInspector(store, world.rng, world.clock, world.workers)
+        self._inspector = BucketInspector(store, world.workers)
         self._deadline_s = deadline_s
         self.counters = GcCounters()
 
     async def collect(self, topic_id: UUID, partition: int) -> GcPlan:
         """Delete what may be deleted; what was found. Raises Retryable, Corrupt (then nothing was deleted)."""
         try:
-            async with asyncio.timeout(self._deadline_s):
-                plan = await self._inspector.plan_gc(topic_id, partition)
-                if plan.deletable:
+            plan = await self._inspector.plan_gc(topic_id, partition, piece_deadline_s=self._deadline_s)
+            if plan.deletable:
+                async with asyncio.timeout(self._deadline_s):
                     await self._inspector.delete(plan)
         except TimeoutError as late:
             raise StoreUnavailable(f"gc of {topic_id}/{partition}: not done in {self._deadline_s} s") from late

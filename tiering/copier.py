@@ -168,7 +168,7 @@ class Copier:
     async def verify(self, entry: RemoteSegment, *, read_back: bool = False) -> None:
         """See the object in the store, after the commit that names it; `read_back`: see the commit as well.
 
-        Raises ObjectMissing or Corrupt (also noted as what blocks the partition), Retryable.
+        Raises ObjectMissing or Corrupt (also noted as what blocks the partition), Retryable, Fenced.
         """
         partition = self._partition
         try:
@@ -189,10 +189,30 @@ class Copier:
         except TimeoutError as late:
             raise StoreUnavailable(f"{partition.name}: verifying {entry.uuid} took too long") from late
         except (Corrupt, ObjectMissing) as damaged:
+            if isinstance(damaged, ObjectMissing):
+                await self._check_named(entry)
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
         partition.note_verified(entry)
         self._counters.verified_segments += 1
+
+    async def _check_named(self, entry: RemoteSegment) -> None:
+        """An object that is gone is damage only where the newest root still names it, and is ours: a newer leader may
+        have deleted it (T4). Raises Fenced, Retryable."""
+        partition = self._partition
+        try:
+            async with asyncio.timeout(partition.limits.store_timeout_s):
+                await partition.manifests.reload_if_changed()
+                named = await partition.manifests.find(entry.base_offset)
+        except TimeoutError as late:
+            raise StoreUnavailable(f"{partition.name}: reading the root took too long") from late
+        manifest = partition.manifest
+        if manifest is not None and manifest.leader_epoch > partition.epoch:
+            raise partition.fence(
+                Fenced(f"{partition.name}: epoch {partition.epoch} superseded by {manifest.leader_epoch}")
+            )
+        if named is None or named.uuid != entry.uuid:
+            raise Retryable(f"{partition.name}: {entry.uuid} was expired while it was verified")
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:
         partition = self._partition

@@ -17,22 +17,23 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coldstore.manifest import Manifest, RemoteSegment
-from coldstore.object_store import ObjectMissing, StoreUnavailable
+from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
 from hotstore.local_retention import active_expired, expirable
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from hotstore.segment import SegmentInfo
-from logformat.errors import Corrupt
+from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
 from seams.workers import Lane
 from tiering.copier import Copier
 from tiering.expire_plan import TotalRetention, Verdict, bytes_only_local
-from tiering.partition_state import Block, TieredPartition
+from tiering.partition_state import Block, TieredPartition, first_local_offset
 
 log = logging.getLogger(__name__)
 
 DELETE_BATCH: Final = 100  # objects deleted between two moves of the cursor
 GRACES_MAX: Final = 1000
+IDLE_LOOK_S_MAX: Final = 3600.0
 
 Checkpoint = Callable[[PartitionLog], Awaitable[None]]
 
@@ -59,22 +60,52 @@ class Expirer:
         self._graces: deque[tuple[float, int]] = deque()  # (when, log start): objects that end at or below it may go
         self._unnamed: deque[tuple[float, list[str]]] = deque()
         self._checkpointed_start = -1
+        self._seen_end = -1  # of the log, at the last look
+        self._is_behind = False  # what was to go did not: not verified, damaged, or its small files are not written yet
         self.pressure_bytes = 0
         """Bytes the disk wants back from this log; set from outside, answered by the next run."""
 
     async def run(self) -> float | None:
-        """Do what is due; seconds until something may be due again. Raises Retryable, Fenced, OSError."""
+        """Do what is due; seconds until something may be due again.
+
+        Raises Retryable, AccessRefused, Fenced, OSError."""
         partition = self._partition
         if partition.fenced:
             return None
-        again_s = partition.limits.retention_check_interval_ms / 1000
-        if partition.claimed:
-            await self._move_start()
-            await self._delete_cold()
+        refused = await self._expire_cold() if partition.claimed else None
         await self._expire_local()
+        if refused is not None:
+            raise refused
         waiting = [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
         now_s = partition.world.clock.monotonic_s()
-        return min([again_s, *(max(when - now_s, 0.0) for when in waiting)])
+        again_s = self._next_look_s()  # last: what was appended during this run is looked at in the next
+        looks_s = [max(when - now_s, 0.0) for when in waiting]
+        return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
+
+    def _next_look_s(self) -> float | None:
+        """How long nothing can become due, but for graces: an interval where something was appended since the last
+        look, or stayed that was due; else only time passes, and a late look is late by a tenth of the limit at most."""
+        partition = self._partition
+        local, config, end = partition.log, partition.config, partition.log.log_end_offset
+        interval_s = partition.limits.retention_check_interval_ms / 1000
+        seen_end, self._seen_end = self._seen_end, end
+        if end != seen_end or self._is_behind:
+            return interval_s
+        limits_ms = [limit_ms for limit_ms in (config.retention_ms, config.local_retention_ms) if limit_ms >= 0]
+        is_empty = partition.log_start_offset >= end and local.local_log_start_offset >= end
+        if is_empty or not limits_ms:
+            return None  # woken by appends, by other configs, by a disk that is full
+        return max(interval_s, min(min(limits_ms) / 10_000, IDLE_LOOK_S_MAX))
+
+    async def _expire_cold(self) -> Retryable | AccessRefused | None:
+        """The cold side; why it could not be done. The local side goes on without: the disk must not fill up because
+        a store is away or deletes nothing (G12)."""
+        try:
+            await self._move_start()
+            await self._delete_cold()
+        except (Retryable, AccessRefused) as refused:
+            return refused
+        return None
 
     async def checkpoint(self) -> None:
         """Make the local log start durable on disk."""
@@ -185,6 +216,7 @@ class Expirer:
         visible = partition.visible_end()
         now_ms = partition.world.clock.wall_ms()
         pressure, self.pressure_bytes = self.pressure_bytes, 0
+        self._is_behind = False
         if partition.config.internal:
             await self._expire_below_snapshot()
         elif partition.config.enabled and not partition.config.copy_disable:
@@ -228,6 +260,7 @@ class Expirer:
         first = max(sealed[0].base_offset, start)
         safe = max(start, await self._verified_end(first, wanted.offset))
         await self._drop_local(min(wanted.offset, safe))
+        self._is_behind = first_local_offset(local) < wanted.offset
 
     async def _verified_end(self, first: int, end: int) -> int:
         """How far from `first` on the manifest covers the log with verified objects; verifies those that were not."""
@@ -284,6 +317,7 @@ class Expirer:
         if partition.claimed and partition.remote_end_offset:
             await partition.commit(lambda m: m.set_log_start(offset))
         await self._drop_local(offset)
+        self._is_behind = first_local_offset(partition.log) < offset
 
     async def _drop_local(self, offset: int) -> None:
         partition = self._partition

@@ -84,6 +84,7 @@ class TieredPartition:
         self.visible_end: Callable[[], int] = lambda: log.stable_end_offset
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
+        self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
         self.fenced = False
         self.closed = False
         self.on_claimed: Callable[[], None] = lambda: None

@@ -16,14 +16,17 @@ from crc32c import crc32c
 
 from coldstore.manifest import SnapshotPointer
 from coldstore.manifest_store import ManifestStore
-from coldstore.object_store import ObjectMissing, StoreUnavailable, Upload
+from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable, Upload
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
+from seams.workers import Lane
+from tiering.backlog import Backlog
 from tiering.collector import Collector
 from tiering.copier import Copier, CopyCounters
 from tiering.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms
 from tiering.expirer import Checkpoint, ExpireCounters, Expirer
+from tiering.local_gaps import all_gaps, local_gaps
 from tiering.partition_state import Block, TieredPartition
 from tiering.tier_config import TierConfig, TierLimits, TierStatus
 from tiering.work_queue import Job, WorkQueue
@@ -35,6 +38,7 @@ log = logging.getLogger(__name__)
 
 UNSTABLE_RETRY_S: Final = 0.1
 PROGRESS_WAIT_S: Final = 1.0
+SLEPT_LOOK_S: Final = 600.0
 
 
 class ColdReader(Protocol):
@@ -74,8 +78,10 @@ class PartitionTier:
         copy_counters: CopyCounters,
         expire_counters: ExpireCounters,
         checkpoint: Checkpoint,
+        backlog: Backlog,
     ) -> None:
         self._partition = partition
+        self._backlog = backlog
         self._cold = cold
         self._queues = queues
         self._collector = collector
@@ -91,6 +97,7 @@ class PartitionTier:
 
     def start(self) -> None:
         """Begin to claim, copy and expire."""
+        self._backlog.note(self)
         self._queues.commits.wake(self._upkeep)
         if self._partition.claimed:
             self._claimed()
@@ -101,6 +108,10 @@ class PartitionTier:
     def enabled(self) -> bool:
         """remote.storage.enable of the topic; internal topics are never tiered."""
         return self._partition.config.enabled and not self._partition.config.internal
+
+    @property
+    def name(self) -> str:
+        return self._partition.name
 
     @property
     def remote_end_offset(self) -> int:
@@ -148,8 +159,15 @@ class PartitionTier:
         """Half of the reservation is used: raise it in the background."""
         self._queues.commits.wake(self._upkeep)
 
+    def written_to(self) -> None:
+        """Call about once a second while the log is appended to: its reservation and its retention follow."""
+        if self._partition.reservation_wanted() is not None:
+            self.reserve_soon()
+        self._queues.expiry.wake_in(self._expiring, self._limits.retention_check_interval_ms / 1000)
+
     def rolled(self) -> None:
         """A batch began a new segment: there may be something to copy now, and from now on something to seal."""
+        self._backlog.note(self)
         self._queues.copies.wake(self._copying)
 
     async def delete_records(self, offset: int) -> None:
@@ -158,6 +176,8 @@ class PartitionTier:
         if self.enabled or partition.remote_end_offset:
             await partition.claim()
             await self.expirer.move_start(offset)
+        if partition.closed:  # another log may have the name by now: its checkpoint lines are not ours to write
+            raise Fenced(f"{partition.name} was closed meanwhile")
         partition.log.advance_log_start(offset)
         await self.expirer.checkpoint()
         self._queues.expiry.wake(self._expiring)
@@ -228,6 +248,8 @@ class PartitionTier:
     async def _keep_up(self) -> float | None:
         """Claim, keep the reservation ahead of the appends, keep the root's copy of the configs."""
         partition = self._partition
+        if partition.local_gaps is None:
+            partition.local_gaps = await partition.world.workers.run(local_gaps, partition.log, lane=Lane.HOT_READ)
         if partition.fenced:
             return None
         try:
@@ -240,12 +262,13 @@ class PartitionTier:
         except Fenced:
             return None  # noted, and the broker was told
         except Retryable as unanswered:
+            self._backlog.note(self)
             if not partition.claimed:
                 partition.blocks[Block.CLAIM] = str(unanswered)
             if partition.log.log_end_offset >= partition.log.reserved_end < INT64_MAX:
                 partition.blocks[Block.RESERVATION] = str(unanswered)
             raise
-        return self._limits.interval_ms_max / 1000
+        return None  # woken by appends that use the reservation up, and by other configs
 
     async def _copy_next(self) -> float | None:
         """Seal what waited long enough, copy one range. The next look is at once while there is more."""
@@ -253,7 +276,7 @@ class PartitionTier:
         if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
             return None  # woken by the claim, by a roll, by another config
         if self._copier.has_garbage:
-            await self._copier.collect_garbage()
+            await self._collect_garbage()
         self._seal_when_due()
         local = partition.log
         match self._plan():
@@ -289,6 +312,16 @@ class PartitionTier:
                 pass
         return self._next_look_s()
 
+    async def _collect_garbage(self) -> None:
+        """Copies do not wait for it: a store that takes objects may refuse to delete any (a policy, a lock)."""
+        try:
+            async with asyncio.timeout(self._limits.store_timeout_s):
+                await self._copier.collect_garbage()
+        except (Retryable, TimeoutError) as away:  # the outage is told elsewhere, and once
+            log.debug("%s: objects of failed copies stay for now: %s", self._partition.name, away)
+        except AccessRefused as refused:
+            log.warning("%s: objects of failed copies stay for now: %s", self._partition.name, refused)
+
     async def _flush(self) -> None:
         partition = self._partition
         try:
@@ -320,10 +353,13 @@ class PartitionTier:
             self._partition.log.roll()
             self._partition.flusher.request()
 
-    def _next_look_s(self) -> float:
+    def _next_look_s(self) -> float | None:
         """Until the seal is due. An empty segment has nothing to seal: its first batch wakes us (`rolled`)."""
+        if self._copier.has_garbage or Block.HOLE in self._partition.blocks:
+            return self._limits.interval_ms_max / 1000
         due_ms = self._seal_due_ms()
-        return (self._limits.interval_ms_max if due_ms is None else min(due_ms, self._limits.interval_ms_max)) / 1000
+        # While a machine sleeps, timers stand still and the clock does not.
+        return None if due_ms is None else min(due_ms / 1000, SLEPT_LOOK_S)
 
     def _report_progress(self) -> None:
         self._progress.set()
@@ -377,6 +413,7 @@ class PartitionTier:
     async def close(self) -> None:
         """Stop every job of this partition; what is being copied is left to gc."""
         self._partition.closed = True
+        self._backlog.forget(self)
         await self._queues.copies.remove(self._copying)
         await self._queues.expiry.remove(self._expiring)
         await self._queues.gc.remove(self._collecting)
@@ -396,7 +433,9 @@ class PartitionTier:
             copy_lag_segments=lag.segments if copies else 0,
             copy_lag_ms=lag.age_ms if copies else 0,
             seal_age_ms=0 if oldest is None else max(0, now_ms - oldest),
-            gaps=() if manifest is None else manifest.gaps,
+            gaps=all_gaps(
+                () if manifest is None else manifest.gaps, partition.local_gaps or (), partition.log_start_offset
+            ),
             blocked_by=partition.blocked_by,
             cold_bytes=0 if manifest is None else manifest.live.log_bytes,
             cold_segments=0 if manifest is None else manifest.live.segments,

@@ -15,15 +15,17 @@ from uuid import UUID
 
 from coldstore.keys import PageKey, RootKey, SegmentKey, SnapshotKey, parse_key, partition_prefix
 from coldstore.manifest_store import ManifestStore
-from coldstore.object_store import ObjectStore
+from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.page_reader import PageCache
 from coldstore.root import RootVanished
 from hotstore.data_dir import DataDir
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
-from logformat.errors import Fenced, Retryable
+from logformat.errors import Fenced, Retryable, ThermoclineError
+from seams.disk import Space
 from seams.tasks import Tasks, supervise
 from seams.world import World
+from tiering.backlog import Backlog, sentence
 from tiering.bootstrap import Bootstrap
 from tiering.cold_read import open_cold_reader
 from tiering.collector import Collector
@@ -31,7 +33,7 @@ from tiering.copier import CopyCounters
 from tiering.expirer import ExpireCounters
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier, Queues
-from tiering.pressure import LocalBytes, excess_bytes, share_pressure
+from tiering.pressure import LocalBytes, cache_room, excess_bytes, share_pressure
 from tiering.tier_config import Opening, TierLimits
 from tiering.work_queue import Backoff, WorkQueue
 
@@ -42,6 +44,9 @@ EXPIRIES_MAX: Final = 4
 GC_MAX: Final = 1
 SEALS_MAX: Final = 64  # partitions that wait in `seal_all` at once; copies_max bounds the work
 WATCH_DISK_S: Final = 5.0
+WATCH_FULL_DISK_S: Final = 1.0  # while produces wait for room: they go on soon after it is there
+TELL_LAG_S: Final = 60.0
+EXCESS_TOLD_RATIO: Final = 0.02  # below it nobody is slowed down: an active segment beside other programs' files
 CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the data directory
 GIVE_BACK_S: Final = 30.0
 DELETE_KEYS: Final = 500
@@ -54,6 +59,14 @@ class Opened(NamedTuple):
     flusher: Flusher
     tier: PartitionTier
     lost: tuple[int, int] | None = None  # [first, end) declared a gap by this opening
+
+
+class DiskView(NamedTuple):
+    """The file system of the data directory, and what local logs may use of it. Bytes."""
+
+    total: int
+    free: int
+    log_limit: int
 
 
 class TierService:
@@ -94,14 +107,19 @@ class TierService:
         self._store_away = False
         self.local_excess_ratio = 0.0
         """Which share of the limit local bytes exceed it by after all that the bucket holds was asked for (G12)."""
+        self.disk = DiskView(0, 0, 0)
+        """As of the last look, a few seconds ago."""
+        self._cache_yields = False
+        self._backlog = Backlog()
         self._started_s = world.clock.monotonic_s()
         self.copy_counters = CopyCounters()
         self.expire_counters = ExpireCounters()
 
     async def start(self) -> None:
-        """Empty the chunk cache, begin to watch the disk."""
+        """Empty the chunk cache, begin to watch the disk and what lags."""
         await self._cold.start()
-        self._tasks.spawn("disk watch", supervise("disk watch", self._watch_disk, self._world.rng, self._report))
+        for name, service in (("disk watch", self._watch_disk), ("backlog watch", self._watch_backlog)):
+            self._tasks.spawn(name, supervise(name, service, self._world.rng, self._report))
 
     async def close(self) -> None:
         """Stop all background work; partitions that are still open are closed without giving anything back."""
@@ -175,6 +193,7 @@ class TierService:
             self.copy_counters,
             self.expire_counters,
             self._checkpoint,
+            self._backlog,
         )
         return Opened(local, flusher, tier, opened.lost)
 
@@ -195,11 +214,11 @@ class TierService:
             try:
                 async with asyncio.timeout(GIVE_BACK_S):
                     await partition.give_back()
-            except (Retryable, Fenced, OSError) as kept:  # a full disk, too; TimeoutError is an OSError
+            except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
                 # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.
                 log.warning("%s keeps its reservation: %s", partition.name, kept)
                 # Thousands of partitions must not wait in turn for a bucket that does not answer.
-                self._store_away = isinstance(kept, Retryable | TimeoutError)
+                self._store_away |= isinstance(kept, Retryable | AccessRefused | TimeoutError)
 
     async def seal_all(self, topics: Collection[str] | None) -> None:
         """`tier seal`: return when all that was appended before is in the bucket. None: every topic."""
@@ -244,38 +263,76 @@ class TierService:
 
     # ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────
     async def _watch_disk(self) -> None:
-        """Until cancelled. A sum over the open logs each time: 5 000 cost a millisecond."""
+        """Until cancelled. Looks at no partition while the disk is below its limit."""
         while True:
-            await asyncio.sleep(WATCH_DISK_S)
             await self._relieve_disk()
+            await asyncio.sleep(WATCH_FULL_DISK_S if self.local_excess_ratio > 0 else WATCH_DISK_S)
+
+    async def _watch_backlog(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(TELL_LAG_S)
+            if (line := sentence(self._backlog.look())) is not None:
+                log.info("%s", line)
 
     async def _relieve_disk(self) -> None:
-        """Over the local limit: ask the logs with the oldest copied segments for bytes."""
+        """Over the local limit: first the chunk cache gives bytes back, then the logs, oldest copied segments first."""
         limits, world = self._limits, self._world
         space = await world.workers.run(world.disk.space, self._data_dir.path)
-        used = sum(opened.log.local_bytes for opened in self._open.values())
-        excess = excess_bytes(used, space, limits.local_bytes_max, limits.local_space_ratio_max)
-        held = [
-            LocalBytes(segment.first_append_ms, segment.bytes, opened.tier)
-            for opened in self._open.values()
-            if excess > 0 and opened.tier.enabled
-            for segment in opened.log.sealed_segments()
-            if segment.end_offset <= opened.tier.remote_end_offset
-        ]
-        shares = share_pressure(held, excess)
+        space = await self._fit_cache(space)
+        excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, limits.local_space_ratio_max)
+        shares = share_pressure(self._copied_segments(), excess) if excess > 0 else {}
         limit = limits.local_bytes_max
         if limit is None:
             limit = int(space.total * limits.local_space_ratio_max)
         stuck = max(excess - sum(shares.values()), 0)
-        if (stuck > 0) != (self.local_excess_ratio > 0):
+        before, self.local_excess_ratio = self.local_excess_ratio, stuck / max(limit, 1)
+        if (before > EXCESS_TOLD_RATIO) != (self.local_excess_ratio > EXCESS_TOLD_RATIO):
             self._log_pressure(stuck, limit)
-        self.local_excess_ratio = stuck / max(limit, 1)
+        self.disk = DiskView(space.total, space.free, limit)
         for tier, wanted in shares.items():
             tier.expire_soon(wanted)
 
+    def _local_bytes(self) -> int:
+        return sum(opened.log.local_bytes for opened in self._open.values())
+
+    def _copied_segments(self) -> list[LocalBytes[PartitionTier]]:
+        """Local segments that the bucket holds too."""
+        return [
+            LocalBytes(segment.first_append_ms, segment.bytes, opened.tier)
+            for opened in self._open.values()
+            if opened.tier.enabled
+            for segment in opened.log.sealed_segments()
+            if segment.end_offset <= opened.tier.remote_end_offset
+        ]
+
+    async def _fit_cache(self, space: Space) -> Space:
+        """The chunk cache yields disk before any log does, and takes it again when there is some; the space after."""
+        held, configured = self._cold.cached_bytes, self._limits.cache_bytes_max
+        room = cache_room(held, space, configured, self._limits.local_space_ratio_max)
+        try:
+            await self._cold.resize_cache(room)
+        except OSError as refused:
+            log.warning("the chunk cache gives nothing back: %s", refused)
+        given_back = held - self._cold.cached_bytes
+        if given_back > 0 and not self._cache_yields:
+            self._cache_yields = True
+            log.warning(
+                "the chunk cache gives disk back: %d of its %d MB are left, the file system is %d %% full; cold reads "
+                "go to the bucket more often; free disk space below %s",
+                room >> 20,
+                configured >> 20,
+                100 * (space.total - space.free) // max(space.total, 1),
+                self._data_dir.path,
+            )
+        elif room == configured and self._cache_yields:
+            self._cache_yields = False
+            log.info("the chunk cache may use its %d MB again", configured >> 20)
+        return Space(space.total, space.free + max(given_back, 0))
+
     def _log_pressure(self, stuck: int, limit: int) -> None:
         """Once when it begins and once when it ends: produces slow down, and then are refused, because of it."""
-        if stuck:
+        if self.local_excess_ratio > EXCESS_TOLD_RATIO:
             log.warning(
                 "local logs are %d MB over their limit of %d MB and the bucket does not hold them yet: produces slow "
                 "down at 2 %% over and are refused at 10 %%; see blocked_by in tier status, free disk space, or set "
@@ -287,9 +344,10 @@ class TierService:
             log.info("local logs are within their limit of %d MB again", limit >> 20)
 
     async def _checkpoint(self, local: PartitionLog) -> None:
-        """Make a log's start durable on disk."""
+        """Make a log's start durable on disk; many at once are one write."""
+        job = self._data_dir.checkpoint([local])
         async with self.checkpoints:
-            await self._world.workers.run(self._data_dir.checkpoint([local]).run)
+            await self._world.workers.run(job.run)
 
     # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────
     def figures(self) -> dict[str, float]:
@@ -314,6 +372,11 @@ class TierService:
     def cold_latency_buckets(self) -> list[int]:
         """How many cold reads took how long, by coldstore.stores.metered.LATENCY_BOUNDS_MS."""
         return self._cold.latency_buckets
+
+    @property
+    def cache_limit_bytes(self) -> int:
+        """What the chunk cache may use now; less than configured while the disk is short."""
+        return self._cold.cache_limit_bytes
 
     def uptime_s(self) -> float:
         """Seconds since this service was made."""

@@ -2,8 +2,10 @@
 
 Owns when a job runs again: at once after a `wake`, later where it asked for it, and with backoff and jitter after a
 failure. Always true: a job runs at most once at a time; a wake during its run starts another run; any exception
-leaves the queue and the job alive, reported and counted; idle jobs cost one timer, nobody scans them. Must not know
-what they do."""
+leaves the queue and the job alive, reported and counted; idle jobs cost one timer, nobody scans them. Where nothing
+succeeds the store is taken to be away: one job looks every few seconds, however many wait, and all go on when it finds
+the store back; so an outage costs a fixed number of requests, and its end is noticed soon (G13). Must not know what
+they do."""
 
 from __future__ import annotations
 
@@ -17,6 +19,8 @@ from seams.rng import Rng
 from seams.tasks import Tasks
 
 BACKOFF_DOUBLINGS_MAX = 16
+AWAY_AFTER = 5  # refusals in a row, of whichever jobs
+LOOK_S = 4.0  # between two looks while the store is away; writes are to resume within 10 s of its return
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,14 @@ class WorkQueue:
         self._ready: deque[Job] = deque()
         self._running = 0
         self._closed = False
+        self._refusals = 0
+        self._look: asyncio.TimerHandle | None = None
         self.failures = 0
+
+    @property
+    def is_away(self) -> bool:
+        """So many runs in a row were refused that only one job at a time is let out to look."""
+        return self._refusals >= AWAY_AFTER
 
     @property
     def waiting(self) -> int:
@@ -97,8 +108,9 @@ class WorkQueue:
             self._start_ready()
 
     def wake_in(self, job: Job, seconds: float) -> None:
-        """Run it in `seconds`, or earlier when it is to be woken earlier already."""
-        if job.removed or self._closed or job.queued or job.task is not None:
+        """Run it in `seconds`, or earlier when it is to be woken earlier already; also when it runs right now, since
+        it may have looked already at what this is about."""
+        if job.removed or self._closed or job.queued:
             return
         loop = asyncio.get_running_loop()
         if job.timer is not None:
@@ -125,19 +137,38 @@ class WorkQueue:
         """Start nothing more; `tasks` cancels what runs."""
         self._closed = True
         self._ready.clear()
+        if self._look is not None:
+            self._look.cancel()
 
     def _timer_fired(self, job: Job) -> None:
         job.timer = None
         self.wake(job)
 
     def _start_ready(self) -> None:
-        while self._ready and self._running < self._running_max and not self._closed:
-            job = self._ready.popleft()
-            job.queued = False
-            job.woken = False
-            self._running += 1
-            job.task = self._tasks.spawn(job.name, _run(job))
-            job.task.add_done_callback(lambda task, job=job: self._ended(job, task))  # type: ignore[misc]
+        while self._ready and self._running < self._running_max and not self._closed and not self.is_away:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        job = self._ready.popleft()
+        job.queued = False
+        job.woken = False
+        self._running += 1
+        job.task = self._tasks.spawn(job.name, _run(job))
+        job.task.add_done_callback(lambda task, job=job: self._ended(job, task))  # type: ignore[misc]
+
+    def _look_again(self) -> None:
+        self._look = None
+        if not self.is_away or self._closed:
+            return
+        if self._ready and self._running < self._running_max:
+            self._start_next()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._look is None:
+            jitter = self._backoff.jitter
+            wait_s = LOOK_S * self._rng.uniform(1 - jitter, 1 + jitter)
+            self._look = asyncio.get_running_loop().call_later(wait_s, self._look_again)
 
     def _ended(self, job: Job, task: asyncio.Task[float | Retryable | None]) -> None:
         job.task = None
@@ -146,18 +177,28 @@ class WorkQueue:
             failure = task.exception()
             outcome = failure if failure is not None else task.result()
             if isinstance(outcome, BaseException):
-                self.failures += 1
-                job.failures += 1
-                wait_s = self._backoff.wait_s(job.failures, self._rng)
-                job.retry_at_s = asyncio.get_running_loop().time() + wait_s
-                self.wake_in(job, wait_s)
+                self._failed(job, refused=isinstance(outcome, Retryable))
             else:
+                self._refusals = 0
                 job.failures = 0
                 if job.woken:
                     self.wake(job)
                 elif outcome is not None:
                     self.wake_in(job, outcome)
         self._start_ready()
+
+    def _failed(self, job: Job, *, refused: bool) -> None:
+        self.failures += 1
+        job.failures += 1
+        self._refusals += refused
+        if refused and self.is_away:
+            job.queued = True  # its turn to look comes after all others that wait
+            self._ready.append(job)
+            self._look_later()
+            return
+        wait_s = self._backoff.wait_s(job.failures, self._rng)
+        job.retry_at_s = asyncio.get_running_loop().time() + wait_s
+        self.wake_in(job, wait_s)
 
 
 async def _run(job: Job) -> float | Retryable | None:

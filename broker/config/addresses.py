@@ -12,7 +12,7 @@ from typing import NamedTuple
 from broker.config.values import InvalidConfig
 
 _ADDRESS = re.compile(
-    r"(?:(?P<name>[A-Za-z][A-Za-z0-9_.-]*)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/\s]*):(?P<port>\d{1,5})"
+    r"(?:(?P<name>[A-Za-z][A-Za-z0-9_.-]*)://)?(?P<host>\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\[\]:/\s]*):(?P<port>\d{1,5})"
 )
 _WILDCARDS = ("", "0.0.0.0", "::")  # what Kafka takes for every interface
 
@@ -44,7 +44,8 @@ def parse_address(text: str, config: str) -> Address:
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65535:
         raise InvalidConfig(
-            f"Invalid value {text} for configuration {config}: write host:port or PLAINTEXT://host:port"
+            f"Invalid value {text} for configuration {config}: write host:port or PLAINTEXT://host:port, "
+            "an IPv6 address as [::1]:9092"
         )
     return Address((found["name"] or "PLAINTEXT").upper(), found["host"].strip("[]"), int(found["port"]))
 

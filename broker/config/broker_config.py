@@ -44,6 +44,7 @@ class BrokerConfig:
     connection_creation_rate_max: int  # a second
     frame_timeout_ms: int
     fetch_max_bytes: int
+    fetch_sessions_max: int
 
     # topics
     num_partitions: int

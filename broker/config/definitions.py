@@ -15,7 +15,7 @@ from types import MappingProxyType
 from broker.config.generated import kafka_names
 from broker.config.honoured import BROKER_NAMES, TOPIC_NAMES, Honoured
 from broker.config.own import OWN
-from broker.config.values import ConfigType, Definition, Limits
+from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
 
 # Names that Kafka passes on to plug-ins or to one listener: known by their beginning, none has an effect here.
 IGNORED_PREFIXES = (
@@ -98,6 +98,20 @@ def broker_definition(name: str) -> Definition | None:
     if found is None and name.startswith(IGNORED_PREFIXES):
         return Definition(name, ConfigType.STRING, None, doc="Passed on to plug-ins by Kafka; has no effect here.")
     return found
+
+
+def topic_definition(name: str) -> Definition:
+    """The definition of a topic's config. InvalidConfig, in Kafka's words, when there is none."""
+    definition = TOPIC.get(name)
+    if definition is None:
+        raise InvalidConfig(f"Unknown topic config name: {name}")
+    return definition
+
+
+def nearest_topic_name(name: str) -> str | None:
+    """The known topic config most like `name`. Takes a millisecond: for command lines, not for requests."""
+    close = difflib.get_close_matches(name, TOPIC, n=1, cutoff=0.5)
+    return close[0] if close else None
 
 
 def nearest_name(name: str) -> str | None:

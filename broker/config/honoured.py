@@ -72,6 +72,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Connections accepted a second; above it accepting waits, none is closed.", "1000", _LIMITS_ON
     ),
     "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
+    "max.incremental.fetch.session.cache.slots": H(
+        "Fetch sessions kept; whoever comes later gets full fetches. They share 128 MiB, whatever their number."
+    ),
     # the local log
     "log.retention.check.interval.ms": H("Time between two looks at what local and total retention let go."),
     "log.flush.offset.checkpoint.interval.ms": H("Time between two writes of the recovery points."),

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from broker.config.addresses import Address, parse_address
 from broker.config.broker_config import BrokerConfig as BrokerConfig
 from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
-from broker.config.properties import parse_properties
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.values import InvalidConfig, Value
 from broker.groups.config import GroupConfig
 from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest
+from logformat.properties import properties_in
 
 _SERVED_PROTOCOL = "PLAINTEXT"
 _ENVIRONMENT_PREFIX = "THERMOCLINE_"
@@ -52,7 +52,7 @@ def resolve(
     environment; `file_text`: a `server.properties`, or None. ConfigError for anything that cannot be used.
     """
     try:
-        configured = _merge([parse_properties(file_text or ""), _from_environment(env), _from_sets(sets), flags])
+        configured = _merge([dict(properties_in(file_text or "")), _from_environment(env), _from_sets(sets), flags])
         return _build(_Values(configured), launch)
     except ConfigError:
         raise
@@ -187,6 +187,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         connection_creation_rate_max=number("max.connection.creation.rate"),
         frame_timeout_ms=number("thermocline.frame.timeout.ms"),
         fetch_max_bytes=number("fetch.max.bytes"),
+        fetch_sessions_max=number("max.incremental.fetch.session.cache.slots"),
         num_partitions=number("num.partitions"),
         default_replication_factor=number("default.replication.factor"),
         auto_create_topics_enable=flag("auto.create.topics.enable"),

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.config.definitions import TOPIC
+from broker.config.definitions import topic_definition
 from broker.config.resolve import BrokerConfig
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.topics import TopicConfig, find_value, resolve_topic, tiered
-from broker.config.values import ConfigType, Definition, InvalidConfig
+from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest
 
 _TIERED = "remote.storage.enable"
@@ -72,7 +72,7 @@ def altered_configs(
 
 def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration) -> None:
     name, operation, value = alteration
-    definition = _known(name)
+    definition = topic_definition(name)
     if operation is AlterOperation.DELETE:
         configs.pop(name, None)
         return
@@ -96,19 +96,12 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",")] if text.strip() else []
 
 
-def _known(name: str) -> Definition:
-    definition = TOPIC.get(name)
-    if definition is None:
-        raise InvalidConfig(f"Unknown topic config name: {name}")
-    return definition
-
-
 def _accept(
     broker: BrokerConfig, existing: Mapping[str, str], explicit: Mapping[str, str], *, internal: bool
 ) -> dict[str, str]:
     accepted = {}
     for name, text in explicit.items():
-        _known(name).parse(text)
+        topic_definition(name).parse(text)
         accepted[name] = text.strip()
     config = resolve_topic(broker, accepted, internal=internal)
     judge_served(config.cleanup_policy, accepted.get("compression.type"))

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from broker.config.definitions import TOPIC, TOPIC_SYNONYMS
+from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
 from broker.config.resolve import BrokerConfig
-from broker.config.values import InvalidConfig, Value
+from broker.config.values import Value
 from hotstore.log_config import LogConfig
 from logformat.errors import InvalidRequest
 from logformat.record_batch import INT32_MAX
+from logformat.values import TOPIC_NAME_CHARS_MAX
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-TOPIC_NAME_CHARS_MAX = 249  # a directory name is <topic>-<partition>, and a file name has 255 bytes
 
 _SEGMENT_BYTES_MIN = 61  # one batch header; Kafka's internal.segment.bytes has no limit
 _INDEX_BYTES_MIN = 24  # Kafka allows 4: one entry in neither index
@@ -193,8 +193,7 @@ class _Reader:
 def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False) -> TopicConfig:
     """The effective configuration. InvalidConfig when a name is unknown or one value cannot be read."""
     for name in overrides:
-        if name not in TOPIC:
-            raise InvalidConfig(f"Unknown topic config name: {name}")
+        topic_definition(name)
     read = _Reader(broker, overrides, internal=internal)
     cleanup_policy = tuple(dict.fromkeys(read.texts("cleanup.policy")))
     expires = "delete" in cleanup_policy

@@ -1,7 +1,8 @@
 """Sizes and durations as people write them, and back.
 
-Owns the spelling of `64MiB` and `1h30m`. Always true: what `show_*` prints, `parse_*` reads. Must not know what a
-value is for. Kafka's own protocol carries plain numbers only: units are for flags, files and the environment.
+Owns the spelling of `64MiB` and `1h30m`. Always true: what `show_duration` prints, `parse_duration_ms` reads. Must not
+know what a value is for. Kafka's own protocol carries plain numbers only: units are for flags, files and the
+environment.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ _SIZE = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, 
     "TB": 10**12,
 }
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+# Twenty digits are more than any number of bytes or ms; Python refuses to print what has more than 4 300.
+_NUMBER = r"(\d{1,20}(?:\.\d{1,20})?)"
+_SIZE_PATTERN = re.compile(rf"{_NUMBER}\s*([A-Za-z]*)", re.ASCII)
+_DURATION_PART = re.compile(rf"{_NUMBER}(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
@@ -38,16 +41,6 @@ def parse_duration_ms(text: str) -> int:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise InvalidRequest(f"{text!r} is not a duration; write a number with ms, s, m, h or d, such as 30s or 24h")
     return int(sum(Decimal(number) * _DURATION_MS[unit] for number, unit in parts))
-
-
-def show_size(size_bytes: int) -> str:
-    """`128.0 MiB`: for people, three or four figures."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{int(value)} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
 
 
 def show_duration(duration_ms: int) -> str:

@@ -20,11 +20,12 @@ from broker.controller.lease_watch import Lease, LeaseWatch
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import NodeStarted
+from broker.observe.outage import WHAT_TO_DO, Outage
 from coldstore.keys import lease_key
-from coldstore.object_store import ObjectStore
+from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.root import RootStore, RootVanished
-from logformat.errors import Fenced, InvalidRequest, Retryable
-from logformat.values import uuid_text
+from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
+from logformat.values import NewerFormat, uuid_text
 from seams.world import World
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Membership:
         # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
         # stopped: a shorter pause than a lease may be enough for them to take over.
         self.gate = Gate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
-        self.store_failure: str | None = None  # why the last poll failed, for /readyz and `tier status`
+        self.outage = Outage(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
 
     async def join(self, directory: DirectoryIdentity, station: Station) -> Joined:
         """Wait until this broker may serve the bucket, then commit its epoch. Raises Refused.
@@ -90,15 +91,15 @@ class Membership:
             try:
                 joined = await self._try_join(directory, station, watch)
             except Retryable as failure:
-                self.store_failure = str(failure)
-                log.warning("not ready: the bucket does not answer (%s); trying again in %.1f s", failure, wait_s)
+                if self.outage.failed(failure):
+                    log.warning("not ready: the bucket does not answer (%s); %s", self.outage, WHAT_TO_DO)
                 await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
                 wait_s = min(wait_s * 2, _RETRY_MAX_S)
                 continue
             except Fenced:
                 log.info("another broker committed to cluster.json at the same moment; looking again")
                 continue
-            self.store_failure = None
+            self._answered()
             if joined is not None:
                 return joined
             wait_s = 0.2
@@ -142,6 +143,18 @@ class Membership:
 
     async def keep(self) -> None:
         """Bump the lease and poll `cluster.json` every interval; returns when this broker was superseded."""
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch_clock())
+            await self._poll_until_superseded()
+            watching.cancel()
+
+    async def _watch_clock(self) -> None:
+        """Until cancelled. Beside the polls: one that hangs is no pause of ours, and must not pass for one."""
+        while True:
+            self.gate.is_open()
+            await asyncio.sleep(min(_TICK_S, self._interval_s))
+
+    async def _poll_until_superseded(self) -> None:
         due = 0.0
         while self.gate.superseded_by is None:
             paused = not self.gate.is_open()
@@ -161,8 +174,10 @@ class Membership:
                         log.warning("the clock jumped by more than a lease; still in charge, serving again")
                         self.gate.reopen(pauses)
                     await self._bump()
-            self.store_failure = None
-        except (Retryable, TimeoutError, RootVanished) as failure:
+            self._answered()
+        except NewerFormat:
+            raise  # a newer program wrote it, so somebody else does serve here
+        except (Retryable, AccessRefused, Corrupt, TimeoutError, RootVanished) as failure:
             self._unreachable(failure)
             return
         except Fenced as fenced:
@@ -170,16 +185,27 @@ class Membership:
             log.warning("lease.json: %s", fenced)
             try:
                 by = await self._cluster.superseded_by()
-            except (Retryable, RootVanished) as failure:
+            except NewerFormat:
+                raise
+            except (Retryable, AccessRefused, Corrupt, RootVanished) as failure:
                 self._unreachable(failure)
                 return
         if by is not None:
             self.gate.shut(f"the broker of controller epoch {by}")
 
     def _unreachable(self, failure: Exception) -> None:
-        # A root that is gone is an outage too, a directory that was unmounted perhaps; nobody took our place in it.
-        self.store_failure = str(failure) or "timed out"
-        log.warning("cannot reach cluster.json or lease.json: %s; serving goes on", self.store_failure)
+        # A root that is gone is an outage too, a directory that was unmounted perhaps; so are credentials that expired
+        # (O8), and a root that rotted: nobody took our place in it.
+        if self.outage.failed(failure):
+            log.warning(
+                "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads go on, nothing is "
+                "copied; check the network and the bucket's service",
+                self.outage,
+            )
+
+    def _answered(self) -> None:
+        if lasted := self.outage.answered():
+            log.info("the bucket answers again, after %s", lasted)
 
     async def _bump(self) -> None:
         epoch = self._cluster.epoch
@@ -208,5 +234,5 @@ class Membership:
                 claim=True,
                 initial=self._first_lease,
             )
-        except (Retryable, Fenced) as failure:
+        except (Retryable, AccessRefused, Corrupt, Fenced) as failure:
             log.warning("lease not released: %s; a replacement will wait %.0f s", failure, self._lease_s)

@@ -83,6 +83,8 @@ _TIMERS_AT_ONCE: Final = 200  # before others get a turn: about 5 ms of expiries
 _GROUPS_AT_ONCE: Final = 200
 _LOAD_BACKOFF_S: Final = 0.5
 _LOAD_BACKOFF_MAX_S: Final = 30.0
+_RELOAD_S: Final = 5.0  # a partition that comes back does so after some seconds; replaying a damaged one costs reads
+_RELOAD_MAX_S: Final = 60.0
 
 
 class CommitRow(NamedTuple):
@@ -176,6 +178,21 @@ class GroupCoordinator:
                     shard.reset()
                     shard.state = ShardState.FAILED
         self._loaded.set()
+        await self._load_failed()
+
+    async def _load_failed(self) -> None:
+        """What could not be read may be whole later: the bucket's answer was, or the partition opened after all."""
+        backoff_s = _RELOAD_S
+        while failed := [shard for shard in self._shards if shard.state is ShardState.FAILED]:
+            await asyncio.sleep(backoff_s * self._rng.uniform(0.8, 1.2))
+            backoff_s = min(backoff_s * 2, _RELOAD_MAX_S)
+            for shard in failed:
+                try:
+                    await self._load_shard(shard)
+                    log.warning("__consumer_offsets-%d can be read again, its groups are back", shard.partition)
+                except (ThermoclineError, OSError) as failure:
+                    log.debug("__consumer_offsets-%d still cannot be read: %s", shard.partition, failure)
+                    shard.reset()
 
     async def _load_shard(self, shard: Shard) -> None:
         shard.reset()
@@ -207,7 +224,8 @@ class GroupCoordinator:
 
     def dirty_since(self, partition: int) -> float | None:
         """Clock.monotonic_s since when a lost disk would lose changes of `partition`: the cut of its newest written
-        snapshot. None while nothing changed after that, and while the partition is not loaded.
+        snapshot; −∞ after a start that replayed what nobody knows to be in one. None while nothing changed after that,
+        and while the partition is not loaded.
 
         A snapshot is due when it lies GroupConfig.snapshot_interval_ms back: at once for a change after a quiet time.
         """

@@ -8,6 +8,7 @@ timers, the bucket: whoever keeps snapshots asks `dirty_since` and confirms with
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -179,9 +180,13 @@ class Shard:
         self.is_loaded = True
         if self.end_offset:
             # What was replayed may be newer than the newest snapshot: whoever keeps that confirms it, or writes one.
+            # How old it is nobody knows, so that one is due now: a broker that starts again and again would never
+            # reach the end of an interval (simulated seed 2346).
             self._is_dirty = True
             self._taken = _Taken(self.end_offset, self._clock.monotonic_s())
-        self._cut_s = self._clock.monotonic_s()
+            self._cut_s = -math.inf
+        else:
+            self._cut_s = self._clock.monotonic_s()
 
     def create(self, group_id: str) -> Group:
         """The group, empty if it was not there."""

@@ -27,7 +27,7 @@ from broker.wire.messages import (
     ProduceResponseTopic,
 )
 from hotstore.partition_log import Appended
-from logformat.errors import Corrupt, ThermoclineError
+from logformat.errors import Corrupt, StorageFailed, ThermoclineError
 from logformat.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -46,6 +46,8 @@ Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
 ACKS: Final = (-1, 0, 1)
 _COUNT_BELIEVED_MAX: Final = 1 << 20  # of a batch that nobody checked yet: more will not fit a reservation anyway
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
+# Records are looked into on the loop, where gzip makes 300 MB a second: a bomb is refused within a tenth of a second.
+_RECORDS_BYTES_MAX: Final = 32 << 20
 _TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 
 
@@ -69,8 +71,12 @@ def append_checked(
 ) -> Appended:
     """Append batches, one a request, that passed `BatchChecks`. Raises ThermoclineError, OSError: nothing written."""
     throttle = context.throttle
-    throttle.check_room()
-    appended = partition.append(batches, headers, now_ms)
+    try:
+        throttle.check_room()
+        appended = partition.append(batches, headers, now_ms)
+    except StorageFailed as refused:
+        throttle.refuse(refused)
+        raise
     metrics = context.metrics
     for header in headers:
         metrics.produce_bytes_in += header.size
@@ -85,7 +91,14 @@ class BatchChecks:
     Raises ApiError where no batch would do.
     """
 
-    __slots__ = ("_bytes_max", "_timestamp_max", "_timestamp_min", "_validates_records", "_zstd_refused")
+    __slots__ = (
+        "_bytes_max",
+        "_records_bytes_max",
+        "_timestamp_max",
+        "_timestamp_min",
+        "_validates_records",
+        "_zstd_refused",
+    )
 
     def __init__(self, context: Context, partition: Partition, version: int, acks: int, now_ms: int) -> None:
         config = partition.config
@@ -97,6 +110,7 @@ class BatchChecks:
                 f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
             )
         self._bytes_max = config.max_message_bytes
+        self._records_bytes_max = max(_RECORDS_BYTES_MAX, self._bytes_max)
         self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
         self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
         self._zstd_refused = version < _ZSTD_SINCE
@@ -120,17 +134,22 @@ class BatchChecks:
         if self._zstd_refused and header.attributes & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
         if header.lacks_max_timestamp:
-            stamp_max_timestamp(batch, 0, _max_timestamp(batch))
+            stamp_max_timestamp(batch, 0, _max_timestamp(batch, self._records_bytes_max))
             header = read_header(batch)
         if self._validates_records:
-            validate_records(batch, timestamp_min=self._timestamp_min, timestamp_max=self._timestamp_max)
+            validate_records(
+                batch,
+                timestamp_min=self._timestamp_min,
+                timestamp_max=self._timestamp_max,
+                bytes_max=self._records_bytes_max,
+            )
         return header
 
 
-def _max_timestamp(batch: memoryview) -> int:
+def _max_timestamp(batch: memoryview, bytes_max: int) -> int:
     """From the records, whose CRC is right: what cannot be read in them is the client's, for good (not retriable)."""
     try:
-        return max_timestamp(batch)
+        return max_timestamp(batch, bytes_max=bytes_max)
     except Corrupt as unreadable:
         raise InvalidRecordBatch(str(unreadable)) from unreadable
 

@@ -20,6 +20,7 @@ from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
+    ZERO_UUID,
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
     CreatePartitionsResponse,
@@ -47,7 +48,6 @@ from broker.wire.messages import (
 )
 from logformat.errors import ThermoclineError
 
-_ZERO: Final = UUID(int=0)
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
 _DELETION_DISABLED_SINCE: Final = 3
@@ -84,7 +84,7 @@ async def _one(
     context: Context, wanted: MetadataRequestTopic, version: int, *, may_create: bool
 ) -> MetadataResponseTopic:
     name = wanted.name
-    if wanted.topic_id != _ZERO:
+    if wanted.topic_id != ZERO_UUID:
         name = context.registry.names.get(wanted.topic_id)
         if name is None:
             unknown = wanted.name if version >= _NULL_NAMES_SINCE else wanted.name or ""
@@ -334,5 +334,4 @@ async def _delete_records(context: Context, topic: str, wanted: DeleteRecordsReq
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if offset > partition.log_start_offset:
         await partition.tier.delete_records(offset)
-        partition.wake()
     return partition.log_start_offset

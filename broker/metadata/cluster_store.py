@@ -15,7 +15,7 @@ import msgspec
 from crc32c import crc32c
 
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import MetadataRecord, NodeStarted, ProducerIdsReserved
+from broker.metadata.records import MetadataRecord, NodeStarted, ProducerIdsReserved, TopicCreated, check_topic
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import ObjectMissing, ObjectStore, Upload
 from coldstore.root import Root, RootStore
@@ -50,7 +50,9 @@ class ClusterStore:
     def __init__(self, store: ObjectStore, rng: Rng, clock: Clock) -> None:
         self._store = store
         self._rng = rng
-        self._root: RootStore[ClusterContent] = RootStore(store, cluster_key(), ClusterContent, rng, clock)
+        self._root: RootStore[ClusterContent] = RootStore(
+            store, cluster_key(), ClusterContent, rng, clock, validate=_check_root
+        )
         self._snapshot: tuple[SnapshotPointer, ClusterImage] | None = None
         self.epoch = 0
 
@@ -150,10 +152,29 @@ class ClusterStore:
         got = await self._store.get(pointer.key)
         if len(got.data) != pointer.size or crc32c(got.data) != pointer.crc32c:
             raise Corrupt(f"metadata snapshot {pointer.key} fails its checksum; restore the object from a version")
-        try:
-            return msgspec.json.decode(got.data, type=ClusterImage)
-        except msgspec.MsgspecError as broken:
-            raise Corrupt(f"metadata snapshot {pointer.key} is not readable: {broken}") from broken
+        return decode_image(got.data, pointer.key)
+
+
+def decode_image(data: bytes, key: str) -> ClusterImage:
+    """The image of a snapshot page; raises Corrupt for bytes that hold none. `key` is for the message."""
+    try:
+        image = msgspec.json.decode(data, type=ClusterImage)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+        raise Corrupt(f"metadata snapshot {key} is not readable: {broken}") from broken
+    for topic in (*image.topics.values(), *image.deleted.values()):
+        check_topic(topic.topic_id, topic.name, topic.partitions)
+    return image
+
+
+def check_content(content: ClusterContent) -> None:
+    """Raises Corrupt for records that no controller wrote: a bucket is not trusted with names that become paths."""
+    for record in content.records:
+        if isinstance(record, TopicCreated):
+            check_topic(record.topic_id, record.name, record.partitions)
+
+
+def _check_root(root: Root[ClusterContent]) -> None:
+    check_content(root.content)
 
 
 def _with_records(content: ClusterContent, records: Sequence[MetadataRecord]) -> ClusterContent:

@@ -7,7 +7,13 @@ Must not know where the records are kept.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import msgspec
+
+from logformat.errors import Corrupt
+from logformat.record_batch import INT32_MAX
+from logformat.values import is_topic_name
 
 
 class NodeStarted(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
@@ -65,3 +71,15 @@ class ProducerIdsReserved(msgspec.Struct, frozen=True, tag="pids", tag_field="t"
 MetadataRecord = (
     NodeStarted | TopicCreated | PartitionsAdded | TopicConfigsSet | TopicDeleted | TopicPurged | ProducerIdsReserved
 )
+
+
+def check_topic(topic_id: str, name: str, partitions: int) -> None:
+    """Raises Corrupt unless a controller can have made this topic: its name becomes a local path, its id a key."""
+    try:
+        is_id = str(UUID(topic_id)) == topic_id
+    except ValueError:
+        is_id = False
+    if not is_id or not is_topic_name(name) or not 0 < partitions <= INT32_MAX:
+        raise Corrupt(
+            f"cluster metadata: topic {name[:60]!r} of id {topic_id[:40]!r}, {partitions} partitions: impossible"
+        )

@@ -1,4 +1,7 @@
-"""What the TCP side counts, as plain attributes for /metrics to read."""
+"""What the TCP side counts, as plain attributes for /metrics to read.
+
+Owns the figures. Always true: only the loop changes them. Must not know what they are called outside.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""From counters to what operators read: Prometheus text, and the JSON behind `tier status`.
+"""From counters to Prometheus' text.
 
-Owns the metric names and the fields of `/status` (cli.md). Always true: it reads, it never changes anything; labels are
-bounded (operations, APIs, topics, never clients). Must not know how anything is counted.
+Owns the metric names (docs/operations.md and docs/grafana/ use them). Always true: it reads, it never changes anything;
+labels are bounded (operations, outcomes, APIs, topics, conditions; never clients), and every value of one that is not a
+topic is there from the start, so that an alert never waits for its series. Must not know how anything is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -18,77 +17,17 @@ from prometheus_client.core import (
     Metric,
 )
 
-from broker.context import Context
-from broker.controller.membership import Membership
-from broker.net.server import Server
-from broker.observe.status import Health
+from broker.net.dispatch import CloseReason
+from broker.observe.conditions import Condition, conditions
+from broker.observe.tier_view import Sources, facts
+from broker.partition.throttle import Refusal
 from broker.wire.apis import ApiKey
-from coldstore.stores.metered import LATENCY_BOUNDS_MS, MeteredStore
+from coldstore.stores.metered import LATENCY_BOUNDS_MS, Outcome
 from tiering.cost import estimated_dollars_per_day
-from tiering.service import TierService
 
-_GAUGES = frozenset({"cold_reads_waiting", "cold_cache_bytes"})  # what tiering counts up and down
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the figures lie."""
-
-    context: Context
-    tiers: TierService
-    store: MeteredStore
-    server: Server
-    membership: Membership
-    health: Health
-
-
-class PartitionStatus(msgspec.Struct):
-    """One line of `tier status --json`; what only HTTP knows of it. `gaps`: [first, end) of declared gaps."""
-
-    topic: str
-    partition: int
-    leader: int
-    log_start_offset: int
-    local_log_start_offset: int
-    remote_end_offset: int
-    high_watermark: int
-    log_end_offset: int
-    local_bytes: int
-    cold_bytes: int
-    copy_lag_bytes: int
-    copy_lag_segments: int
-    copy_lag_ms: int
-    seal_age_ms: int
-    gaps: list[tuple[int, int]]
-    blocked_by: str | None
-
-
-def status_json(sources: Sources) -> bytes:
-    """Every led partition's status, a JSON array."""
-    return msgspec.json.encode([_status(sources, key) for key in sorted(sources.context.registry.partitions)])
-
-
-def _status(sources: Sources, key: tuple[str, int]) -> PartitionStatus:
-    partition = sources.context.registry.partitions[key]
-    tier = partition.tier.status()
-    return PartitionStatus(
-        topic=partition.topic,
-        partition=partition.index,
-        leader=sources.context.config.node_id,
-        log_start_offset=partition.log_start_offset,
-        local_log_start_offset=partition.log.local_log_start_offset,
-        remote_end_offset=partition.tier.remote_end_offset,
-        high_watermark=partition.high_watermark,
-        log_end_offset=partition.log.log_end_offset,
-        local_bytes=partition.log.local_bytes,
-        cold_bytes=tier.cold_bytes,
-        copy_lag_bytes=tier.copy_lag_bytes,
-        copy_lag_segments=tier.copy_lag_segments,
-        copy_lag_ms=tier.copy_lag_ms,
-        seal_age_ms=tier.seal_age_ms,
-        gaps=list(tier.gaps),
-        blocked_by=tier.blocked_by,
-    )
+_GAUGES = frozenset(
+    {"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"}
+)  # what tiering counts up and down
 
 
 def exposition(sources: Sources) -> bytes:
@@ -105,6 +44,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         yield from self._broker()
+        yield from self._room()
         yield from self._network()
         yield from self._store()
         yield from self._tiers()
@@ -114,7 +54,7 @@ class _Collector:
         yield _gauge("ready", "1 while clients are answered", float(health.is_ready))
         yield _gauge("controller_epoch", "epoch this broker committed", float(self._sources.context.controller.epoch))
         yield _gauge("store_reachable", "1 while lease and cluster polls succeed",
-                     float(self._sources.membership.store_failure is None))  # fmt: skip
+                     float(not self._sources.membership.outage.tries))  # fmt: skip
         yield _counter("gate_pauses", "times the clock jumped by more than a lease", gate.paused_count)
         yield _counter("background_failures", "failures of background work", metrics.unexpected_errors)
         requests = CounterMetricFamily("thermocline_requests", "requests by API", labels=["api"])
@@ -128,9 +68,39 @@ class _Collector:
         )
         yield _counter("failed_fetch_requests", "partitions of fetch requests refused", metrics.failed_fetch_requests)
         yield _counter("malformed_requests", "frames that could not be read", metrics.malformed)
-        yield _counter(
-            "throttled_produces", "produces that waited for a flush", self._sources.context.throttle.throttled_count
+        sessions = self._sources.context.fetch_sessions
+        yield _gauge("fetch_sessions", "fetch sessions kept (KIP-227)", len(sessions))
+        yield _gauge("fetch_session_partitions", "partitions in them", sessions.partitions)
+        yield _counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)
+        yield _counter("fetch_sessions_evicted", "fetch sessions that made room for others", sessions.evicted_count)
+        yield _counter("incremental_fetches", "fetches that named only what changed", sessions.incremental_count)
+
+    def _room(self) -> Iterator[Metric]:
+        """Disk, and what takes no append."""
+        tiers, throttle = self._sources.tiers, self._sources.context.throttle
+        yield _gauge("disk_bytes", "size of the data directory's file system", tiers.disk.total)
+        yield _gauge("disk_free_bytes", "what may still be written there", tiers.disk.free)
+        yield _gauge(
+            "local_limit_bytes", "what local logs may use before copied segments go early", tiers.disk.log_limit
         )
+        yield _gauge(
+            "local_excess_ratio", "share by which uncopied local logs are over their limit", tiers.local_excess_ratio
+        )
+        yield _counter("throttled_produces", "produces that waited for a flush, or for room", throttle.throttled_count)
+        refused = CounterMetricFamily(
+            "thermocline_refused_produces", "partitions of produce requests that found no room", labels=["reason"]
+        )
+        for reason in Refusal:
+            refused.add_metric([reason.value], throttle.refused[reason])
+        yield refused
+        now = facts(self._sources)
+        yield _gauge("offline_partitions", "partitions that serve nothing until a restart", len(now.offline))
+        yield _gauge("full_partitions", "partitions whose last append found the disk full", len(now.full))
+        held = {condition.name for condition in conditions(now)}
+        family = GaugeMetricFamily("thermocline_condition", "1 while it holds; tier status says more", labels=["name"])
+        for condition in Condition:
+            family.add_metric([condition.value], float(condition.value in held))
+        yield family
 
     def _network(self) -> Iterator[Metric]:
         counters = self._sources.server.counters
@@ -139,22 +109,29 @@ class _Collector:
         yield _counter("network_received_bytes", "bytes received from clients", counters.bytes_in)
         yield _counter("network_sent_bytes", "bytes sent to clients", counters.bytes_out)
         closes = CounterMetricFamily("thermocline_connection_closes", "connections ended", labels=["reason"])
-        for reason, count in counters.closes.items():
-            closes.add_metric([str(reason)], count)
+        for reason in CloseReason:
+            closes.add_metric([str(reason)], counters.closes[reason])
         yield closes
 
     def _store(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("thermocline_store_requests", "billed requests", labels=["operation"])
         sizes = CounterMetricFamily("thermocline_store_bytes", "body bytes", labels=["operation"])
-        errors = CounterMetricFamily("thermocline_store_errors", "failed calls", labels=["operation"])
+        errors = CounterMetricFamily(
+            "thermocline_store_errors", "calls that got no answer or were refused", labels=["operation"]
+        )
+        calls = CounterMetricFamily(
+            "thermocline_store_calls", "calls by how they ended", labels=["operation", "outcome"]
+        )
         latency = HistogramMetricFamily("thermocline_store_seconds", "duration of calls", labels=["operation"])
         for operation, meter in self._sources.store.meters.items():
             name = [operation.value]
             requests.add_metric(name, meter.requests)
             sizes.add_metric(name, meter.bytes)
             errors.add_metric(name, meter.errors)
+            for outcome in Outcome:
+                calls.add_metric([operation.value, outcome.value], meter.outcomes[outcome])
             latency.add_metric(name, _cumulative(meter.buckets), meter.seconds)
-        yield from (requests, sizes, errors, latency)
+        yield from (requests, sizes, errors, calls, latency)
 
     def _tiers(self) -> Iterator[Metric]:
         lag: dict[str, list[float]] = {}

@@ -22,7 +22,7 @@ from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from hotstore.data_dir import DataDir
-from hotstore.errors import ForeignLog
+from hotstore.errors import DamagedLog, ForeignLog
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
@@ -37,7 +37,22 @@ log = logging.getLogger(__name__)
 
 _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _TICK_S: Final = 1.0
+_REOPEN_S: Final = 5.0
 _OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
+_CLOSING_MAX: Final = 16
+
+
+class _TopicOpening:
+    """How far the opening of a topic's partitions came, over all attempts. Each is opened once: two `Partition`s over
+    one log would each have half of those who wait for it."""
+
+    __slots__ = ("again", "lost", "opened", "topic_id")
+
+    def __init__(self, topic_id: str) -> None:
+        self.topic_id = topic_id
+        self.opened: dict[int, Partition | None] = {}  # None: it stays offline
+        self.again: list[int] = []  # of those, whom to ask the bucket for again
+        self.lost: dict[int, tuple[int, int]] = {}
 
 
 class Host:
@@ -63,36 +78,94 @@ class Host:
         self._leader_epoch = leader_epoch
         self._report = report
         self._slots = asyncio.Semaphore(_OPENING_MAX)
-        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._changed: set[Partition] = set()  # written to since the last checkpoint
+        self._all_changed = False
+        self._stops_clean = False
+        self._opening: dict[asyncio.Task[None], _TopicOpening] = {}
+        self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
         # A new topic's directories are not made while those of a deleted one under the same name are moved away (C9).
         self._directories = asyncio.Lock()
         self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
 
     async def open_topic(self, topic: Topic, first_partition: int, *, new: bool = True) -> None:
         """Open the topic's partitions from `first_partition` on and publish the topic."""
+        way = _TopicOpening(topic.topic_id)
 
         async def attempt() -> None:
-            indexes = range(first_partition, topic.partitions)
-            lost: dict[int, tuple[int, int]] = {}
+            missing = [index for index in range(first_partition, topic.partitions) if index not in way.opened]
             async with self._directories if new else nullcontext():
-                opened = await asyncio.gather(*(self._open(topic, index, lost, new=new) for index in indexes))
+                # All of them end before any is tried again.
+                outcomes = await asyncio.gather(
+                    *(self._open_one(topic, index, way, new=new) for index in missing), return_exceptions=True
+                )
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
             if new:
                 reach("topic.rooted")
-            if lost:
-                log.warning("%s", _lost_tails(topic.name, lost))
-            self._registry.publish(topic, [partition for partition in opened if partition is not None])
+            if way.lost:
+                log.warning("%s", _lost_tails(topic.name, way.lost))
+            self._all_changed = True
+            self._registry.publish(topic, [found for _, found in sorted(way.opened.items()) if found is not None])
+            for index in way.again:
+                self._open_again(topic, index)
 
         name = f"open {topic.name}"
         work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=10.0)
         task = self._tasks.spawn(name, work)
-        self._opening[topic.topic_id] = task
-        task.add_done_callback(lambda _: self._opening.pop(topic.topic_id, None))
+        self._opening[task] = way
+        task.add_done_callback(self._opening.pop)
         # The caller's patience may end; the opening goes on.
         await asyncio.shield(task)
 
-    async def _open(self, topic: Topic, index: int, lost: dict[int, tuple[int, int]], *, new: bool) -> Partition | None:
-        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
+    async def _open_one(self, topic: Topic, index: int, way: _TopicOpening, *, new: bool) -> None:
+        """Note the partition, or that it stays offline while its neighbours serve, and a person is told."""
+        try:
+            way.opened[index] = await self._open(topic, index, way.lost, new=new)
+        except ForeignLog:
+            raise  # heals by itself, when the purge of the deleted topic that had the name moved it away (C9)
+        except (StorageFailed, Corrupt, OSError) as refused:
+            if isinstance(refused, OSError) and refused.errno in _PASSING:
+                raise  # a machine out of descriptors or space may have some again soon
+            self._stays_offline(TopicPartition(topic.name, index), refused)
+            way.opened[index] = None
+            if isinstance(refused, Corrupt) and not isinstance(refused, DamagedLog):
+                way.again.append(index)
+
+    def _stays_offline(self, place: TopicPartition, refused: Exception) -> None:
+        self.damaged[place] = str(refused)
+        log.error("%s stays offline: %s", place, refused)
+
+    def _open_again(self, topic: Topic, index: int) -> None:
+        """What the bucket gave was damaged, perhaps only on its way: ask again, now and then, until it is not."""
         place = TopicPartition(topic.name, index)
+
+        async def attempt() -> None:
+            now = self._registry.topics.get(topic.name, topic)  # its configs may have changed
+            lost: dict[int, tuple[int, int]] = {}
+            try:
+                partition = await self._open(now, index, lost, new=False)
+            except DamagedLog as refused:
+                self._stays_offline(place, refused)
+                return
+            if lost:
+                log.warning("%s", _lost_tails(topic.name, lost))
+            del self.damaged[place]
+            log.warning("%s is online: what the bucket gives for it is whole again", place)
+            self._all_changed = True
+            self._registry.publish(now, [partition])
+
+        async def after_a_while() -> None:
+            await asyncio.sleep(_REOPEN_S)
+            await supervise(name, attempt, self._world.rng, self._report, backoff_s=_REOPEN_S, backoff_max_s=60.0)
+
+        name = f"open {place} again"
+        task = self._tasks.spawn(name, after_a_while())
+        self._healing[place] = task
+        task.add_done_callback(lambda _: self._healing.pop(place, None))
+
+    async def _open(self, topic: Topic, index: int, lost: dict[int, tuple[int, int]], *, new: bool) -> Partition:
+        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
         opening = Opening(
             topic=topic.name,
             topic_id=UUID(topic.topic_id),
@@ -104,18 +177,7 @@ class Host:
             clean=self._data_dir.was_clean,
         )
         async with self._slots:
-            try:
-                opened = await self._tiers.open_partition(opening)
-            except ForeignLog:
-                raise  # heals by itself, when the purge of the deleted topic that had the name moved it away (C9)
-            except (StorageFailed, Corrupt, OSError) as refused:
-                # Its neighbours serve; a person has to look at this one. A machine out of descriptors or space may have
-                # some again soon.
-                if isinstance(refused, OSError) and refused.errno in _PASSING:
-                    raise
-                self.damaged[place] = str(refused)
-                log.error("%s stays offline: %s", place, refused)
-                return None
+            opened = await self._tiers.open_partition(opening)
         if opened.lost is not None:
             lost[index] = opened.lost
         return Partition(
@@ -156,14 +218,18 @@ class Host:
 
     async def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic; its waiters learn it now, its files are renamed away."""
-        opening = self._opening.get(topic.topic_id)
-        if opening is not None:
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
-        if topic.name not in self._registry.topics:
-            return
-        withdrawn = self._registry.withdraw(topic.name)
+        cut_off = {task: way for task, way in self._opening.items() if way.topic_id == topic.topic_id}
+        ending = [*cut_off, *(task for place, task in self._healing.items() if place.topic == topic.name)]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for index in range(topic.partitions):
+            self.damaged.pop(TopicPartition(topic.name, index), None)
+        withdrawn = self._registry.withdraw(topic.name) if topic.name in self._registry.topics else []
+        unpublished = [p for way in cut_off.values() for p in way.opened.values() if p is not None]
+        withdrawn += [partition for partition in unpublished if partition not in withdrawn]
         for partition in withdrawn:  # all of them at once: closing one may wait for its disk
+            partition.log.on_start_moved = None
             partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
         for partition in withdrawn:
             await self._tiers.close_partition(partition.tier, give_back=False)
@@ -194,10 +260,20 @@ class Host:
             self._data_dir.remove_deleted(path)
 
     async def checkpoint(self) -> None:
-        """Note recovery points, log starts and high watermarks, so that the next start looks at less."""
-        marks = {TopicPartition(p.topic, p.index): p.high_watermark for p in self._registry}
+        """Note recovery points, log starts and high watermarks, so that the next start looks at less.
+
+        Of the logs written to since the last time; of all after some were opened."""
+        if self._all_changed:
+            changed = list(self._registry)
+        else:
+            found = self._registry.partitions
+            changed = [p for p in self._changed | self._registry.touched if found.get((p.topic, p.index)) is p]
+            changed.sort(key=lambda p: (p.topic, p.index))
+        self._all_changed = False
+        self._changed.clear()
+        marks = {TopicPartition(p.topic, p.index): p.high_watermark for p in changed}
+        job = self._data_dir.checkpoint([partition.log for partition in changed], marks)
         async with self._tiers.checkpoints:  # DeleteRecords checkpoints too, and one job at a time may write the files
-            job = self._data_dir.checkpoint([partition.log for partition in self._registry], marks)
             await self._world.workers.run(job.run)
 
     async def keep_checkpoints(self) -> None:
@@ -215,11 +291,13 @@ class Host:
         """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""
         while True:
             await asyncio.sleep(_TICK_S)
+            self._changed |= self._registry.touched
             now_ms = self._world.clock.wall_ms()
             now_s = asyncio.get_running_loop().time()
             for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
                 partition.flusher.tick(now_ms)
                 partition.expire_acks(now_s)
+                partition.tier.written_to()
                 if partition.log.dirty_bytes == 0:
                     self._registry.touched.discard(partition)
 
@@ -228,31 +306,42 @@ class Host:
 
         Returns whether every log could be left clean.
         """
-        for opening in tuple(self._opening.values()):
+        for opening in (*self._opening, *self._healing.values()):
             opening.cancel()
-        for partition in tuple(self._registry):
-            gone = StorageFailed(f"{partition.topic}-{partition.index}: the broker is stopping")
-            if clean:
-                try:
-                    await partition.flusher.flush()
-                except StorageFailed as failure:
-                    self._report(f"flush {partition.topic}-{partition.index}", failure)
-                    clean = False
-            await self._tiers.close_partition(partition.tier, give_back=clean)
-            await partition.flusher.close()
+        self._stops_clean = clean
+        slots = asyncio.Semaphore(_CLOSING_MAX)
+
+        async def close_one(partition: Partition) -> None:
+            async with slots:
+                await self._close_one(partition)
+
+        await asyncio.gather(*(close_one(partition) for partition in tuple(self._registry)))
+        if self._stops_clean:
             try:
-                await self._world.workers.run(partition.log.close, clean)
-            except OSError as failure:  # a full or failing disk must not keep the other logs from their flush
-                self._report(f"close {partition.topic}-{partition.index}", failure)
-                clean = False
-            partition.fail_waiters(gone)
-        if clean:
-            try:
+                self._all_changed = True
                 await self.checkpoint()
             except OSError as failure:
                 self._report("checkpoints", failure)
-                clean = False
-        return clean and not self.damaged
+                self._stops_clean = False
+        return self._stops_clean and not self.damaged
+
+    async def _close_one(self, partition: Partition) -> None:
+        """One log that cannot be left clean makes the stop unclean; those after it are then closed as they are."""
+        name = f"{partition.topic}-{partition.index}"
+        if self._stops_clean:
+            try:
+                await partition.flusher.flush()
+            except StorageFailed as failure:
+                self._report(f"flush {name}", failure)
+                self._stops_clean = False
+        await self._tiers.close_partition(partition.tier, give_back=self._stops_clean)
+        await partition.flusher.close()
+        try:
+            await self._world.workers.run(partition.log.close, self._stops_clean)
+        except OSError as failure:  # a full or failing disk must not keep the other logs from their flush
+            self._report(f"close {name}", failure)
+            self._stops_clean = False
+        partition.fail_waiters(StorageFailed(f"{name}: the broker is stopping"))
 
 
 def _lost_tails(topic: str, lost: dict[int, tuple[int, int]]) -> str:

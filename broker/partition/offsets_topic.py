@@ -28,6 +28,7 @@ from seams.workers import Lane, Workers
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "__consumer_offsets"
+_CREATE_TIMEOUT_S: Final = 5.0
 _APPEND_TIMEOUT_S: Final = 30.0
 _LOOKS_PER_INTERVAL: Final = 4
 _REPLAY_BYTES: Final = 4 * 1024 * 1024
@@ -53,7 +54,9 @@ class OffsetsTopic:
         return self._config.offsets_topic_partitions if topic is None else topic.partitions
 
     async def ensure_created(self) -> None:
-        """Create the topic when the first group asks for it, as Kafka does."""
+        """Create the topic when the first group asks for it, as Kafka does. Retryable when that takes too long (a full
+        disk): the creation goes on, and whoever waits is asked to come back, so that the other requests on its
+        connection are answered."""
         if TOPIC in self._registry.topics:
             return
         configs = {
@@ -63,7 +66,12 @@ class OffsetsTopic:
             "max.message.bytes": str(32 * 1024 * 1024),
         }
         try:
-            await self._controller.create_topic(TOPIC, self._config.offsets_topic_partitions, configs, internal=True)
+            async with asyncio.timeout(_CREATE_TIMEOUT_S):
+                await self._controller.create_topic(
+                    TOPIC, self._config.offsets_topic_partitions, configs, internal=True
+                )
+        except TimeoutError as late:
+            raise Retryable(f"{TOPIC} is still being made after {_CREATE_TIMEOUT_S:.0f} s") from late
         except ApiError as refused:
             if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

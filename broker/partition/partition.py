@@ -17,10 +17,13 @@ from typing import Final
 from uuid import UUID
 
 from broker.config.topics import TopicConfig
+from broker.fetch_sessions import Target
 from hotstore.flusher import Flusher
+from hotstore.locator import LogSlice
 from hotstore.partition_log import Appended, PartitionLog
 from logformat.errors import ThermoclineError
 from logformat.record_batch import BatchHeader
+from seams.tasks import Tasks
 from seams.workers import Lane, Workers
 from tiering.partition_tier import PartitionTier
 
@@ -34,7 +37,9 @@ class Partition:
 
     __slots__ = (
         "_acks",
+        "_checks",
         "_prepared",
+        "_readers",
         "_reserve_at",
         "_touched",
         "_watchers",
@@ -73,12 +78,15 @@ class Partition:
         self.high_watermark = log.stable_end_offset
         self._acks: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._watchers: dict[Watcher, None] = {}  # woken in the order they came
+        self._readers: dict[Target, None] = {}  # of fetch sessions: each is told once, then it asks again
         self._prepared: set[int] = set()
+        self._checks: dict[int, asyncio.Future[None]] = {}  # under way, by base offset of the segment
         self._touched = touched
         self._reserve_at = 0
         flusher.on_flushed = self.advance
         flusher.on_failed = self.fail_waiters
         flusher.is_awaited = self._is_awaited
+        log.on_start_moved = self._start_moved
         tier.visible_end = lambda: self.high_watermark
 
     @property
@@ -96,11 +104,39 @@ class Partition:
         return not self.log.is_cheap(offset) and offset not in self._prepared
 
     async def load_index(self, workers: Workers, offset: int) -> None:
-        """Bring that index into the page cache; the next read at `offset` may then be done on the loop."""
-        await workers.run(self.log.prepare_read, offset, lane=Lane.HOT_READ)
-        if len(self._prepared) >= _PREPARED_MAX:
-            self._prepared.clear()
-        self._prepared.add(offset)
+        """Bring that index into the page cache; the next read at `offset` may then be done on the loop: also where this
+        failed, so that it meets the failure and its client is told."""
+        try:
+            await workers.run(self.log.prepare_read, offset, lane=Lane.HOT_READ)
+        finally:
+            if len(self._prepared) >= _PREPARED_MAX:
+                self._prepared.clear()
+            self._prepared.add(offset)
+
+    def check(self, tasks: Tasks, workers: Workers, found: LogSlice) -> asyncio.Future[None] | None:
+        """None when the offsets in `found` are known to be right, else what to wait for; then read again.
+
+        Raises the OSError that the last check met.
+        """
+        if self.log.is_checked(found):
+            return None
+        running = self._checks.get(found.segment_base)
+        if running is not None and running.done():
+            del self._checks[found.segment_base]
+            running.result()  # asked again, it would only fail again: its client is told
+            running = None
+        if running is None:
+            work = workers.run(self.log.check, found, lane=Lane.HOT_READ)
+            running = tasks.spawn(
+                f"check {self.topic}-{self.index}", work
+            )  # damage is reported, and told by `sound` from now on
+            self._checks[found.segment_base] = running
+            running.add_done_callback(lambda over: self._check_over(found.segment_base, over))
+        return running
+
+    def _check_over(self, segment_base: int, over: asyncio.Future[None]) -> None:
+        if over.cancelled() or not isinstance(over.exception(), OSError):
+            self._checks.pop(segment_base, None)
 
     def append(self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int) -> Appended:
         """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
@@ -152,7 +188,7 @@ class Partition:
 
     def _is_awaited(self) -> bool:
         """Whether an acknowledgement or a reader waits for the flushed end."""
-        return bool(self._acks or self._watchers)
+        return bool(self._acks or self._watchers) or any(reader.awaits_flush() for reader in self._readers)
 
     def expire_acks(self, now_s: float) -> None:
         """Whoever waits for an ack past its deadline learns that it may still come true, or not."""
@@ -172,18 +208,38 @@ class Partition:
                 future.set_result(None)
         self.wake()
 
+    def _start_moved(self) -> None:
+        """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""
+        self._touched.add(self)
+        self.wake()
+
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` whenever something new may be readable, until `unwatch`."""
         self._watchers[watcher] = None
-        self.flusher.hurry()
+        self.hurry()
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
+
+    def tell_once(self, reader: Target) -> None:
+        """Tell a session's reader when anything it was answered may have changed; see `broker.fetch_sessions`."""
+        self._readers[reader] = None
+
+    def forget(self, reader: Target) -> None:
+        self._readers.pop(reader, None)
+
+    def hurry(self) -> None:
+        """Somebody waits for what was appended and is not visible yet."""
+        self.flusher.hurry()
 
     def wake(self) -> None:
         """Tell the watchers to look again."""
         for watcher in tuple(self._watchers):
             watcher()
+        if self._readers:
+            readers, self._readers = self._readers, {}
+            for reader in readers:
+                reader.changed()
 
     def fail_waiters(self, failure: Exception) -> None:
         """The log is offline or the partition is gone: whoever waits for an ack learns it now."""

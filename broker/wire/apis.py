@@ -62,7 +62,7 @@ APIS: Final[dict[ApiKey, Api]] = {
     api.key: api
     for api in (
         _api(ApiKey.PRODUCE, "Produce", 3, 9, 9, advertised_min=0),
-        _api(ApiKey.FETCH, "Fetch", 4, 12, 12),
+        _api(ApiKey.FETCH, "Fetch", 4, 18, 12),
         _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 10, 6),
         _api(ApiKey.METADATA, "Metadata", 0, 12, 9),
         _api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 9, 8),

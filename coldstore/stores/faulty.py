@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 from crc32c import crc32c
 
 from coldstore.object_store import (
+    AccessRefused,
     ConditionalConflict,
     Got,
     ObjectInfo,
@@ -48,6 +50,8 @@ class Fault(Enum):
     IGNORED = "ignored"  # a deletion reported as done that was not (R2)
     UNLISTED = "unlisted"  # an object missing from a listing
     OUTAGE = "outage"  # nothing works until it ends
+    DENIED = "denied"  # 403 to everything: credentials expired
+    READ_ONLY = "read_only"  # 403 to everything that writes: a policy, a lock
 
 
 FAULTS_OF: Mapping[Operation, tuple[Fault, ...]] = {
@@ -67,6 +71,9 @@ FAULTS_OF: Mapping[Operation, tuple[Fault, ...]] = {
     Operation.DELETE: (Fault.BEFORE, Fault.LOST, Fault.IGNORED),
     Operation.LIST: (Fault.BEFORE, Fault.UNLISTED),
 }
+
+
+WRITES: Final = frozenset({Operation.PUT_SEGMENT, Operation.PUT_ROOT, Operation.DELETE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ class FaultyStore:
         self.hits: Counter[Fault] = Counter()  # faults that took effect
         self.landed_late = 0  # of the LATE ones, those that changed the store when they landed
         self.down = False  # an outage, until set back
+        self.denies: Collection[Operation] = ()  # answered 403, until set back
         self._inner = inner
         self._rng = rng
         self._scripts: list[_Script] = []
@@ -125,6 +133,7 @@ class FaultyStore:
         """No more faults; late writes still land."""
         self.plan = replace(self.plan, rates={}, latency_s=(0.0, 0.0))
         self.down = False
+        self.denies = ()
         self._scripts.clear()
 
     async def settle(self) -> None:
@@ -219,6 +228,9 @@ class FaultyStore:
         if self.down:
             self.hits[Fault.OUTAGE] += 1
             raise StoreUnavailable(f"{operation.value} {key}: made up (outage)")
+        if operation in self.denies:
+            self.hits[Fault.READ_ONLY if self.denies is WRITES else Fault.DENIED] += 1
+            raise AccessRefused(f"{operation.value} {key}: made up (403)")
         fault = self._scripted(operation, key) or self._drawn(operation)
         if fault is Fault.LATE and len(self._late) >= self.plan.late_max:
             fault = Fault.BEFORE

@@ -1,4 +1,4 @@
-"""A wrapper that counts: requests, bytes, errors and latency by operation, for /metrics and the estimated bill.
+"""A wrapper that counts: requests, bytes, outcomes and latency by operation, for /metrics and the estimated bill.
 
 Owns the counts since the process started. Always true: what the wrapped store answers or raises goes through unchanged;
 counting costs about a microsecond a call and a fixed amount of memory. Must not know prices (tiering.cost does).
@@ -13,8 +13,21 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
 
-from coldstore.object_store import Got, ObjectInfo, ObjectStore, PreconditionFailed, Upload
+from coldstore.object_store import (
+    AccessRefused,
+    ChecksumRefused,
+    ConditionalConflict,
+    Got,
+    ObjectInfo,
+    ObjectMissing,
+    ObjectStore,
+    PreconditionFailed,
+    StoreUnavailable,
+    Upload,
+)
 from coldstore.stores.limits import segment_requests
 from coldstore.stores.operations import Operation
 from logformat.errors import ThermoclineError
@@ -26,28 +39,63 @@ LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_00
 _PER_REQUEST = 1000  # listed entries, deleted keys
 
 
+class Outcome(Enum):
+    """How a call ended; the value is its label in metrics. A 304, a 404 and a lost race are answers, not errors: who
+    asked knows whether it expected them."""
+
+    OK = "ok"
+    UNCHANGED = "unchanged"  # 304
+    MISSING = "missing"  # 404
+    LOST_RACE = "lost_race"  # 412
+    CONFLICT = "conflict"  # 409: another conditional write was in flight; it is tried again
+    UNAVAILABLE = "unavailable"  # 5xx, reset, time-out, an answer that is none
+    REFUSED = "refused"  # 401, 403
+    CHECKSUM = "checksum"  # the store received other bytes than were sent
+    ABANDONED = "abandoned"  # the caller waited long enough, or stopped
+    OTHER = "other"
+
+
+ANSWERS: Final = frozenset({Outcome.OK, Outcome.UNCHANGED, Outcome.MISSING, Outcome.LOST_RACE})
+_OUTCOMES: Final = {
+    ObjectMissing: Outcome.MISSING,
+    PreconditionFailed: Outcome.LOST_RACE,
+    ConditionalConflict: Outcome.CONFLICT,
+    StoreUnavailable: Outcome.UNAVAILABLE,
+    AccessRefused: Outcome.REFUSED,
+    ChecksumRefused: Outcome.CHECKSUM,
+}
+
+
 @dataclass(slots=True)
 class Meter:
     """One operation's counts. Bytes are the body's: sent by puts, received by gets."""
 
     requests: int = 0
     bytes: int = 0
-    errors: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
     seconds: float = 0.0
-    calls: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))  # by LATENCY_BOUNDS_MS
+
+    @property
+    def calls(self) -> int:
+        return sum(self.outcomes.values())
+
+    @property
+    def errors(self) -> int:
+        """Calls that got no answer, or were refused."""
+        return sum(count for outcome, count in self.outcomes.items() if outcome not in ANSWERS)
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """One call: `start` and `length` as asked for; `outcome` is 'ok', 'unchanged' or the error's class name."""
+    """One call: `start` and `length` as asked for."""
 
     operation: Operation
     key: str
     start: int = 0
     length: int | None = None
     bytes: int = 0
-    outcome: str = "ok"
+    outcome: Outcome = Outcome.OK
 
 
 class _Call:
@@ -60,7 +108,7 @@ class _Call:
         self.bytes = 0
         self.start = 0
         self.length: int | None = None
-        self.outcome = "ok"
+        self.outcome = Outcome.OK
 
 
 class MeteredStore:
@@ -75,7 +123,6 @@ class MeteredStore:
         log_max: int = 0,
     ) -> None:
         self.meters = {operation: Meter() for operation in Operation}
-        self.errors_by_kind: Counter[tuple[Operation, str]] = Counter()
         self.log: deque[LoggedCall] = deque(maxlen=log_max)
         self._inner = inner
         self._clock = clock
@@ -96,7 +143,7 @@ class MeteredStore:
         with self._counting(Operation.GET_IF_CHANGED, key) as call:
             got = await self._inner.get_if_changed(key, etag)
             if got is None:
-                call.outcome = "unchanged"
+                call.outcome = Outcome.UNCHANGED
             else:
                 call.bytes = len(got.data)
             return got
@@ -122,8 +169,7 @@ class MeteredStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         # The latency of a listing would be its consumer's: only requests are counted, a page of entries each.
-        meter, entries = self.meters[Operation.LIST], 0
-        meter.calls += 1
+        meter, entries, outcome = self.meters[Operation.LIST], 0, Outcome.OK
         meter.requests += 1
         try:
             async for info in self._inner.list(prefix):
@@ -132,8 +178,10 @@ class MeteredStore:
                     meter.requests += 1
                 yield info
         except ThermoclineError as failure:
-            self._failed(Operation.LIST, failure)
+            outcome = _outcome_of(failure)
             raise
+        finally:
+            meter.outcomes[outcome] += 1
         self.log.append(LoggedCall(Operation.LIST, prefix, length=entries))
 
     def open_local(self, key: str) -> File | None:
@@ -146,24 +194,24 @@ class MeteredStore:
     def _counting(self, operation: Operation, key: str) -> Iterator[_Call]:
         call = _Call()
         began = self._clock.monotonic_s()
+        outcome = Outcome.ABANDONED
         try:
             yield call
+            outcome = call.outcome
         except ThermoclineError as failure:
-            call.outcome = type(failure).__name__
-            self._failed(operation, failure)
+            outcome = _outcome_of(failure)
             raise
         finally:
             seconds = self._clock.monotonic_s() - began
             meter = self.meters[operation]
-            meter.calls += 1
+            meter.outcomes[outcome] += 1
             meter.requests += call.requests
             meter.bytes += call.bytes
             meter.seconds += seconds
             meter.buckets[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
             if self.log.maxlen:
-                self.log.append(LoggedCall(operation, key, call.start, call.length, call.bytes, call.outcome))
+                self.log.append(LoggedCall(operation, key, call.start, call.length, call.bytes, outcome))
 
-    def _failed(self, operation: Operation, failure: ThermoclineError) -> None:
-        self.errors_by_kind[operation, type(failure).__name__] += 1
-        if not isinstance(failure, PreconditionFailed):  # losing a race is an answer
-            self.meters[operation].errors += 1
+
+def _outcome_of(failure: ThermoclineError) -> Outcome:
+    return _OUTCOMES.get(type(failure), Outcome.OTHER)

@@ -1,4 +1,7 @@
-"""The operations of an object store, as the wrappers around one name them."""
+"""The operations of an object store, as the wrappers around one name them.
+
+Owns these names: labels of metrics, keys of fault scripts. Must not know what an operation does.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from coldstore.object_store import Got, ObjectInfo, StoreUnavailable, Upload
 from coldstore.stores.limits import GET_BYTES_MAX, PART_BYTES, check_key, check_range
 from coldstore.stores.s3_errors import mapped, refusal
 from coldstore.stores.s3_upload import decoded_crc32c, encoded_crc32c, put_object
-from coldstore.url import S3Url
+from coldstore.url import DEFAULT_REGION, S3Url
 from logformat.errors import InvalidRequest, ThermoclineError
 from seams.clock import Clock
 from seams.disk import File
@@ -44,8 +44,8 @@ SEGMENT_PUTS_MAX = 2  # of the store lane's four threads
 DELETE_KEYS_MAX = 1000  # S3, a request
 _BODY_CHUNK = 1 << 20
 _CONNECT_S = 5.0
-_DEFAULT_REGION = "us-east-1"  # what S3-compatible stores sign for when nobody says otherwise
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # no store's listing lacks them all
 _MISSING_IS_FINE = frozenset({"NoSuchKey", "NotFound"})
 _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 
@@ -178,7 +178,10 @@ class S3Store:
         if size > GET_BYTES_MAX:
             answer["Body"].close()
             raise InvalidRequest(f"GET {key}: {size} bytes at once, at most {GET_BYTES_MAX}; read it in ranges")
-        return Got(await _body(answer, key, size), _etag(answer, key), size)
+        data = await _body(answer, key, size)
+        if _is_error(data):
+            raise StoreUnavailable(f"GET {key}: an error inside a success: {data[:200]!r}")
+        return Got(data, _etag(answer, key), size)
 
     async def _get_range(self, key: str, target: dict[str, str], start: int, length: int | None) -> Got:
         async with self._ranged_gets:
@@ -208,6 +211,10 @@ class S3Store:
         if token is not None:
             parameters["ContinuationToken"] = token
         answer = await (await self._open_reader()).list_objects_v2(**parameters)
+        if not _OF_A_LISTING & answer.keys():
+            raise StoreUnavailable(
+                f"LIST {prefix}: a success without a listing; it does not mean that nothing is there"
+            )
         page = [
             ObjectInfo(entry["Key"][len(self._prefix) :], int(entry["Size"]), str(entry.get("ETag", "")))
             for entry in answer.get("Contents", ())
@@ -269,7 +276,7 @@ class S3Store:
         return {name: value for name, value in wanted.items() if value is not None}
 
     def _client_arguments(self, region: str | None) -> dict[str, str | None]:
-        return {"endpoint_url": self._url.endpoint, "region_name": self._url.region or region or _DEFAULT_REGION}
+        return {"endpoint_url": self._url.endpoint, "region_name": self._url.region or region or DEFAULT_REGION}
 
     def _config(self, read_s: float) -> dict[str, Any]:
         style = {None: "auto" if self._url.endpoint is None else "path", True: "path", False: "virtual"}
@@ -318,6 +325,11 @@ def _etag(answer: dict[str, Any], key: str) -> str:
     if not etag:
         raise StoreUnavailable(f"{key}: an answer without an ETag")
     return str(etag)
+
+
+def _is_error(data: bytes) -> bool:
+    """S3's error document, where an object was expected: what is read whole is JSON, Parquet or record batches."""
+    return data[:5] == b"<?xml" and b"<Error>" in data[:200]
 
 
 def _granted(answer: dict[str, Any], key: str, start: int, length: int | None) -> tuple[int, int]:

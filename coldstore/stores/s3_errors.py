@@ -35,7 +35,10 @@ NO_CREDENTIALS = (
     ProfileNotFound,
 )
 # Refusals that pass by themselves or by an operator's hand on a clock, though their status says "your fault".
-_PASSING = frozenset({"RequestTimeout", "RequestTimeTooSkewed", "IncompleteBody", "SlowDown", "OperationAborted"})
+# NoSuchUpload: the completion may have been done already, by an attempt whose answer was lost (T8).
+_PASSING = frozenset(
+    {"RequestTimeout", "RequestTimeTooSkewed", "IncompleteBody", "SlowDown", "OperationAborted", "NoSuchUpload"}
+)
 _CHECKSUM = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _CREDENTIALS = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "AuthorizationHeaderMalformed"})
 

@@ -115,10 +115,15 @@ def decoded_crc32c(header: str | None) -> int | None:
         return None
 
 
+def _said(answer: dict[str, Any], name: str, key: str) -> str:
+    """What no success lacks; some that never reached the store do."""
+    if not answer.get(name):
+        raise StoreUnavailable(f"PUT {key}: success without an {name}; whether it was stored is unknown")
+    return str(answer[name])
+
+
 def _stored(answer: dict[str, Any], key: str, body: Upload) -> ObjectInfo:
-    etag, stored = answer.get("ETag"), decoded_crc32c(answer.get("ChecksumCRC32C"))
-    if not etag:
-        raise StoreUnavailable(f"PUT {key}: success without an ETag; whether it was stored is unknown")
+    etag, stored = _said(answer, "ETag", key), decoded_crc32c(answer.get("ChecksumCRC32C"))
     if stored is not None and stored != body.crc32c:
         raise ChecksumRefused(f"PUT {key}: stored with CRC32C {stored:08x}, sent with {body.crc32c:08x}")
     return ObjectInfo(key, body.size, etag, stored)
@@ -155,14 +160,16 @@ def _put_parts(
         raise InvalidRequest(f"{target['Key']}: {body.size} bytes need more than {PARTS_MAX} parts")
     checksums = _part_checksums(body, sizes)
     begun = client.create_multipart_upload(ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **target, **extra)
-    upload = {**target, "UploadId": begun["UploadId"]}
+    upload = {**target, "UploadId": _said(begun, "UploadId", key)}
     try:
         source = _Source(body.open())
         parts = []
         for number, (size, checksum) in enumerate(zip(sizes, checksums, strict=True), start=1):
             pieces = partial(iter, source.take(size))
             answer = _send(client.upload_part, pieces, size, checksum, expired, PartNumber=number, **upload)
-            parts.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": encoded_crc32c(checksum)})
+            parts.append(
+                {"PartNumber": number, "ETag": _said(answer, "ETag", key), "ChecksumCRC32C": encoded_crc32c(checksum)}
+            )
         answer = client.complete_multipart_upload(
             MultipartUpload={"Parts": parts},
             ChecksumCRC32C=encoded_crc32c(body.crc32c),

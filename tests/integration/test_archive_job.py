@@ -24,8 +24,11 @@ from tests.support.history_bucket import T0, HistoryBucket
 from tests.support.rest_catalog import rest_catalog
 from tests.support.s3_servers import S3Server, moto_server
 from tests.support.spark_kit import spark
-from thermocline.pipeline.iceberg import ArchiveCommit, StaleTable, catalog_config, open_catalog, open_table
+from thermocline.cli.main import main
+from thermocline.cli.outcome import Exit
 from thermocline.pipeline.jobs.archive import archive
+from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
+from thermocline.pipeline.jobs.iceberg_table import ArchiveCommit, StaleTable, open_table
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
 
 if TYPE_CHECKING:
@@ -146,17 +149,17 @@ def test_log_and_warehouse_on_s3_catalog_in_glue(credentials: None) -> None:
         assert all(task.file.file_path.startswith("s3://lake/warehouse/") for task in table.scan().plan_files())
 
 
-def test_the_command_archives_and_says_what_it_did(tmp_path: Path) -> None:
+def test_the_command_archives_and_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run first; --json; usage errors are exit 2."""
     bucket = HistoryBucket(tmp_path)
     json_topic(bucket, "js", segments=1, records=10)
     common = ["archive", "js", "--bucket", bucket.url, "--table", "ns.js", "--warehouse", f"file://{tmp_path}/lake"]
-    dry = command(*common, "--dry-run", "--json")
-    assert json.loads(dry.stdout)["offsets"] == 40 and dry.returncode == 0
-    wrong = command(*common, "--columns", "a int", "--dry-run")
-    assert wrong.returncode == 2 and "--value" in wrong.stderr
-    missing = command(*[word if word != "js" else "jss" for word in common], "--dry-run")
-    assert missing.returncode == 2 and "did you mean 'js'" in missing.stderr
+    assert main([*common, "--dry-run", "--json"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["offsets"] == 40
+    assert main([*common, "--columns", "a int", "--dry-run"]) == Exit.USAGE
+    assert "--value" in capsys.readouterr().err
+    assert main([*[word if word != "js" else "jss" for word in common], "--dry-run"]) == Exit.USAGE
+    assert "did you mean 'js'" in capsys.readouterr().err
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

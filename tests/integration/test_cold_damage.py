@@ -13,6 +13,7 @@ import pytest
 from broker.wire.apis import ApiKey
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchRequestTopic, FetchResponse
+from tests.support.broker_kit import FETCH_BY_NAME
 from tests.support.broker_process import BrokerProcess
 from tests.support.buckets import manifest_of, segment_keys
 from tests.support.s3_servers import Fault
@@ -62,7 +63,7 @@ def fetch(broker: BrokerProcess, offset: int, max_wait_ms: int = 500) -> tuple[E
     topic = FetchRequestTopic(topic=TOPIC, partitions=[partition])
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=65_536, topics=[topic])
     with WireClient(host, int(port)) as client:
-        answer = client.call(ApiKey.FETCH, request, FetchResponse)
+        answer = client.call(ApiKey.FETCH, request, FetchResponse, version_max=FETCH_BY_NAME)
     (found,) = answer.responses[0].partitions
     return ErrorCode(found.error_code), len(found.records or b"")
 

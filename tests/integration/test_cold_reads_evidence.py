@@ -12,7 +12,7 @@ import pytest
 from broker.wire.apis import ApiKey
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import FetchResponse, FetchResponsePartition
-from tests.support.broker_kit import fetch_request, values_of
+from tests.support.broker_kit import FETCH_BY_NAME, fetch_request, values_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.buckets import manifest_of, segment_keys
 from tests.support.site import Site, seal
@@ -57,7 +57,9 @@ def fetch(broker: BrokerProcess, offset: int) -> FetchResponsePartition:
     host, _, port = broker.kafka.rpartition(":")
     with WireClient(host, int(port)) as client:
         request = fetch_request((TOPIC, 0, offset), max_wait_ms=2000, partition_max_bytes=1)
-        return client.call(ApiKey.FETCH, request, FetchResponse).responses[0].partitions[0]
+        answer = client.call(ApiKey.FETCH, request, FetchResponse, version_max=FETCH_BY_NAME)
+    assert not answer.error_code, answer
+    return answer.responses[0].partitions[0]
 
 
 def refused(broker: BrokerProcess) -> dict[int, int]:

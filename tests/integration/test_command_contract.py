@@ -6,13 +6,13 @@ stopped one, refusals at start) has its own, as short-lived as can be.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.buckets import DirectoryBucket
 from tests.support.site import Site, json_lines, thermocline
+from tests.support.waiting import wait_until
 from thermocline.cli.wire_client import BROKER_RESOURCE, WireClient
 
 USAGE, REFUSED, FINDINGS = 2, 3, 5
@@ -202,11 +203,13 @@ def test_readyz_is_503_before_the_broker_is_ready(site: Site, broker: BrokerProc
     address = f"127.0.0.1:{free_port()}"
     seen = set()
     with site.broker("other", "--http", address, wait_ready=False) as waiting:
-        while waiting.process.poll() is None:
-            try:
+
+        def gave_up() -> bool:
+            with contextlib.suppress(OSError):  # not listening yet, or not any more
                 seen.add(ask_at(address, "/readyz")[0])
-            except OSError:
-                time.sleep(0.05)
+            return waiting.process.poll() is not None
+
+        wait_until(gave_up, "it stops waiting for the other broker's lease", 100)
     assert seen == {503}
 
 
@@ -277,8 +280,13 @@ def test_what_was_produced_is_consumed_as_asked(site: Site, broker: BrokerProces
         ("-o", "@0", "-n", "2"): "01",
         ("-p", "0", "-o", "3", "-n", "1"): "3",
         ("-o", "end", "-e"): "",
+        ("-o", "9", "-e"): "",
     }.items():
         assert consumed(site, broker, "-t", filled, *more, "-f", "%o\\n") == list(offsets), more
+    beyond = thermocline("consume", "-b", broker.kafka, "-t", filled, "-o", "9", "-e").stderr
+    assert beyond == f"thermocline: {filled}-0 holds offsets 0 to 8, not 9: reading from 8\n"
+    wrong = thermocline("topic", "create", "wrong", "-c", "retention.msx=1", "-b", broker.kafka)
+    assert wrong.returncode == 1 and "the nearest is retention.ms\n" in wrong.stderr
     quiet = thermocline("topic", "list", environment={"THERMOCLINE_BOOTSTRAP_SERVER": broker.kafka})
     assert filled in quiet.stdout and quiet.stderr == ""
 

@@ -505,13 +505,16 @@ def test_a_fetch_that_is_not_a_consumers_is_refused(target: Target, fields: dict
     assert not partition.records
 
 
-def test_fetch_sessions_cost_nothing(target: Target) -> None:
-    """Whoever opens sessions gets none (KIP-227 lets a broker), and one that nobody opened is unknown."""
+def test_fetch_sessions_are_bounded(target: Target) -> None:
+    """Whoever opens sessions without end gets as many as there are slots, then full fetches (KIP-227 lets a broker)."""
     with target.connect() as peer:
-        for _ in range(300):
-            answer = call(peer, ApiKey.FETCH, 12, fetch_request(session_epoch=0))
-            assert (answer.error_code, answer.session_id) == (ErrorCode.NONE, 0)
-        unknown = call(peer, ApiKey.FETCH, 12, fetch_request(session_id=77, session_epoch=5))
+        opened = [call(peer, ApiKey.FETCH, 12, fetch_request(session_epoch=0)) for _ in range(1_100)]
+        assert {answer.error_code for answer in opened} == {ErrorCode.NONE}
+        assert sum(answer.session_id != 0 for answer in opened) <= 1_000
+        assert opened[-1].session_id == 0
+        taken = {answer.session_id for answer in opened}
+        stranger = next(number for number in range(1, 2_000) if number not in taken)
+        unknown = call(peer, ApiKey.FETCH, 12, fetch_request(session_id=stranger, session_epoch=5))
         assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 

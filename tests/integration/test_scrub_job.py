@@ -18,6 +18,8 @@ from tests.support.s3_servers import S3Server, moto_server
 from tests.support.site import Site, seal, wait_snapshot
 from tests.support.spark_kit import mixed, spark
 from tests.support.stock_clients import commit_offset, create_topic, write_confluent
+from thermocline.cli.main import main
+from thermocline.cli.outcome import Exit
 from thermocline.pipeline.jobs.scrub import scrub
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
 
@@ -71,18 +73,27 @@ def test_a_killed_worker_is_no_finding(spark: SparkSession, bucket: HistoryBucke
     assert not scrub(spark, bucket.url, task_bytes=1).damage
 
 
-def test_the_command_ends_with_five_when_the_books_are_damaged(bucket: HistoryBucket, tmp_path: Path) -> None:
+def test_the_command_ends_with_five_when_the_books_are_damaged(
+    bucket: HistoryBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A dry run reads roots and pages, and starts no Spark."""
-    whole = command(bucket.url, "--dry-run")
-    assert whole.returncode == 0 and "objects to read" in whole.stdout
+
+    def said(code: int, *words: str) -> tuple[str, str]:
+        assert main(["scrub", *words]) == code
+        return capsys.readouterr()
+
+    assert "objects to read" in said(Exit.DONE, bucket.url, "--dry-run")[0]
+    clean = json.loads(said(Exit.DONE, bucket.url, "--dry-run", "--json")[0])
+    assert (clean["kind"], clean["partitions"], clean["objects"], clean["damaged"]) == ("summary", 2, 10, 0)
     path = bucket.manifest_path("events", 0)
     data = bytearray(path.read_bytes())
     data[-40] ^= 1
     path.write_bytes(data)
-    found = command(bucket.url, "--dry-run", "--json")
-    assert found.returncode == 5 and json.loads(found.stdout)["key"].endswith("/0/manifest.json")
-    nothing = command(f"file://{tmp_path}/nothing", "--dry-run")
-    assert nothing.returncode == 2 and "nothing was scrubbed" in nothing.stderr
+    found = said(Exit.FINDINGS, bucket.url, "--dry-run", "--json")[0]
+    damaged, summary = map(json.loads, found.splitlines())
+    assert damaged["key"].endswith("/0/manifest.json") and summary["damaged"] == 1
+    nothing = said(Exit.USAGE, f"file://{tmp_path}/nothing", "--master", "no such master: told before Spark starts")
+    assert "nothing was scrubbed" in nothing[1]
 
 
 @pytest.mark.slow
@@ -91,10 +102,13 @@ def test_the_command_ends_with_five_when_an_object_is_damaged(bucket: HistoryBuc
     key = bucket.segments("events", 1)[0].key(bucket._ids["events"], 1)
     bucket.flip(key, 100)
     found = command(bucket.url, "--master", "local[2]", "--json", "--journal", str(tmp_path / "journal"))
-    assert found.returncode == 5, found.stderr
-    (line,) = map(json.loads, found.stdout.splitlines())
+    assert found.returncode == 5 and not found.stderr, "nothing of what the JVM says"
+    line, summary = map(json.loads, found.stdout.splitlines())
     assert (line["kind"], line["topic"], line["partition"], line["key"]) == ("damaged", "events", 1, str(key))
+    assert (summary["objects"], summary["damaged"]) == (10, 1)
     assert not (tmp_path / "journal").exists()
+    wrong = command(bucket.url, "--master", "no-such-master")
+    assert wrong.returncode == 1 and "Master must either be" in wrong.stderr, "what only the JVM can say"
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:

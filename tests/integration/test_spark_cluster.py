@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from tests.support.archive_kit import JSON, data_files, is_bad, json_topic, lake, named_files, places, rows
 from tests.support.history_bucket import HistoryBucket
+from tests.support.waiting import wait_until
 from thermocline.pipeline.spark.java import java_home
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -79,13 +79,14 @@ def cluster(place: Path) -> Iterator[str]:
 
 def wait_for(log: Path, pattern: str, seconds: float = 90.0) -> str:
     """The first group of `pattern`, as soon as the log has it."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = re.search(pattern, log.read_text(errors="replace"))
-        if found is not None:
-            return found[1]
-        time.sleep(0.1)
-    raise AssertionError(f"{log.name} never said {pattern}:\n{log.read_text(errors='replace')[-3000:]}")
+    try:
+        found = wait_until(
+            lambda: re.search(pattern, log.read_text(errors="replace")), f"{pattern} in the log", seconds
+        )
+    except AssertionError as late:
+        raise AssertionError(f"{log.name}: {late}\n{log.read_text(errors='replace')[-3000:]}") from None
+    assert found is not None
+    return found[1]
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

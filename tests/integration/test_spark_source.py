@@ -74,9 +74,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def parts_of(options: dict[str, object]) -> list[object]:
     """What the driver plans, in this process."""
+    from thermocline.pipeline.spark.batch import BatchReader
     from thermocline.pipeline.spark.options import parse_options
     from thermocline.pipeline.spark.projection import full_schema
-    from thermocline.pipeline.spark.source import BatchReader
 
     reader = BatchReader(parse_options({k: str(v) for k, v in options.items()}), full_schema(True))
     return [part for partition in reader.partitions() for part in partition.value]

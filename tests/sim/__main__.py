@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.sim.rows import table
 from tests.sim.run import simulate
 
 
@@ -47,8 +48,8 @@ def main() -> int:
                 break
     took_s = time.monotonic() - began
     print(f"{simulated_s:.0f} simulated s in {took_s:.1f} s; {acked} records acknowledged; faults that took effect:")
-    for name, count in sorted(hits.items()):
-        print(f"  {count:8} {name}")
+    for line in table(hits):
+        print(f"  {line}")
     print(f"seeds with findings: {failed or 'none'}")
     return 1 if failed else 0
 

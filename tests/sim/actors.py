@@ -163,6 +163,8 @@ class Producer:
         stopping = self._stage.stopping.is_set()
         if len(self._pending) < self._window_max and not stopping:
             self._pending.append(self._next_batch())
+        if not self._pending:
+            return  # told to stop while it waited for a connection: seed 1728
         for batch in self._pending:
             if batch.answer is None:
                 batch.answer = connection.send(ApiKey.PRODUCE, produce_request(*self._place, batch.data))
@@ -239,6 +241,7 @@ class Reader:
         self._rng = stage.rng(name)
         self._client = stage.client()
         self.position = -1
+        self.log_start = 0  # as last told
         self.laps = 0
 
     async def run(self) -> None:
@@ -282,6 +285,7 @@ class Reader:
             node,
         )
         stage.history.add(poll)
+        self.log_start = poll.log_start
         if batches:
             self.position = batches[-1].end
         elif self._again and self.position >= fetched.high_watermark:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.sim.history import Batch, Commit, Delete, Epoch, Event, Final, Loss, Outcome, Place, Poll, Send
+from tests.sim.history import CALM, Batch, Commit, Delete, Epoch, Event, Final, Loss, Note, Outcome, Place, Poll, Send
 
 COMMIT_LOSS_S = 15.0  # group offsets younger than a snapshot interval may go with the disk (G10)
+BUCKET_AWAY = ("bucket outage", "credentials refused", "bucket read-only")  # no snapshot is written meanwhile
 
 
 class Finding(NamedTuple):
@@ -38,6 +39,12 @@ class _Facts:
     finals: list[Final]
     retained: frozenset[str]  # topics whose retention moves the log start by itself
     final_values: dict[Place, dict[int, str]]
+    away: list[tuple[float, float]]  # from, to: the bucket took nothing
+
+    def too_young(self, done_s: float, stopped_s: float) -> bool:
+        """Whether the bucket answered for no whole snapshot interval between a commit and the broker's end."""
+        away_s = sum(max(min(end, stopped_s) - max(begin, done_s), 0.0) for begin, end in self.away)
+        return stopped_s - done_s - away_s < COMMIT_LOSS_S
 
     def excused(self, place: Place, offset: int, by_s: float) -> bool:
         """Whether what lay at `offset` at `by_s` may have been lost since."""
@@ -51,7 +58,7 @@ def check(events: Iterable[Event], retained: Iterable[str] = ()) -> list[Finding
 
 
 def _sorted_out(events: list[Event], retained: frozenset[str]) -> _Facts:
-    facts = _Facts([], [], [], [], defaultdict(list), [], [], retained, defaultdict(dict))
+    facts = _Facts([], [], [], [], defaultdict(list), [], [], retained, defaultdict(dict), [])
     kinds: dict[type, list] = {  # type: ignore[type-arg]
         Send: facts.sends,
         Poll: facts.polls,
@@ -60,9 +67,16 @@ def _sorted_out(events: list[Event], retained: frozenset[str]) -> _Facts:
         Epoch: facts.epochs,
         Final: facts.finals,
     }
+    away_since_s: float | None = None
     for event in events:
         if isinstance(event, Loss):
             facts.losses[event.place].append(event)
+        elif isinstance(event, Note):
+            if event.text in BUCKET_AWAY and away_since_s is None:
+                away_since_s = event.at_s
+            elif event.text == CALM and away_since_s is not None:
+                facts.away.append((away_since_s, event.at_s))
+                away_since_s = None
         elif type(event) in kinds:
             kinds[type(event)].append(event)
     for poll in facts.polls:
@@ -231,7 +245,9 @@ def _offsets_kept(facts: _Facts) -> Iterable[Finding]:
             for commit in commits:
                 if commit.read or commit.outcome is not Outcome.OK or commit.done_s > read.invoked_s:
                     continue
-                if any(stopped_s - COMMIT_LOSS_S < commit.done_s <= at_s + 1 for stopped_s, at_s in lost):
+                if any(
+                    facts.too_young(commit.done_s, stopped_s) and commit.done_s <= at_s + 1 for stopped_s, at_s in lost
+                ):
                     continue
                 floor = max(floor, commit.offset)
             made = {commit.offset for commit in commits if not commit.read}

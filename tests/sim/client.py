@@ -47,6 +47,7 @@ from logformat.record_batch import BatchHeader, walk
 from tests.sim.net import SimNet
 
 VERSIONS = {key: api.version_max for key, api in APIS.items()} | {
+    ApiKey.FETCH: 12,  # the last that names topics
     ApiKey.OFFSET_FETCH: 5,
     ApiKey.FIND_COORDINATOR: 2,
     ApiKey.OFFSET_COMMIT: 8,

@@ -12,6 +12,9 @@ from enum import Enum
 
 Place = tuple[str, int]  # topic, partition
 
+CALM = "calm"
+"""The text of the note that ends all faults that last."""
+
 
 class Outcome(Enum):
     """How an operation ended, as far as its client knows."""

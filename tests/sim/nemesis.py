@@ -19,7 +19,7 @@ from coldstore.keys import RootKey, parse_key
 from coldstore.manifest import Manifest
 from coldstore.object_store import ObjectMissing
 from coldstore.root_format import RootCodec
-from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan
+from coldstore.stores.faulty import FAULTS_OF, WRITES, Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
@@ -27,7 +27,7 @@ from tests.sim.actors import Stage
 from tests.sim.client import Connection, produce_request
 from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster import Cluster, Node
-from tests.sim.history import Epoch, Loss, Note, Outcome, Place, Send
+from tests.sim.history import CALM, Epoch, Loss, Note, Outcome, Place, Send
 from tests.support import crash_disk
 from tests.support.crash_disk import CAPACITY_BYTES
 
@@ -50,9 +50,17 @@ class Kind(Enum):
     SLOW = "slow fsync"
     CLOCK = "wall clock jump"
     CUT = "connection cut"
+    DENIED = "credentials refused"
+    READ_ONLY = "bucket read-only"
+    CRASH_LOOP = "crash loop"
+    RIVAL = "a second broker beside it"
 
 
-_OF_PROCESSES = (Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE, Kind.TAKE_OVER, Kind.DISK_LOSS, Kind.CUT)
+LATER = (Kind.DENIED, Kind.READ_ONLY, Kind.CRASH_LOOP, Kind.RIVAL)  # drawn apart: the others' draws stay as they were
+_OF_PROCESSES = (
+    *(Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE, Kind.TAKE_OVER, Kind.DISK_LOSS, Kind.CUT),
+    *(Kind.CRASH_LOOP, Kind.RIVAL),
+)
 SELDOM = (Operation.DELETE, Operation.LIST, Fault.FLIPPED)  # a run makes few of these, or few that can be struck
 HIGH, LOW = (0.2, 0.8), (0.02, 0.2)
 KEEPS = (0.0, 0.1, 0.5, 0.9, 1.0)
@@ -111,7 +119,14 @@ class Nemesis:
             await asyncio.sleep(0.25)
             async with self._busy:
                 if self.node.dead:
+                    self._judge_exit()
                     await self._start_again()
+
+    def _judge_exit(self) -> None:
+        """Exit 3 is for who was replaced: one that served, and whose place nobody took, gave it up for nothing."""
+        for _, name, code in self.cluster.exits[-1:]:
+            if (name, code) == (self.node.name, 3) and self.node.ready_at is not None:
+                self.stage.unexpected.append(f"{name} took itself for replaced at {self.stage.now():.3f} s; nobody did")
 
     async def _start_again(self) -> None:
         await asyncio.sleep(self._rng.uniform(0.05, 0.5))
@@ -164,6 +179,39 @@ class Nemesis:
                 self.hits[kind.value] += 1
             case Kind.CUT:
                 self._cut()
+            case Kind.DENIED | Kind.READ_ONLY:
+                for store in self.cluster.stores():
+                    store.denies = WRITES if kind is Kind.READ_ONLY else tuple(Operation)
+            case Kind.CRASH_LOOP:
+                await self._crash_loop()
+            case Kind.RIVAL:
+                await self._rival()
+
+    async def _crash_loop(self) -> None:
+        """Started and killed again and again, each time a little later (C4)."""
+        for number in range(4 + self._rng.randrange(4)):
+            await self._kill()
+            self.node = self.cluster.start(self.directory, self.node.address[1])
+            await asyncio.sleep(0.01 * 2**number * self._rng.uniform(0.5, 1.5))
+        self.hits[Kind.CRASH_LOOP.value] += 1
+
+    async def _rival(self) -> None:
+        """A broker on an empty directory, beside one that serves: refused, whatever its wall clock does (C31)."""
+        holder = self.node
+        if not holder.serving or any(store.down or store.denies for store in self.cluster.stores()):
+            return
+        self._directories += 1
+        rival = self.cluster.start(f"d{self._directories}", 9092 + self._directories)
+        deadline_s = self.stage.now() + 4 * LEASE_S
+        while rival.alive and rival.ready_at is None and holder.alive and self.stage.now() < deadline_s:
+            await asyncio.sleep(0.2)
+            rival.clock.jump_ms = self._rng.randrange(6_000_000) - 3_000_000
+        if rival.ready_at is not None and holder.alive:
+            self.stage.unexpected.append(f"{rival.name} serves beside {holder.name}, which beats")
+        if rival.alive:
+            self.cluster.kill(rival)
+        elif holder.alive and self.cluster.exits and self.cluster.exits[-1][1] == rival.name:
+            self.hits[Kind.RIVAL.value] += 1
 
     async def _kill(self) -> None:
         if self.node.alive:
@@ -225,6 +273,7 @@ class Nemesis:
         held, stopped_s = await self._held(), self.stage.now()
         for store in self.cluster.stores():
             store.down = False
+            store.denies = ()
         self._directories += 1
         directory = f"d{self._directories}"
         port = 9092 + self._directories
@@ -308,9 +357,11 @@ class Nemesis:
 
     # --- mending ---
     def _calm(self) -> None:
+        self.note(CALM)
         for store in self.cluster.stores():
             store.plan = replace(store.plan, rates={}, latency_s=(0.001, 0.02))
             store.down = False
+            store.denies = ()
         self.cluster.disk.heal()
         self.cluster.disk.capacity_bytes = CAPACITY_BYTES
         self.hits[Kind.SLOW.value] += self.node.workers.slowed

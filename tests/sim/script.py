@@ -257,7 +257,7 @@ async def _read(story: Story) -> list[Finding]:
 async def _audit(story: Story) -> list[Finding]:
     assert story.node is not None
     workers = SimWorkers(story.cluster.loop, SeededRng("audit"))
-    inspector = BucketInspector(story.cluster.plain_store(), SeededRng("audit"), story.node.clock, workers)  # type: ignore[arg-type]
+    inspector = BucketInspector(story.cluster.plain_store(), workers)  # type: ignore[arg-type]
     found = []
     for topic_id, partition in await inspector.partitions():
         for finding in await inspector.verify(topic_id, partition, deep=True):

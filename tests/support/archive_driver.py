@@ -11,8 +11,8 @@ import os
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from thermocline.pipeline.iceberg import catalog_config
 from thermocline.pipeline.jobs.archive import archive
+from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
 from thermocline.pipeline.jobs.values import ValueSpec
 
 _CONTEXT = multiprocessing.get_context("forkserver")

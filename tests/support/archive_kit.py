@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from logformat.records import Record, encode_batch
 from tests.support.history_bucket import T0, HistoryBucket
-from thermocline.pipeline.iceberg import CatalogConfig, catalog_config, open_catalog
 from thermocline.pipeline.jobs.archive import ArchiveSummary, archive
+from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, catalog_config, open_catalog
 from thermocline.pipeline.jobs.values import ValueSpec
 
 JSON = ValueSpec("json", "user string, amount double")

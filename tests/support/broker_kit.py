@@ -52,6 +52,10 @@ from tests.support.memory_store import MemoryStore
 
 T = TypeVar("T")
 
+FETCH_BY_NAME = 12
+"""The last version of Fetch that names topics; later ones give their ids."""
+NEWEST = {int(key): api.version_max for key, api in APIS.items()} | {int(ApiKey.FETCH): FETCH_BY_NAME}
+"""What is asked unless a test says otherwise; Fetch in the last version that names topics."""
 LEASE_S = 15.0
 SETTINGS = (
     "remote.log.manager.task.interval.ms=500",
@@ -201,7 +205,7 @@ class Life:
         return memoryview(bytearray(joined(parts)[FRAME_PREFIX_SIZE:]))
 
     def dispatch(self, key: int, message: Any, version: int | None = None, peer: Peer | None = None) -> Answer:
-        version = APIS[ApiKey(key)].version_max if version is None else version
+        version = NEWEST[key] if version is None else version
         return self.dispatch_frame(peer or self.peer, self.frame(key, version, message))
 
     def dispatch_frame(self, peer: Peer, frame: memoryview) -> Answer:
@@ -214,7 +218,7 @@ class Life:
 
     async def call(self, key: int, message: Any, version: int | None = None, peer: Peer | None = None) -> Any:
         """The decoded response; None where there is none (acks=0)."""
-        version = APIS[ApiKey(key)].version_max if version is None else version
+        version = NEWEST[key] if version is None else version
         answer = self.dispatch(key, message, version, peer)
         return decoded(key, version, await parts_of(answer))
 

@@ -21,7 +21,9 @@ import pytest
 from tests.support.s3_servers import (
     S3Server,
     StoreProxy,
+    find_localstack,
     find_versitygw,
+    localstack_server,
     moto_server,
     store_proxy,
     versitygw_server,
@@ -179,8 +181,10 @@ class Stores:
     def server(self, kind: str) -> S3Server:
         if kind == "versitygw" and find_versitygw() is None:
             pytest.skip("versitygw is missing: tests/support/get_versitygw.sh installs it")
+        if kind == "localstack" and not find_localstack():
+            pytest.skip("LocalStack is missing: localstack/host-mode.sh installs it")
         if kind not in self._servers:
-            start = {"moto": moto_server, "versitygw": versitygw_server}[kind]
+            start = {"moto": moto_server, "versitygw": versitygw_server, "localstack": localstack_server}[kind]
             self._servers[kind] = self._stack.enter_context(start())
         return self._servers[kind]
 

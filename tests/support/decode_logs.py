@@ -155,7 +155,7 @@ def read(
             assert batch.schema == schema_of(columns) and batch.num_rows
             out += as_rows(batch)
     except PoisonBatch as error:
-        poison = error
+        poison = error.with_traceback(None)  # a cycle through this frame would keep the decoder's buffers
     return out, poison, decoder.covered
 
 

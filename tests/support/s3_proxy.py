@@ -1,14 +1,18 @@
-"""An HTTP proxy in front of an S3 server: delays, faults, and a log of every request. Runs in its own process.
+"""The fault proxy: HTTP in front of an S3 server, with delays, faults, and a log of every request. Its own process.
 
 `python tests/support/s3_proxy.py UPSTREAM_HOST:PORT LOG_FILE` prints the port it bound on 127.0.0.1 and serves until
 its standard input closes. Knows nothing of this project; `tests.support.s3_servers` starts and controls it. One thread
 a client connection, one kept connection to the server behind it; bodies go by splice(2) where no fault touches them.
 
-`POST /__proxy__/delay {"ms": 20}` · `POST /__proxy__/faults [rule, …]` (replaces all) · `GET /__proxy__/faults` (hits).
-A rule: `kind`, and which requests: `method`, `match` (part of path and query), `after` (let so many pass), `times`
-(-1: for ever), with `status`, `body` and `seconds` where the kind takes them. The first that fits is applied. Kinds:
+`POST /__proxy__/delay {"ms": 20}` · `POST /__proxy__/faults [rule, …]` (replaces all) · `GET /__proxy__/faults` (hits)
+· `POST /__proxy__/seed 7` · `GET /__proxy__/counts` (since the start: requests by operation, hits by operation and
+kind). A rule: `kind`, and which requests: `operation` (one of `OPERATIONS`), `method`, `match` (part of path and
+query), `after` (let so many pass), `times` (-1: for ever), `rate` (the chance that it strikes), with `status`, `body`
+and `seconds` where the kind takes them. The first that fits, and whose draw strikes, is applied. Draws come from one
+seeded sequence an operation. A hit is counted when the fault took effect: a flip in an empty answer is none. Kinds:
   status      answer `status` with `body` or an S3 error, nothing reaches the server
   reset       close with RST, nothing reaches the server
+  reset_after the server does it; its answer is dropped and the connection closed with RST
   stall       hold for `seconds` before anything reaches the server, then close
   lost        the server does it; its answer is dropped and the connection closed
   late        answer 503 now; the request reaches the server `seconds` later
@@ -19,6 +23,7 @@ A rule: `kind`, and which requests: `method`, `match` (part of path and query), 
   truncate    the server's answer, closed in mid-body
   short       the server's answer, in mid-body held for `seconds`, then closed
   flip        the server's answer with one bit of its body flipped
+  flip_sent   the server gets the request with one bit of its body flipped
   wrong_range the server's answer to another range, labelled as that
 """
 
@@ -27,18 +32,38 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import select
 import socket
 import struct
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urlsplit
 
 PIECE = 256 << 10
 PIPE = 1 << 20
 HEAD_MAX = 64 << 10
 BODYLESS = (204, 304)
+OPERATIONS = (
+    "get_range",
+    "get_whole",
+    "get_if_changed",
+    "head",
+    "list",
+    "put",
+    "put_if_absent",
+    "put_if_match",
+    "create_multipart",
+    "put_part",
+    "complete_multipart",
+    "abort_multipart",
+    "delete",
+    "delete_many",
+    "other",  # of the bucket itself
+)
 CODES = {
     403: "AccessDenied",
     404: "NoSuchKey",
@@ -48,17 +73,55 @@ CODES = {
 }
 
 
+def operation_of(method: str, path: str, headers: dict[str, str]) -> str:
+    """Which of `OPERATIONS` a request is."""
+    parts = urlsplit(path)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if "/" not in parts.path.strip("/"):
+        if method == "GET":
+            return "list" if "list-type" in query else "other"
+        return "delete_many" if method == "POST" and "delete" in query else "other"
+    if method == "GET" and "if-none-match" not in headers:
+        return "get_range" if "range" in headers else "get_whole"
+    if method == "PUT" and "partNumber" not in query:
+        return next((name for key, name in _CONDITIONS if key in headers), "put")
+    found = _PLAIN.get((method, next((key for key in ("uploads", "uploadId") if key in query), "")))
+    return found or "other"
+
+
+_CONDITIONS = (("if-match", "put_if_match"), ("if-none-match", "put_if_absent"))
+_PLAIN = {
+    ("GET", ""): "get_if_changed",
+    ("HEAD", ""): "head",
+    ("DELETE", ""): "delete",
+    ("POST", "uploads"): "create_multipart",
+    ("PUT", "uploadId"): "put_part",
+    ("POST", "uploadId"): "complete_multipart",
+    ("DELETE", "uploadId"): "abort_multipart",
+}
+
+
 @dataclass
 class Rule:
     kind: str
+    operation: str = ""
     method: str = ""
     match: str = ""
     after: int = 0
     times: int = -1
+    rate: float = 1.0
     status: int = 503
     body: str = ""
     seconds: float = 0.0
     hits: int = 0
+
+    def fits(self, operation: str, method: str, path: str) -> bool:
+        wanted = self.operation in ("", operation) and self.method in ("", method)
+        return wanted and self.times != 0 and self.match in path
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.status}" if self.kind == "status" else self.kind
 
 
 @dataclass
@@ -68,19 +131,36 @@ class State:
     delay_s: float = 0.0
     rules: list[Rule] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    draws: dict[str, random.Random] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
 
-    def rule_for(self, method: str, path: str) -> Rule | None:
+    def __post_init__(self) -> None:
+        self.seed(0)
+
+    def seed(self, seed: int) -> None:
+        self.draws = {operation: random.Random(f"{seed}/{operation}") for operation in OPERATIONS}
+
+    def rule_for(self, operation: str, method: str, path: str) -> Rule | None:
         with self.lock:
+            self.requests[operation] += 1
             for rule in self.rules:
-                if rule.times == 0 or (rule.method and rule.method != method) or rule.match not in path:
+                if not rule.fits(operation, method, path):
                     continue
                 if rule.after:
                     rule.after -= 1
                     continue
+                if rule.rate < 1.0 and self.draws[operation].random() >= rule.rate:
+                    continue
                 rule.times -= 1
-                rule.hits += 1
                 return rule
         return None
+
+    def struck(self, rule: Rule, operation: str) -> None:
+        """The fault takes effect; called before anybody can notice."""
+        with self.lock:
+            rule.hits += 1
+            self.hits[f"{operation} {rule.name}"] += 1
 
     def write_log(self, **entry: object) -> None:
         with self.lock:
@@ -224,9 +304,16 @@ class Connection:
         body = self.client.body(headers, until_close=False)
         if path.startswith("/__proxy__/"):
             return self.control(method, path, b"".join(map(bytes, body)))
-        rule = self.state.rule_for(method, path)
+        operation = operation_of(method, path, found)
+        rule = self.state.rule_for(operation, method, path)
         began = time.monotonic()
-        entry = {"method": method, "path": path, "range": found.get("range", ""), "fault": rule.kind if rule else ""}
+        entry = {
+            "method": method,
+            "operation": operation,
+            "path": path,
+            "range": found.get("range", ""),
+            "fault": rule.kind if rule else "",
+        }
         entry |= {"status": 0, "sent": int(found.get("content-length") or 0), "received": 0}
         entry["condition"] = found.get("if-match") or ("absent" if "if-none-match" in found else "")
         entry["amz"] = {name: value for name, value in found.items() if name.startswith("x-amz-")}
@@ -238,9 +325,10 @@ class Connection:
 
     def answer(self, rule, method, start, headers, body, entry) -> bool:
         kind = rule.kind if rule else ""
+        if rule and kind not in _ON_BODIES:
+            self.state.struck(rule, entry["operation"])
         if kind == "reset":
-            self.client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            return False
+            return self.reset()
         if kind == "stall":
             time.sleep(rule.seconds)
             return False
@@ -253,7 +341,12 @@ class Connection:
             return self.made_up(entry["status"], method, rule.body or error_body(entry["status"]))
         server = self.upstream()
         server.sock.sendall(head_bytes(start, headers))
-        if entry["sent"]:
+        if entry["sent"] and kind == "flip_sent":
+            self.state.struck(rule, entry["operation"])
+            sent = bytearray(b"".join(map(bytes, body)))
+            sent[len(sent) // 2] ^= 0x10
+            server.sock.sendall(sent)
+        elif entry["sent"]:
             self.client.splice_to(server.sock, entry["sent"])
         else:
             for piece in body:
@@ -274,12 +367,15 @@ class Connection:
         headers = [(name, value) for name, value in headers if name.lower() != "connection"]
         pieces = iter(()) if bodyless else server.body(headers, until_close=True)
         try:
-            if kind in ("lost", "empty200", "garbage200"):
+            if kind in ("lost", "reset_after", "empty200", "garbage200"):
                 for _ in pieces:
                     pass
+                if kind == "reset_after":
+                    return self.reset()
                 text = "\0<<< not what was asked for" if kind == "garbage200" else ""
                 return kind != "lost" and self.made_up(200, method, text)
-            if kind == "wrong_range":
+            if kind == "wrong_range" and "content-range" in found:
+                self.state.struck(rule, entry["operation"])
                 headers = [(name, "bytes 7-8/9" if name.lower() == "content-range" else v) for name, v in headers]
             self.client.sock.sendall(head_bytes(status_line, headers))
             length = 0 if bodyless else int(found.get("content-length") or 0)
@@ -298,15 +394,21 @@ class Connection:
             before = entry["received"]
             entry["received"] += len(piece)
             if kind == "flip" and before <= half < before + len(piece):
+                self.state.struck(rule, entry["operation"])
                 piece = bytearray(piece)
                 piece[half - before] ^= 0x10
             if kind in ("truncate", "short") and entry["received"] > half:
+                self.state.struck(rule, entry["operation"])
                 self.client.sock.sendall(piece[: half - before])
                 time.sleep(rule.seconds if kind == "short" else 0)
                 self.drop_server()
                 return False
             self.client.sock.sendall(piece)
         return True
+
+    def reset(self) -> bool:
+        self.client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return False
 
     def made_up(self, status: int, method: str, text: str) -> bool:
         body = b"" if method == "HEAD" else text.encode()
@@ -332,13 +434,21 @@ class Connection:
     def control(self, method: str, path: str, body: bytes) -> bool:
         if path.endswith("/delay"):
             self.state.delay_s = json.loads(body)["ms"] / 1000
+        elif path.endswith("/seed"):
+            self.state.seed(json.loads(body))
         elif method == "POST":
             with self.state.lock:
                 self.state.rules = [Rule(**rule) for rule in json.loads(body)]
         with self.state.lock:
-            answer = json.dumps([vars(rule) for rule in self.state.rules]).encode()
+            shown: object = [vars(rule) for rule in self.state.rules]
+            if path.endswith("/counts"):
+                shown = {"requests": self.state.requests, "hits": self.state.hits}
+            answer = json.dumps(shown).encode()
         self.client.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
         return True
+
+
+_ON_BODIES = ("flip", "flip_sent", "truncate", "short", "wrong_range")  # these count themselves: there may be no body
 
 
 def error_body(status: int) -> str:

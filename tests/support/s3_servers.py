@@ -22,10 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Thread
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 ACCESS_KEY = "thermocline-test"
@@ -34,7 +37,17 @@ START_S = 30.0
 _MOTO = """
 import logging, sys
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
+import threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication as App
 from moto.server import ThreadedMotoServer
+conditional, answer = threading.Lock(), App.__call__
+def one_at_a_time(self, environ, start_response):
+    # moto looks at the condition, then writes: two writers of a loaded machine may both win.
+    if environ["REQUEST_METHOD"] == "PUT" and environ.keys() & {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}:
+        with conditional:
+            return answer(self, environ, start_response)
+    return answer(self, environ, start_response)
+App.__call__ = one_at_a_time
 server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
@@ -110,18 +123,56 @@ def versitygw_server(directory: str | None = None) -> Iterator[S3Server]:
             _end(process)
 
 
+def find_localstack() -> bool:
+    """Whether localstack/host-mode.sh was run once on this machine: it installs what it needs."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return any(Path(f"{cache}/thermocline-localstack").glob("*/complete"))
+
+
+@contextmanager
+def localstack_server() -> Iterator[S3Server]:
+    """LocalStack's S3 as localstack/host-mode.sh starts it; it keeps nothing."""
+    assert find_localstack(), "LocalStack is missing; run localstack/host-mode.sh once"
+    port = _free_port()
+    script = str(Path(__file__).parents[2] / "localstack" / "host-mode.sh")
+    process = subprocess.Popen(["sh", script, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = next((line for line in process.stderr if line.startswith("ready: ")), None)
+        assert line is not None, f"LocalStack ended with {process.wait(5)}"
+        Thread(target=process.stderr.read, daemon=True).start()  # it writes on
+        yield S3Server(f"http://127.0.0.1:{port}")
+    finally:
+        _end(process)
+
+
 @dataclass(frozen=True)
 class Fault:
     """One rule of the proxy; tests/support/s3_proxy.py describes the kinds."""
 
     kind: str
+    operation: str = ""
     method: str = ""
     match: str = ""
     after: int = 0
     times: int = -1
+    rate: float = 1.0
     status: int = 503
     body: str = ""
     seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """As `StoreProxy.counts` names it."""
+        return f"{self.kind} {self.status}" if self.kind == "status" else self.kind
+
+
+@dataclass(frozen=True)
+class ProxyCounts:
+    """Since the proxy started: requests by operation; faults that took effect by (operation, fault's name)."""
+
+    requests: Counter[str]
+    hits: Counter[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -134,6 +185,7 @@ class LoggedRequest:
     """
 
     method: str
+    operation: str
     bucket: str
     key: str
     query: str
@@ -166,6 +218,16 @@ class StoreProxy(S3Server):
         """How often each of the current rules was applied."""
         return [rule["hits"] for rule in self._control("GET", "faults", None)]
 
+    def seed(self, seed: int) -> None:
+        """Begin the draws of `rate` anew."""
+        self._control("POST", "seed", seed)
+
+    def counts(self) -> ProxyCounts:
+        """What was asked and what was struck, so far."""
+        found = self._control("GET", "counts", None)
+        hits = Counter({tuple(name.split(" ", 1)): count for name, count in found["hits"].items()})
+        return ProxyCounts(Counter(found["requests"]), hits)  # type: ignore[arg-type]
+
     def requests(self) -> list[LoggedRequest]:
         """Every request since the start or the last `forget`, as their answers ended."""
         found = []
@@ -174,7 +236,16 @@ class StoreProxy(S3Server):
                 entry = json.loads(line)
                 path, _, query = entry.pop("path").partition("?")
                 bucket, _, key = unquote(path).lstrip("/").partition("/")
-                missing = {"range": "", "condition": "", "sent": 0, "received": 0, "fault": "", "ms": 0.0, "amz": {}}
+                missing = {
+                    "operation": "",
+                    "range": "",
+                    "condition": "",
+                    "sent": 0,
+                    "received": 0,
+                    "fault": "",
+                    "ms": 0.0,
+                    "amz": {},
+                }
                 found.append(LoggedRequest(bucket=bucket, key=key, query=query, **(missing | entry)))
         return found
 
@@ -182,11 +253,11 @@ class StoreProxy(S3Server):
         """Empty the log."""
         os.truncate(self._log_path, 0)  # type: ignore[attr-defined]
 
-    def _control(self, method: str, what: str, content: object) -> list[dict[str, int]]:
+    def _control(self, method: str, what: str, content: object) -> Any:
         connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=10)
         try:
             connection.request(method, f"/__proxy__/{what}", json.dumps(content))
-            return json.loads(connection.getresponse().read())  # type: ignore[no-any-return]
+            return json.loads(connection.getresponse().read())
         finally:
             connection.close()
 

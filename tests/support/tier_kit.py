@@ -275,7 +275,7 @@ async def read_everything(house: House, opened: Opened, partition: int = 0) -> d
     local = log.local_log_start_offset
     data = b""
     if start < local:
-        view = await BucketInspector(house.memory, house.rng, FastClock(), LoopWorkers()).view(TOPIC_ID, partition)
+        view = await BucketInspector(house.memory, LoopWorkers()).view(TOPIC_ID, partition)
         assert view is not None
         for segment in view.live:
             if segment.end_offset > start and segment.base_offset < local:

@@ -37,11 +37,11 @@ from tests.support.archive_kit import (
     run,
 )
 from tests.support.history_bucket import T0, HistoryBucket
-from thermocline.pipeline import iceberg
-from thermocline.pipeline.iceberg import ArchiveTable, StaleTable, catalog_config, open_catalog, open_table
 from thermocline.pipeline.jobs import archive as archive_module
-from thermocline.pipeline.jobs import archive_worker, offset_ranges
+from thermocline.pipeline.jobs import archive_worker, iceberg_table, offset_ranges
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
+from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
+from thermocline.pipeline.jobs.iceberg_table import ArchiveTable, StaleTable, open_table
 from thermocline.pipeline.jobs.spark_tasks import InProcess, TasksFailed
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.split import DataLoss
@@ -91,10 +91,10 @@ def test_the_offsets_stand_in_the_snapshots(bucket: HistoryBucket, tmp_path: Pat
     for snapshot in table.snapshots():
         assert snapshot.summary is not None
         said = snapshot.summary.additional_properties
-        more = offset_ranges.decode(said[iceberg.ADDED])
+        more = offset_ranges.decode(said[iceberg_table.ADDED])
         assert not offset_ranges.common(added, more)
         added = offset_ranges.union(added, more)
-        assert offset_ranges.decode(said[iceberg.ARCHIVED]) == added
+        assert offset_ranges.decode(said[iceberg_table.ARCHIVED]) == added
     assert added == {0: ((0, 100),), 1: ((0, 11),)} == summary.archived
 
 
@@ -294,7 +294,7 @@ def test_standing_dead_letters_are_the_same_rows_and_not_as_many(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg, "reach", die)
+        patch.setattr(iceberg_table, "reach", die)
         with pytest.raises(KeyboardInterrupt):
             run(bucket, catalog, "js", "ns.js", values=ValueSpec("json", "user string"))
     with monkeypatch.context() as patch:
@@ -338,7 +338,7 @@ def test_a_commit_on_a_stale_snapshot_fails_and_is_not_repeated(bucket: HistoryB
     planned = ours.archived()
     run(bucket, catalog, "events", "ns.events", commits_max=1, bytes_max=2000)
     before = rows(lake(tmp_path), "ns.events")
-    change = iceberg.ArchiveCommit("events", planned.topic_id, {0: ((0, 1),)}, "late")  # type: ignore[arg-type]
+    change = iceberg_table.ArchiveCommit("events", planned.topic_id, {0: ((0, 1),)}, "late")  # type: ignore[arg-type]
     with pytest.raises(StaleTable) as refused:
         ours.commit([], planned, change, point="archive.committed")
     assert not refused.value.landed_possible

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from uuid import UUID
 
 import pytest
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 from coldstore.manifest_entries import RemoteSegment
 from logformat.errors import Corrupt
 from thermocline.cli.main import main
-from thermocline.pipeline.jobs import offset_ranges
-from thermocline.pipeline.jobs.archive_plan import Lost, PartitionLog, lost, next_step, only_new, remaining
+from thermocline.pipeline.jobs import job_crash_points, offset_ranges
+from thermocline.pipeline.jobs.archive_plan import Expired, PartitionLog, lost, next_step, only_new, remaining
 from thermocline.pipeline.jobs.job_crash_points import POINTS, reach
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
@@ -102,10 +104,10 @@ def test_offsets_whose_dead_letters_stand_come_first_and_alone() -> None:
 def test_what_expired_before_it_was_archived_is_lost_and_said() -> None:
     """A partition of which nothing is archived begins where its log did when the archive began."""
     logs = [log(0, 30, 40), log(1, 30, 40)]
-    assert lost(logs, {0: ((0, 10),)}, None) == [Lost(0, 10, 30)]
-    assert lost(logs, {0: ((0, 10),)}, {0: 0, 1: 30}) == [Lost(0, 10, 30)]
-    assert lost(logs, {0: ((20, 30),)}, {0: 20, 1: 25}) == [Lost(1, 25, 30)]
-    assert lost(logs, {0: ((20, 30),)}, {0: 20}) == [Lost(1, 0, 30)], "a partition added since begins at 0"
+    assert lost(logs, {0: ((0, 10),)}, None) == [Expired(0, 10, 30)]
+    assert lost(logs, {0: ((0, 10),)}, {0: 0, 1: 30}) == [Expired(0, 10, 30)]
+    assert lost(logs, {0: ((20, 30),)}, {0: 20, 1: 25}) == [Expired(1, 25, 30)]
+    assert lost(logs, {0: ((20, 30),)}, {0: 20}) == [Expired(1, 0, 30)], "a partition added since begins at 0"
     step = next_step(logs, {0: ((0, 10),)}, {}, 10**9)
     assert step is not None and dict(step.ranges) == {0: (30, 40), 1: (30, 40)}
 
@@ -151,9 +153,17 @@ def test_the_command_line_lists_the_points_where_a_job_may_die(capsys: pytest.Ca
 
 
 def test_a_point_is_passed_unless_testing_is_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were it not, this process would be gone."""
-    monkeypatch.setenv("THERMOCLINE_CRASH_AT", "archive.planned")
+    """And is the one that was named, for the second time."""
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(job_crash_points, "_left", None)
+    monkeypatch.setattr(os, "kill", lambda process, word: killed.append((process, word)))
+    monkeypatch.setenv("THERMOCLINE_CRASH_AT", "archive.planned:2")
     monkeypatch.delenv("THERMOCLINE_TESTING", raising=False)
+    reach("archive.planned")
     reach("archive.planned")
     monkeypatch.setenv("THERMOCLINE_TESTING", "true")
     reach("archive.committed")
+    reach("archive.planned")
+    assert killed == []
+    reach("archive.planned")
+    assert killed == [(os.getpid(), signal.SIGKILL)]

@@ -199,10 +199,10 @@ def test_limits_hold_but_for_the_first_batch() -> None:
                 await life.produce("log", VALUE, index=index)
         size = len(batch_of(VALUE))
         request = fetch_request(("log", 0, 0), ("log", 1, 0), max_bytes=1)
-        sizes = [len(t.partitions[0].records) for t in (await life.call(ApiKey.FETCH, request)).responses]
+        sizes = [len(p.records) for p in (await life.call(ApiKey.FETCH, request)).responses[0].partitions]
         assert sizes == [size, 0]
         request = fetch_request(("log", 0, 0), ("log", 1, 0), max_bytes=3 * size, partition_max_bytes=2 * size)
-        sizes = [len(t.partitions[0].records) for t in (await life.call(ApiKey.FETCH, request)).responses]
+        sizes = [len(p.records) for p in (await life.call(ApiKey.FETCH, request)).responses[0].partitions]
         assert sizes == [2 * size, size]
         request = fetch_request(("log", 0, 0), partition_max_bytes=0)
         assert len((await life.call(ApiKey.FETCH, request)).responses[0].partitions[0].records) == size
@@ -237,24 +237,6 @@ def test_a_client_cannot_pose_as_a_replica() -> None:
         await life.create("log")
         for replica_id, code in ((1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED), (-2, ErrorCode.NONE)):
             assert (await life.fetch("log", 0, replica_id=replica_id)).error_code == code
-        await life.stop()
-
-    play(scenario())
-
-
-def test_sessions_are_not_served_and_said_so() -> None:
-    """KIP-227: a full fetch gets session id 0; an incremental one is told that its session is unknown."""
-
-    async def scenario() -> None:
-        life = await Place().start()
-        await life.create("log")
-        for epoch in (-1, 0):
-            response = await life.call(ApiKey.FETCH, fetch_request(("log", 0, 0), session_epoch=epoch))
-            assert (response.error_code, response.session_id) == (0, 0)
-        request = fetch_request(("log", 0, 0), session_id=9, session_epoch=3, max_wait_ms=10_000)
-        took, response = await timed(life, request)
-        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        assert took < 0.1
         await life.stop()
 
     play(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -277,6 +278,7 @@ def test_a_stop_while_waiting_ends_the_start() -> None:
         life.stop_event.set()
         async with asyncio.timeout(1):
             await starting
+        assert not life.broker.health.is_ready
         await life.broker.close()
 
     play(scenario())
@@ -297,13 +299,13 @@ def test_keeping_the_lease_over_any_faults(seed: int) -> None:
             await asyncio.sleep(10)
             assert life.context.gate.is_open()
             assert life.broker._rooms.membership is not None
-            assert life.broker._rooms.membership.store_failure is None
+            assert not life.broker._rooms.membership.outage.failure
 
     play(scenario())
 
 
 def test_an_outage_is_named_and_forgotten() -> None:
-    """`store_failure` says why the last poll failed, and goes when one succeeds; produce and hot reads go on."""
+    """`outage` says why the last poll failed, and goes when one succeeds; produce and hot reads go on."""
 
     async def scenario() -> None:
         place = Place()
@@ -313,12 +315,12 @@ def test_an_outage_is_named_and_forgotten() -> None:
             await asyncio.sleep(20)
             membership = life.broker._rooms.membership
             assert membership is not None
-            assert membership.store_failure
+            assert membership.outage.failure
             assert (await life.produce("log", b"a")).error_code == 0
             assert await life.read_all("log") == [(0, b"a")]
             place.store.down = False
             await asyncio.sleep(20)
-            assert membership.store_failure is None
+            assert not membership.outage.failure
 
     play(scenario())
 
@@ -400,13 +402,38 @@ def test_a_bucket_that_vanished_is_an_outage() -> None:
             await asyncio.sleep(60)
             membership = life.broker._rooms.membership
             assert membership is not None
-            assert "is gone" in (membership.store_failure or "")
+            assert "is gone" in membership.outage.failure
             assert (await life.produce("log", b"a")).error_code == 0
             assert not task.done()
             assert life.broker.metrics.unexpected_errors == 0
             place.memory.objects[cluster_key()] = taken
             await asyncio.sleep(10)
-            assert membership.store_failure is None
+            assert not membership.outage.failure
+
+    play(scenario())
+
+
+def test_a_cluster_json_that_rotted_is_an_outage_too() -> None:
+    """Nobody took our place in it. The polls died of it and with them the watch of the clock: with no requests for a
+    few seconds the broker took that for a pause of its own, and answered nothing until the object was mended."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place) as (life, task):
+            await life.create("log")
+            await asyncio.sleep(6)
+            whole = place.memory.objects[cluster_key()]
+            place.memory.objects[cluster_key()] = replace(whole, data=b"#" + whole.data[1:], etag="rotten")
+            await asyncio.sleep(200)
+            membership = life.broker._rooms.membership
+            assert membership is not None
+            assert cluster_key() in membership.outage.failure
+            assert not membership.gate.paused
+            assert (await asyncio.wait_for(life.produce("log", b"a"), 10)).error_code == 0
+            assert not task.done()
+            place.memory.objects[cluster_key()] = whole
+            await asyncio.sleep(10)
+            assert not membership.outage.failure
 
     play(scenario())
 

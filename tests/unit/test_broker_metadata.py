@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.metadata.cluster_store import ClusterStore
-from broker.metadata.image import ClusterImage
+from broker.metadata.cluster_store import ClusterContent, ClusterStore, check_content, decode_image
+from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import (
     MetadataRecord,
     NodeStarted,
@@ -54,8 +56,12 @@ def node(incarnation: str = "i") -> NodeStarted:
     return NodeStarted(1, "dir", incarnation, "localhost", 9092)
 
 
+def id_of(number: int) -> str:
+    return str(UUID(int=number))
+
+
 def created(number: int, **configs: str) -> TopicCreated:
-    return TopicCreated(f"id-{number}", f"topic-{number}", 1, configs)
+    return TopicCreated(id_of(number), f"topic-{number}", 1, configs)
 
 
 # --- the image ------------------------------------------------------------------------------------------------------
@@ -100,17 +106,17 @@ def test_numbers_only_grow(records: list[MetadataRecord]) -> None:
 
 def test_configs_from_a_to_b_and_back_end_at_a() -> None:
     """Order decides, not which record was seen before."""
-    a, b = TopicConfigsSet("id-1", {"x": "a"}), TopicConfigsSet("id-1", {"x": "b"})
-    assert image_of([created(1), a, b, a]).topics["id-1"].configs == {"x": "a"}
+    a, b = TopicConfigsSet(id_of(1), {"x": "a"}), TopicConfigsSet(id_of(1), {"x": "b"})
+    assert image_of([created(1), a, b, a]).topics[id_of(1)].configs == {"x": "a"}
 
 
 def test_a_deleted_topic_is_remembered_until_it_is_purged_and_never_comes_back() -> None:
     """Its creation, applied late, does not raise it from the dead; its name is free at once."""
-    image = image_of([created(1), TopicDeleted("id-1"), created(1)])
+    image = image_of([created(1), TopicDeleted(id_of(1)), created(1)])
     assert not image.topics
     assert image.topic_named("topic-1") is None
-    assert set(image.deleted) == {"id-1"}
-    image.apply(TopicPurged("id-1"))
+    assert set(image.deleted) == {id_of(1)}
+    image.apply(TopicPurged(id_of(1)))
     assert not image.deleted
 
 
@@ -214,7 +220,7 @@ def test_a_superseded_controller_commits_nothing_and_learns_by_whom() -> None:
         assert await old.superseded_by() == 2
         with pytest.raises(Fenced):
             await old.commit([created(1)])
-        assert set((await bench.image()).topics) == {"id-2"}
+        assert set((await bench.image()).topics) == {id_of(2)}
 
     run_fast(scenario())
 
@@ -336,6 +342,20 @@ def test_a_damaged_page_is_refused_not_believed() -> None:
     run_fast(scenario())
 
 
+@pytest.mark.parametrize(
+    ("topic_id", "name", "partitions"),
+    [(id_of(1), "../../etc/cron.d/x", 1), (id_of(1), "..", 1), (id_of(1), "", 1), ("1", "t", 1), (id_of(1), "t", 0)],
+)
+def test_fuzz_a_bucket_cannot_name_a_path(topic_id: str, name: str, partitions: int) -> None:
+    """Found beside the fuzz target cluster_roots: a topic's name in cluster.json or its page became a directory."""
+    topic = Topic(topic_id, name, partitions, {}, internal=False)
+    for image in (ClusterImage(topics={topic_id: topic}), ClusterImage(deleted={topic_id: topic})):
+        with pytest.raises(Corrupt, match="impossible"):
+            decode_image(msgspec.json.encode(image), "page")
+    with pytest.raises(Corrupt, match="impossible"):
+        check_content(ClusterContent("c", records=(TopicCreated(topic_id, name, partitions, {}),)))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_any_mix_of_faults_loses_no_record_that_was_confirmed_and_doubles_none(seed: int) -> None:
     """Every fault a store commits, at 5 % each, over folds: what commit() returned for is in the image, for good."""
@@ -350,7 +370,7 @@ def test_any_mix_of_faults_loses_no_record_that_was_confirmed_and_doubles_none(s
                 image = await cluster.commit([created(number, filler="x" * 1500)])
             except Retryable:
                 continue
-            confirmed.add(f"id-{number}")
+            confirmed.add(id_of(number))
             assert confirmed <= set(image.topics)
         bench.faulty.calm()
         await bench.faulty.settle()

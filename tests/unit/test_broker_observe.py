@@ -13,9 +13,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.net.dispatch import CloseConnection
-from broker.observe.exposition import Sources, exposition, status_json
+from broker.observe.exposition import exposition
 from broker.observe.http import HttpServer, Views
 from broker.observe.status import Health
+from broker.observe.tier_view import Sources, status_json
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from logformat.errors import Retryable
@@ -48,7 +49,9 @@ def sources_of(life: Life) -> Sources:
     assert rooms.store is not None
     assert rooms.server is not None
     assert rooms.membership is not None
-    return Sources(life.context, rooms.tiers, rooms.store, rooms.server, rooms.membership, life.broker.health)
+    assert rooms.host is not None
+    damaged = rooms.host.damaged
+    return Sources(life.context, rooms.tiers, rooms.store, rooms.server, rooms.membership, life.broker.health, damaged)
 
 
 def metrics_of(life: Life) -> dict[str, Metric]:
@@ -250,6 +253,7 @@ def views(**changed: Any) -> Views:
     kept: dict[str, Any] = {
         "metrics": lambda: b"thermocline_ready 1.0\n",
         "status": lambda: b"[]",
+        "broker": lambda: b"{}",
         "not_ready": lambda: "",
         "failures": list,
         "seal": seal,

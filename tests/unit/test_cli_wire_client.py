@@ -35,8 +35,9 @@ from broker.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from thermocline.cli.bootstrap import bootstrap_addresses
 from thermocline.cli.main import main
-from thermocline.cli.tier_source import TierSource, bootstrap_addresses
+from thermocline.cli.tier_source import TierSource
 from thermocline.cli.wire_client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, BrokerUnreachable, WireClient
 
 Answer = Callable[[int, int, Message], Message]
@@ -171,7 +172,8 @@ def test_bootstrap_addresses() -> None:
     """Several, also IPv6; the first that answers is asked."""
     assert bootstrap_addresses("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
     assert main(["tier", "status", "-b", "nonsense"]) == 2
-    assert main(["topic", "list", "-b", "nonsense"]) == 1
+    assert main(["topic", "list", "-b", "nonsense"]) == 2
+    assert main(["topic", "list", "-b", "::1:9092"]) == 2  # which colon is the port's?
 
 
 def test_tier_status_against_a_broker_without_http(fake_broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:

@@ -430,8 +430,9 @@ def test_closing_leaves_nobody_waiting() -> None:
 
 
 # ── damage and absence ───────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_poisoned_chunk_is_refused_every_time_and_never_cached() -> None:
-    """G11, T25: a bit flipped at rest reaches nobody; the rest of the object is served; mended, it is served too."""
+def test_peer_t25_a_poisoned_chunk_is_refused_every_time_and_never_cached() -> None:
+    """Aiven #760, #698: a poisoned chunk cache, a cache read error on an index. G11: a bit flipped at rest
+    reaches nobody; the rest of the object is served; mended, it is served too."""
 
     async def scenario() -> None:
         async with world([[5] * 200]) as w:

@@ -188,7 +188,7 @@ class InlineWorkers:
 
 
 def inspector(store: MemoryStore) -> BucketInspector:
-    return BucketInspector(store, SeededRng(9), FastClock(), InlineWorkers())  # type: ignore[arg-type]
+    return BucketInspector(store, InlineWorkers())  # type: ignore[arg-type]
 
 
 async def bucket(count: int = 6, **options: int) -> tuple[MemoryStore, ManifestStore, list[MadeObject]]:
@@ -250,7 +250,7 @@ def test_damage_of_every_kind_is_reported_with_its_object(deep: bool) -> None:
 def test_an_unreadable_root_or_page_is_a_finding() -> None:
     async def scenario() -> None:
         store, mine, _ = await bucket(30, **PAGED)
-        page = next(iter(await mine.page_sizes()))
+        page = str(mine.manifest.pages[0].key(TOPIC_ID, 0))
         del store.objects[page]
         (finding,) = await inspector(store).verify(TOPIC_ID, 0)
         assert finding.kind is KINDS.UNREADABLE
@@ -322,6 +322,35 @@ def test_gc_removes_exactly_what_a_listing_minus_the_manifests_says() -> None:
         assert await inspector(store).delete(plan) == 2100
         assert set(store.objects) == named | {i.key for i in plan.pending}
         assert mine.manifest is not None
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 10_000])
+def test_gc_in_pieces_says_what_gc_at_once_says(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """Pages, pages of pointers, orphans between the segments of other epochs, an unknown object; and a commit of the
+    leader's that lands between two pieces stays out of the plan."""
+
+    async def scenario() -> None:
+        store, mine, _ = await bucket(30, **PAGED)
+        for key in mine.take_unnamed():
+            await store.delete([key])
+        late = segment_object(30 * 400, [50, 50, 300], n=99)
+        store.objects[str(late.key)] = StoredObject(late.data, '"l"', None)
+        for n in range(40):
+            store.objects[str(object_key(n % 2, n))] = StoredObject(b"x", '"x"', None)
+        store.objects[str(object_key(0)).replace(".log", ".txt")] = StoredObject(b"x", '"x"', None)
+        view = await inspector(store).view(TOPIC_ID, 0)
+        assert view is not None and any(pointer.level for pointer in view.manifest.pages)
+        named = view.named.keys | {manifest_key(TOPIC_ID, 0), str(late.key)}
+        monkeypatch.setattr("coldstore.bucket_inspection._GC_PIECE", piece)
+        planning = asyncio.ensure_future(inspector(store).plan_gc(TOPIC_ID, 0))
+        await asyncio.sleep(0)
+        await mine.commit(lambda m: m.add(late.entry))
+        plan = await planning
+        assert {i.key for i in plan.deletable} == {str(object_key(0, n)) for n in range(0, 40, 2)}
+        left = {i.key for i in (*plan.deletable, *plan.pending, *plan.unknown)}
+        assert left == set(store.objects) - named
 
     run_fast(scenario())
 

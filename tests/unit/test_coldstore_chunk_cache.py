@@ -230,8 +230,9 @@ def test_bytes_on_disk_are_bounded() -> None:
     run_fast(scenario())
 
 
-def test_eviction_never_takes_a_file_from_who_has_it() -> None:
-    """T23 (KAFKA-15481): the handle given out keeps reading; the chunk fetched again lies under another name."""
+def test_peer_t23_eviction_never_takes_a_file_from_who_has_it() -> None:
+    """KAFKA-15481: the eviction of an index deleted the file that another thread had just fetched again. Here the
+    handle given out keeps reading; the chunk fetched again lies under another name."""
 
     async def scenario() -> None:
         cache, disk = await opened(1)
@@ -247,8 +248,9 @@ def test_eviction_never_takes_a_file_from_who_has_it() -> None:
     run_fast(scenario())
 
 
-def test_evicted_while_it_is_fetched_again() -> None:
-    """Many chunks through a cache of one, concurrently: everybody gets the right bytes, nothing is left over."""
+def test_peer_t23_evicted_while_it_is_fetched_again() -> None:
+    """KAFKA-15481 as a race: many chunks through a cache of one, concurrently; everybody gets the right bytes, nothing
+    is left over."""
 
     async def scenario() -> None:
         cache, disk = await opened(1, loads_max=4)
@@ -266,8 +268,9 @@ def test_evicted_while_it_is_fetched_again() -> None:
     run_fast(scenario())
 
 
-def test_a_poisoned_chunk_is_seen_by_nobody() -> None:
-    """T25 (Aiven #760): wrong bytes from the loader are refused, not cached; the next try loads again."""
+def test_peer_t25_a_poisoned_chunk_is_seen_by_nobody() -> None:
+    """Aiven #760: a chunk cache was poisoned by wrong bytes. From the loader they are refused, not cached; the next try
+    loads again."""
 
     async def scenario() -> None:
         cache, disk = await opened(4)

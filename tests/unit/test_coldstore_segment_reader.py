@@ -114,7 +114,7 @@ def test_one_get_opens_a_segment() -> None:
 
 
 def test_design_c12_a_damaged_chunk_fails_loudly_a_flipped_answer_is_asked_again() -> None:
-    """A bit flip on the way: the second GET is right. One at rest: Corrupt, naming object and bytes."""
+    """A bit flip on the way: another GET is right. One at rest: Corrupt, naming object and bytes."""
 
     class Flipping(MemoryStore):
         flips = 0
@@ -124,15 +124,20 @@ def test_design_c12_a_damaged_chunk_fails_loudly_a_flipped_answer_is_asked_again
             if not self.flips:
                 return got
             self.flips -= 1
-            return Got(bytes([got.data[0] ^ 1]) + got.data[1:], got.etag, got.size)
+            return Got(got.data[:-1] + bytes([got.data[-1] ^ 1]), got.etag, got.size)
 
     async def scenario() -> None:
         store = Flipping()
         store.objects = stored(ONE).objects
         chunk = chunk_ref(ONE.footer, ONE.key, 1)
-        store.flips = 1
+        store.flips = 2
         assert await fetch_chunk(store, chunk) == ONE.data[4096:8192]
         store.flips = 2
+        assert (await fetch_footer(store, ONE.key, len(ONE.data))).statistics == ONE.footer.statistics
+        store.flips = 3
+        with pytest.raises(Corrupt):
+            await fetch_footer(store, ONE.key, len(ONE.data))
+        store.flips = 3
         with pytest.raises(Corrupt, match=str(ONE.key.uuid)):
             await fetch_chunk(store, chunk)
         del store.objects[str(ONE.key)]

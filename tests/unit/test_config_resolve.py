@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from broker.config.addresses import parse_address, show_address
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
-from broker.config.properties import parse_properties
 from broker.config.resolve import BrokerConfig, ConfigError, Launch, environment_names, resolve
-from broker.config.units import parse_duration_ms, parse_size, show_duration, show_size
+from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
 from logformat.errors import InvalidRequest
+from logformat.properties import MalformedEscape, properties_in
+from thermocline.units import show_size
 
 
 def config(
@@ -233,7 +234,7 @@ def test_every_default_is_inside_its_own_limits() -> None:
 def test_properties_are_read_as_java_reads_them() -> None:
     """Comments, continuations, the three separators, escapes, empty values, the last of equal keys."""
     text = "# c\n! c\n a = b \\\n   c\nd:e\nf g\nh\nk\\=1=v\\u00e9\\t\\\\\r\nh=2\nurl=s3://b/p?x=y\nend\\"
-    assert parse_properties(text) == {
+    assert dict(properties_in(text)) == {
         "a": "b c",
         "d": "e",
         "f": "g",
@@ -242,8 +243,14 @@ def test_properties_are_read_as_java_reads_them() -> None:
         "url": "s3://b/p?x=y",
         "end": "",
     }
-    with pytest.raises(InvalidConfig):
-        parse_properties("a=\\u12")
+    with pytest.raises(MalformedEscape):
+        dict(properties_in("a=\\u12"))
+
+
+def test_fuzz_a_line_that_is_only_a_backslash_is_continued() -> None:
+    """Found by the fuzz target config_text, beside meta.properties' reader: what follows was taken for a comment."""
+    assert list(properties_in("\\")) == [("", "")]
+    assert list(properties_in("\\\n#a=b")) == [("#a", "b")]
 
 
 _SAFE = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\\#!=:"), min_size=1)
@@ -252,16 +259,23 @@ _SAFE = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_chara
 @given(st.dictionaries(_SAFE, _SAFE))
 def test_properties_written_plainly_come_back(pairs: dict[str, str]) -> None:
     """What needs no escape is read as it stands."""
-    assert parse_properties("\n".join(f"{key}={value}" for key, value in pairs.items())) == pairs
+    assert dict(properties_in("\n".join(f"{key}={value}" for key, value in pairs.items()))) == pairs
 
 
 @given(st.text(max_size=200))
 def test_no_text_breaks_the_properties_reader(text: str) -> None:
     """Any file is read or refused by name."""
     try:
-        parse_properties(text)
-    except InvalidConfig as refused:
-        assert "escape" in str(refused)
+        dict(properties_in(text))
+    except MalformedEscape as refused:
+        assert str(refused)
+
+
+@pytest.mark.parametrize(("name", "unit"), [("log.segment.bytes", "KiB"), ("log.retention.ms", "h")])
+def test_fuzz_a_number_of_thousands_of_digits_is_refused(name: str, unit: str) -> None:
+    """Found beside the fuzz target config_text: Python's own limit on digits came out as a ValueError."""
+    with pytest.raises(InvalidConfig):
+        BROKER[name].with_units("9" * 4400 + unit)
 
 
 @given(st.integers(0, 2**60))

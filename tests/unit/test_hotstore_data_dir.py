@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -101,7 +102,8 @@ def test_checkpoints_are_kafkas_and_hold_every_log() -> None:
     flush(log)
     log.advance_log_start(2)
     directory.checkpoint([log], {ORDERS: 4}).run()
-    assert read_file(disk, f"{DATA}/log-start-offset-checkpoint") == b"0\n1\norders 0 2\n"
+    start, checksum = read_file(disk, f"{DATA}/log-start-offset-checkpoint").split(b"__thermocline.crc32c 0 ")
+    assert start == b"0\n2\norders 0 2\n" and checksum.strip().isdigit()
     assert decode_offsets(read_file(disk, f"{DATA}/replication-offset-checkpoint"), "") == {ORDERS: 4}
     again = DataDir.open(disk.crash(SeededRng(1), 0.0), DATA)
     assert again.high_watermarks == {ORDERS: 4}
@@ -170,7 +172,7 @@ def test_checkpoint_jobs_that_overtake_each_other_write_the_newest() -> None:
     log.advance_log_start(5)
     directory.checkpoint([log]).run()
     older.run()
-    assert read_file(disk, f"{DATA}/log-start-offset-checkpoint") == b"0\n1\norders 0 5\n"
+    assert decode_offsets(read_file(disk, f"{DATA}/log-start-offset-checkpoint"), "") == {ORDERS: 5}
 
 
 def test_only_logs_are_listed() -> None:
@@ -203,6 +205,45 @@ def test_a_deleted_topic_is_renamed_then_removed() -> None:
     directory = DataDir.open(after.kill(), DATA)
     again = directory.open_log("orders", 0, CONFIG, now_ms=0)
     assert again.log_end_offset == 0, "the old log's recovery point does not count for the new one"
+
+
+def test_a_topic_created_again_after_its_deletion_opens_after_a_power_cut() -> None:
+    """Its directory was renamed in this life, so its checkpoint lines were dropped from memory already: they have to
+    go from the files too, or the new log is measured against the old one's recovery point and refused."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(9))
+    flush(log)
+    seal(log)
+    directory.checkpoint([log]).run()
+    assert decode_offsets(read_file(disk, f"{DATA}/recovery-point-offset-checkpoint"), "") == {ORDERS: 9}
+    directory.mark_deleted("orders", 0, "ab" * 16)
+    fresh = directory.create_log("orders", 0, bytes(range(1, 17)), CONFIG)
+    append(fresh, batch(2))
+    flush(fresh)
+    again = DataDir.open(disk.crash(SeededRng(1), 0.0), DATA).open_log("orders", 0, CONFIG, now_ms=0)
+    assert again.log_end_offset == 2
+
+
+def test_a_recovery_point_that_could_not_be_lowered_is_lowered_by_the_next_attempt() -> None:
+    """A disk that was full for a moment: memory knows the lower one, the file does not yet."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(9))
+    flush(log)
+    seal(log)
+    log.advance_log_start(3)
+    directory.checkpoint([log]).run()
+    disk.inject("rename", errno.ENOSPC)
+    with pytest.raises(OSError):
+        directory.lower_recovery_point("orders", 0, 4)
+    directory.lower_recovery_point("orders", 0, 4)
+    assert decode_offsets(read_file(disk, f"{DATA}/recovery-point-offset-checkpoint"), "") == {ORDERS: 4}
+    disk.inject("rename", errno.ENOSPC)
+    with pytest.raises(OSError):
+        directory.forget_log_start("orders", 0)
+    directory.forget_log_start("orders", 0)
+    assert decode_offsets(read_file(disk, f"{DATA}/log-start-offset-checkpoint"), "") == {}
 
 
 def test_a_long_topic_name_is_cut_when_deleted() -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logformat.checkpoints import (
+    CHECKSUM_ENTRY,
     MetaProperties,
     decode_offsets,
     decode_partition_metadata,
     encode_offsets,
     encode_partition_metadata,
-    format_properties,
     parse_properties,
 )
 from logformat.errors import Corrupt
+from logformat.properties import format_properties
 from logformat.values import NewerFormat, TopicPartition, is_topic_name, uuid_from_text, uuid_text
 
 topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(is_topic_name)
@@ -26,11 +27,13 @@ keys = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
 
 
 def test_offset_checkpoint_text():
-    """Version, count, then topic, partition, offset; sorted."""
+    """Version, count, then topic, partition, offset; sorted; the checksum last. Kafka's own has none."""
     offsets = {TopicPartition("b", 0): 7, TopicPartition("a.x-1", 10): 2**63 - 1, TopicPartition("a.x-1", 9): 0}
     raw = b"0\n3\na.x-1 9 0\na.x-1 10 9223372036854775807\nb 0 7\n"
-    assert encode_offsets(offsets) == raw
+    checksum = crc32c(raw[4:])
+    assert encode_offsets(offsets) == raw.replace(b"0\n3", b"0\n4", 1) + b"__thermocline.crc32c 0 %d\n" % checksum
     assert decode_offsets(raw, "f") == offsets
+    assert encode_offsets({}) == b"0\n0\n"
     assert decode_offsets(b"", "f") == {}
     assert str(TopicPartition("b", 0)) == "b-0"
 
@@ -39,6 +42,23 @@ def test_offset_checkpoint_text():
 def test_offset_checkpoint_round_trip(offsets: dict[TopicPartition, int]):
     """Any names that Kafka would take."""
     assert decode_offsets(encode_offsets(offsets), "f") == offsets
+
+
+def test_a_topic_that_a_client_named_like_the_checksum_is_a_topic():
+    """Two entries of one name made the broker refuse its own data directory: any client could do that to it."""
+    offsets = {CHECKSUM_ENTRY: 5, TopicPartition("a", 0): 3}
+    assert decode_offsets(encode_offsets(offsets), "f") == offsets
+    assert decode_offsets(encode_offsets({CHECKSUM_ENTRY: 5}), "f") == {CHECKSUM_ENTRY: 5}
+    with pytest.raises(Corrupt):
+        decode_offsets(encode_offsets(offsets).replace(b"a 0 3", b"a 0 2"), "f")
+
+
+def test_a_checksum_that_an_older_version_carried_along_is_not_believed():
+    """It knew no checksum, took the entry for a log's, and wrote all entries sorted, with new offsets."""
+    ours = {TopicPartition("orders", 0): 7}
+    carried = int(encode_offsets(ours).split()[-1])
+    older = b"0\n2\n__thermocline.crc32c 0 %d\norders 0 9\n" % carried
+    assert decode_offsets(older, "f")[TopicPartition("orders", 0)] == 9
 
 
 @pytest.mark.parametrize(
@@ -152,9 +172,16 @@ j = k=l
 
 @given(st.binary(max_size=60) | st.text("ab=: \\u0\n#!\t", max_size=40).map(str.encode))
 def test_hostile_files_raise_corrupt_only(data: bytes):
-    """Any bytes into each reader."""
-    for read in (MetaProperties.from_bytes, parse_properties, decode_partition_metadata):
-        with contextlib.suppress(Corrupt):
-            read(data)
-    with contextlib.suppress(Corrupt):
-        decode_offsets(data, "f")
+    """Any bytes into each reader. What it takes is a value: written again, it is read as the same."""
+    kinds = (
+        (MetaProperties.from_bytes, MetaProperties.to_bytes),
+        (parse_properties, format_properties),
+        (decode_partition_metadata, encode_partition_metadata),
+        (lambda raw: decode_offsets(raw, "f"), encode_offsets),
+    )
+    for read, write in kinds:
+        try:
+            value = read(data)
+        except Corrupt:
+            continue
+        assert read(write(value)) == value  # type: ignore[operator]

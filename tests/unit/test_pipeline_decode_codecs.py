@@ -87,6 +87,15 @@ def test_frames_in_a_row_are_read_as_the_careful_way_reads_them(codec: Codec) ->
     assert outcome(Decompressor().decompress, codec, memoryview(data), CAP) == outcome(decompress, codec, data, CAP)
 
 
+@pytest.mark.parametrize("bit", [0x20, 0x40, 0x80])
+def test_fuzz_a_gzip_member_with_a_reserved_flag_is_refused(bit: int) -> None:
+    """Found by the fuzz target decompress: isal reads on where zlib, and so the broker, calls the batch corrupt."""
+    data = bytearray(compress(Codec.GZIP, b"event"))
+    data[3] |= bit
+    with pytest.raises(CorruptBatch):
+        Decompressor().decompress(Codec.GZIP, memoryview(data), CAP)
+
+
 def test_a_declared_size_is_not_allocated() -> None:
     """Frames of a few bytes that declare 100 GiB: refused, for a few MiB of memory."""
     lying = zstandard.ZstdCompressor(write_content_size=True).compressobj(size=100 << 30)

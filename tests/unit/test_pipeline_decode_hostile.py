@@ -83,6 +83,16 @@ def test_a_producer_that_lies_in_its_header(log: bytes, changes: list[tuple[int,
     agree(resealed(log, changes, headers=True))
 
 
+def test_fuzz_no_records_have_no_timestamp_out_of_range() -> None:
+    """Found by the fuzz target decode_kernels: of a stamped batch of no records numpy blamed the timestamp, the
+    kernels the bytes behind its header."""
+    batch = bytearray(encode_batch([Record(0, 1, None, b"v")]))
+    batch[22] |= 0x08
+    batch[35:43] = (-(2**63)).to_bytes(8, "big", signed=True)
+    batch[57:61] = bytes(4)
+    agree(with_right_crc(batch))
+
+
 @slowly
 @given(st.integers(1, 5), st.binary(max_size=80), st.sampled_from([0, 1, 9, 2**31 - 1]))
 def test_records_made_of_noise(count: int, noise: bytes, last_delta: int) -> None:

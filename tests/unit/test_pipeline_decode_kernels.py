@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from bench.decode import make_log
-from thermocline.pipeline.decode import crc_kernel, kernel_cache, kernel_way, kernels
+from thermocline.pipeline.decode import crc_kernel, kernel_cache, kernel_way, rows_kernel, walk_kernel
 from thermocline.pipeline.decode import layout as at
 from thermocline.pipeline.decode.batches import BatchDecoder, _best_way
 from thermocline.pipeline.decode.kernel_way import KernelWay
@@ -82,9 +82,9 @@ def test_a_cache_directory_of_somebody_else_is_not_used(monkeypatch: pytest.Monk
 
 def test_the_cache_knows_every_source() -> None:
     """Numba looks at one file only; a kernel's cached code must not outlive a change of the layout."""
-    for kernel in (kernels._walk, kernels._rows):
+    for kernel in (walk_kernel._walk, rows_kernel._rows):
         assert kernel.__qualname__.endswith(kernel_cache._digest())
-    used = {"kernel_cache", "layout", "raw_memory", "crc_kernel", "kernels"}
+    used = {"kernel_cache", "layout", "raw_memory", "crc_kernel", "record_kernel", "walk_kernel", "rows_kernel"}
     assert {name.removesuffix(".py") for name in kernel_cache._SOURCES} == used
 
 

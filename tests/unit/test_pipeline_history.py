@@ -85,8 +85,8 @@ def test_segments_by_offset_and_time(tmp_path, pages):
         assert [s.base_offset for s in part.segments(0, 600, T0 + 95, T0 + 120, late_ms=0)] == [90, 100, 110]
         assert [s.base_offset for s in part.segments(0, 600, T0 + 565, T0 + 570)] == [560, 570, 580, 590]
         before = history.store.requests
-        extent = part.extent(0, 600)
-        assert not extent.skipped and len(extent.segments) == 60
+        live = part.live(0, 600)
+        assert not live.skipped and len(live.segments) == 60
         assert history.store.requests == before, "pages are read once"
 
 
@@ -115,7 +115,7 @@ def test_a_page_that_a_newer_root_replaced(tmp_path):
         part = history.partition("events", 0)
         bucket.fill("events", 0, [[10]] * 30, base=600)
         newer = history.partition("events", 0)
-        named = finished(newer._reader.page_sizes())
+        named = finished(newer._reader.page_sizes(newer.manifest))
         stale = [page for page in part.manifest.pages if str(page.key(part.topic_id, 0)) not in named]
         for page in stale:
             (tmp_path / "bucket" / str(page.key(part.topic_id, 0))).unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from logformat.gap import gap_batches
 from logformat.record_batch import Codec, read_header, walk
 from logformat.records import Record, encode_batch
 from tests.support.history_bucket import T0, HistoryBucket, batch, records
-from thermocline.pipeline.arrow_store import open_arrow_store
+from thermocline.pipeline.arrow_store import ArrowStore, open_arrow_store
 from thermocline.pipeline.history import History
 from thermocline.pipeline.scan import scan
 from thermocline.pipeline.split import DataLoss, Loss
@@ -154,12 +155,55 @@ def check_flip(bucket: HistoryBucket, key: SegmentKey, at: int, hit: tuple[int, 
         assert 12 <= at - hit[0] < 16, "a flip in a batch's header that nobody noticed"
         return
     assert set(range(hit[2], hit[3])) <= set(missing) and len(missing) <= 30, (hit, missing)
-    assert len(loss.damage) == 1
-    assert f"offsets [{missing[0]}, {missing[-1] + 1})" in loss.damage[0] and str(key) in loss.damage[0]
+    assert all(str(key) in told for told in loss.damage)
+    named = [tuple(map(int, re.search(r"offsets \[(\d+), (\d+)\)", told).groups())) for told in loss.damage]
+    assert set(missing) <= {offset for start, end in named for offset in range(start, end)}
+    if not 23 <= at - hit[0] < 27:  # where the batch ends: the window before it may take itself for damaged too
+        assert named == [(missing[0], missing[-1] + 1)]
     with pytest.raises(DataLoss) as caught:
         rows(bucket, window_bytes=window)
-    for word in ("events-0", str(key), f"[{missing[0]}, ", "thermocline scrub", "failOnDataLoss"):
+    for word in ("events-0", str(key), f"[{named[0][0]}, ", "thermocline scrub", "failOnDataLoss"):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("mask", [1, 0x80])
+def test_a_flipped_bit_where_the_read_ends_never_passes_silently(three_segments, mask):
+    """The header of the last wanted batch says where it ends, before its CRC is known: no bit of it misleads."""
+    bucket, keys = three_segments
+    log_bytes = len(b"".join(batch(base, 5) for base in range(150, 300, 5)))
+    last = next(b for b in positions(bucket, keys[1], log_bytes) if b[2] == 200)
+    for at in range(last[0], last[0] + 100):
+        bucket.flip(keys[1], at, mask)
+        try:
+            got = rows(bucket, window_bytes=700, end=203)
+        except DataLoss:
+            continue
+        finally:
+            bucket.flip(keys[1], at, mask)
+        assert got == expected(0, 203), at - last[0]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_read_that_ends_inside_an_object_fetches_little_behind_its_end(tmp_path, monkeypatch, large):
+    """The index names a batch at or behind the end: no more than it is read, at once unless it is a large one."""
+    sizes = [5] * 30
+    sizes[20] = 40 if large else 5
+    bucket, (key,) = a_bucket(tmp_path, [sizes], interval=2000)
+    fetched: list[tuple[int, int]] = []
+    read = ArrowStore.read
+    monkeypatch.setattr(
+        ArrowStore, "read", lambda self, name, at, size: fetched.append((at, at + size)) or read(self, name, at, size)
+    )
+    assert rows(bucket, window_bytes=5000, end=102) == expected(0, 102)
+    placed = positions(bucket, key, sum(len(batch(n, size)) for n, size in zip(starts(sizes), sizes, strict=True)))
+    average = (placed[-1][0] + placed[-1][1]) // len(placed)
+    log = [span for span in fetched if span[1] < bucket.object_path(key).stat().st_size]
+    ends = next(at + size for at, size, _, after in placed if after >= 102)
+    assert max(end for _, end in log) <= ends + 2000 + 2 * average, (log, ends)
+
+
+def starts(sizes: list[int]) -> list[int]:
+    return [sum(sizes[:at]) for at in range(len(sizes))]
 
 
 def test_rows_before_the_damage_come_first(tmp_path):

@@ -8,25 +8,29 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from coldstore.audit import FindingKind
-from coldstore.keys import PageKey, SegmentKey, parse_key
+from coldstore.audit import Finding, FindingKind
+from coldstore.keys import MetadataKey, PageKey, SegmentKey, SnapshotKey, parse_key
 from coldstore.object_store import Got
 from coldstore.root_format import RootCodec
 from logformat.errors import InvalidRequest
 from tests.support.history_bucket import HistoryBucket
+from thermocline.findings import Located
 from thermocline.pipeline.jobs import scrub as scrub_module
-from thermocline.pipeline.jobs.scrub import Located, ScrubReport, scrub
+from thermocline.pipeline.jobs.scrub import ScrubReport, scrub
 from thermocline.pipeline.jobs.scrub_journal import Journal
+from thermocline.pipeline.jobs.scrub_view import Place
+from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask
 from thermocline.pipeline.jobs.spark_tasks import InProcess
 
 SEEDS = 120
+TOPIC_ID = UUID(int=7)
 ONCE = ("missing", "missing page", "missing manifest", "swapped", "truncated", "emptied", "grown", "cluster")
 
 
@@ -316,6 +320,22 @@ def test_a_killed_scrub_goes_on_where_it_was(
     assert not journal.exists()
     again = scrub(None, bucket.url, journal=str(journal), task_bytes=1)
     assert again.objects == 5 and len(again.damage) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "place"), [(MetadataKey(3, 1, TOPIC_ID), None), (SnapshotKey(TOPIC_ID, 1, 7, 3, TOPIC_ID), (TOPIC_ID, 1))]
+)
+def test_a_page_or_snapshot_that_was_read_is_not_read_again(
+    tmp_path: Path, key: MetadataKey | SnapshotKey, place: Place | None
+) -> None:
+    """Damage in it is told once, not by the journal and by a second read."""
+    topic_id, partition = place or (None, 0)
+    task = ScrubTask("file:///b", topic_id, partition, (), (Blob(str(key), 9, 9), Blob("another", 9, 9)))
+    damaged = Finding(FindingKind.DAMAGED, str(key), None, "a bit")
+    Journal(str(tmp_path / "journal"), "file:///b").note([ScrubDone(task, [damaged], [str(key)])])
+    journal = Journal(str(tmp_path / "journal"), "file:///b")
+    assert journal.left_of(task) == replace(task, blobs=task.blobs[1:])
+    assert journal.findings == [(place, damaged)] and journal.skipped == 1
 
 
 def test_a_journal_whose_first_line_was_cut_short_is_begun_again(bucket: HistoryBucket, tmp_path: Path) -> None:

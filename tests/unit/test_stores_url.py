@@ -54,6 +54,7 @@ def test_a_bucket() -> None:
     ("text", "says"),
     [
         ("/data/bucket", "no scheme"),
+        ("s3:/bucket", "two slashes belong after the colon"),
         ("gs://bucket", "'gs' is not known"),
         ("file://data/bucket", "three slashes"),
         ("file:///", "root directory"),

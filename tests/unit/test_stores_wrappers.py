@@ -16,7 +16,7 @@ from coldstore.object_store import (
     StoreUnavailable,
 )
 from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan, FaultyStore, even_rates
-from coldstore.stores.metered import LATENCY_BOUNDS_MS, LoggedCall, MeteredStore
+from coldstore.stores.metered import LATENCY_BOUNDS_MS, LoggedCall, MeteredStore, Outcome
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
 from tests.support.memory_store import MemoryStore, upload_of
@@ -101,16 +101,15 @@ def test_requests_bytes_errors_and_latency_are_counted_by_operation() -> None:
     assert counted == {
         "get": (1, 1, 20, 0),
         "get_if_changed": (2, 2, 5, 0),
-        "head": (1, 1, 0, 1),
+        "head": (1, 1, 0, 0),
         "put_segment": (2, 4, 110, 0),
         "put_root": (2, 2, 5, 0),
         "delete": (1, 3, 0, 0),
         "list": (0, 0, 0, 0),
     }
-    assert store.errors_by_kind == {
-        (Operation.PUT_ROOT, "PreconditionFailed"): 1,
-        (Operation.HEAD, "ObjectMissing"): 1,
-    }
+    assert meters[Operation.PUT_ROOT].outcomes == {Outcome.OK: 1, Outcome.LOST_RACE: 1}
+    assert meters[Operation.GET_IF_CHANGED].outcomes == {Outcome.OK: 1, Outcome.UNCHANGED: 1}
+    assert meters[Operation.HEAD].outcomes == {Outcome.MISSING: 1}
     for meter in meters.values():
         assert meter.buckets[LATENCY_BOUNDS_MS.index(50)] == sum(meter.buckets) == meter.calls
         assert meter.seconds == pytest.approx(0.030 * meter.calls)
@@ -148,9 +147,9 @@ def test_the_log_is_bounded_and_says_what_was_asked() -> None:
 
     run(scenario)
     assert list(store.log) == [
-        LoggedCall(Operation.GET, "s", 90, 20, 10, "ok"),
-        LoggedCall(Operation.GET, "s", -30, None, 30, "ok"),
-        LoggedCall(Operation.GET, "absent", 1, 1, 0, "ObjectMissing"),
+        LoggedCall(Operation.GET, "s", 90, 20, 10, Outcome.OK),
+        LoggedCall(Operation.GET, "s", -30, None, 30, Outcome.OK),
+        LoggedCall(Operation.GET, "absent", 1, 1, 0, Outcome.MISSING),
     ]
     assert not silent.log
 
@@ -347,7 +346,7 @@ def test_the_same_seed_gives_the_same_faults_and_every_kind_takes_effect() -> No
     again, hits_again = once()
     # Late writes of a real loop land by its clock: compare all but them in the simulation, here the counts.
     assert hits == hits_again and len(first) == len(again)
-    assert set(hits) == set(Fault) - {Fault.OUTAGE}
+    assert set(hits) == set(Fault) - {Fault.OUTAGE, Fault.DENIED, Fault.READ_ONLY}
 
 
 def test_every_operation_has_a_fault_and_calm_heals() -> None:

@@ -49,7 +49,7 @@ def sunk(opened: Opened) -> bool:
 
 async def check_bucket(house: House) -> None:
     """Books balance, tiles tile, and no object is unnamed but for pending ones of the current epoch."""
-    inspector = BucketInspector(house.memory, house.rng, FastClock(), LoopWorkers())
+    inspector = BucketInspector(house.memory, LoopWorkers())
     view = await inspector.view(TOPIC_ID, 0)
     assert view is not None
     assert [f for f in audit_manifest(view.manifest, view.live) if f.kind.is_damage] == []
@@ -336,7 +336,7 @@ def test_design_c02_gc_against_a_writer_that_pauses_between_upload_and_commit() 
         uploaded = house.objects()
         assert len(uploaded) == 1
 
-        inspector = BucketInspector(house.memory, house.rng, FastClock(), LoopWorkers())
+        inspector = BucketInspector(house.memory, LoopWorkers())
         plan = await inspector.plan_gc(TOPIC_ID, 0)
         assert [info.key for info in plan.pending] == uploaded and not plan.deletable
 

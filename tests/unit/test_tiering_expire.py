@@ -10,6 +10,7 @@ import pytest
 
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
+from logformat.errors import Fenced
 from seams.disk import Space
 from seams.rng import SeededRng
 from tests.support.cold_values import remote_segment
@@ -77,9 +78,9 @@ def test_pressure_takes_the_oldest_bytes_of_all_logs() -> None:
 
 def test_excess_is_over_the_set_limit_or_the_share_of_the_file_system() -> None:
     """Other programs' bytes on the file system are not asked of us."""
-    assert excess_bytes(500, Space(1000, 0), 400, 0.8) == 100
-    assert excess_bytes(500, Space(1000, 100), None, 0.8) == 100
-    assert excess_bytes(50, Space(1000, 0), None, 0.8) == 50
+    assert excess_bytes(lambda: 500, Space(1000, 0), 400, 0.8) == 100
+    assert excess_bytes(lambda: 500, Space(1000, 100), None, 0.8) == 100
+    assert excess_bytes(lambda: 50, Space(1000, 0), None, 0.8) == 50
 
 
 # ── local bytes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -150,6 +151,28 @@ def test_after_a_restart_objects_are_verified_again_before_local_bytes_go() -> N
         await asyncio.sleep(20)
         assert opened.log.local_log_start_offset == 0
         assert opened.tier.status().blocked_by == "damaged"
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_local_bytes_of_an_idle_log_go_when_its_damaged_object_is_whole_again() -> None:
+    """Limited by size alone, so that no time makes it due: nothing looked again before the next append."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, TIER)
+        await opened.tier.seal_and_copy()
+        await life.kill()
+        key = house.objects()[0]
+        kept = house.memory.objects.pop(key)
+        life = await house.start()
+        opened = await life.open(tier=replace(TIER, local_retention_bytes=0))
+        await asyncio.sleep(20)
+        assert opened.log.local_log_start_offset == 0
+        house.memory.objects[key] = kept
+        await asyncio.sleep(20)
+        assert opened.log.local_log_start_offset > 0 and opened.tier.status().blocked_by is None
         await life.kill()
 
     run_fast(scenario())
@@ -257,8 +280,9 @@ def test_total_retention_by_size_moves_the_start_then_waits_then_deletes() -> No
     run_fast(scenario())
 
 
-def test_total_retention_by_time_lets_everything_cold_go() -> None:
-    """Records older than retention.ms go, oldest first, also when nothing comes any more."""
+def test_peer_t21_total_retention_by_time_lets_everything_go_from_an_idle_topic() -> None:
+    """KAFKA-15272: a segment that had just been rolled was never eligible, and did not expire while its topic idled.
+    Records older than retention.ms go, oldest first, the last one too, when nothing comes any more."""
 
     async def scenario() -> None:
         house = House()
@@ -378,6 +402,32 @@ def test_design_c26_delete_records_fails_when_the_root_cannot_be_changed() -> No
             await opened.tier.delete_records(25)
         assert refused.type.__name__ in ("Retryable", "Unsettled")
         assert opened.log.log_start_offset == 0
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_delete_records_that_outlives_its_partition_writes_no_checkpoint() -> None:
+    """The topic is deleted and made again while the bucket takes its time: the lines are the new log's by then."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await filled(house, TIER)
+        held = asyncio.Event()
+        move_start = opened.tier.expirer.move_start
+
+        async def slowly(offset: int) -> None:
+            await held.wait()
+            await move_start(offset)
+
+        opened.tier.expirer.move_start = slowly  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(opened.tier.delete_records(25))
+        await asyncio.sleep(1)
+        await life.service.close_partition(opened.tier, give_back=False)
+        held.set()
+        with pytest.raises(Fenced):
+            await deleting
+        assert 25 not in life.data_dir._log_starts.values()
         await life.kill()
 
     run_fast(scenario())

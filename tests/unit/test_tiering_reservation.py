@@ -120,6 +120,7 @@ def test_blocks_grow_with_the_appends_of_the_last_hour() -> None:
         opened = await life.open(new=True, tier=QUIET, log=BIG)
         for _ in range(60):
             life.append(400)
+            opened.tier.written_to()
             await asyncio.sleep(30)
         assert opened.log.reserved_end - opened.log.log_end_offset > 8 * BLOCK
         await life.kill()

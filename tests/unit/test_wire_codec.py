@@ -38,7 +38,7 @@ def test_the_api_table_is_the_contract() -> None:
     served = {api.name: (api.version_min, api.version_max) for api in APIS.values()}
     assert served == {
         "Produce": (3, 9),
-        "Fetch": (4, 12),
+        "Fetch": (4, 18),
         "ListOffsets": (1, 10),
         "Metadata": (0, 12),
         "OffsetCommit": (2, 9),

@@ -1,6 +1,7 @@
 """`thermocline archive`: a topic's history in the bucket becomes an Iceberg table, exactly once.
 
-Owns the flags and how the outcome is printed; what is done is in `thermocline.pipeline.jobs.archive`.
+Owns the flags and how the outcome is printed. Always true: what can be told without Spark (usage, a mistyped topic) is
+told before it starts. Must not know what is done (`thermocline.pipeline.jobs.archive`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.cli.arguments import add_json, checked, key_value, positive
 from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.spark_job import add_spark
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
@@ -69,7 +71,7 @@ def _add_values(parser: Parser) -> None:
 def _add_run(parser: Parser) -> None:
     size = checked(_size)
     run_options = parser.add_argument_group("the run")
-    run_options.add_argument("--master", metavar="M", help="of Spark (default: local[*], or spark-submit's)")
+    add_spark(run_options)
     run_options.add_argument("--max-bytes", metavar="SIZE", type=size, help="of log in one commit (default 4GiB)")
     run_options.add_argument("--max-commits", metavar="N", type=positive, help="stop after so many")
     run_options.add_argument("--file-bytes", metavar="SIZE", type=size, help="of log in one file (default 256MiB)")
@@ -92,9 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     with job_errors():
         from thermocline.pipeline.history import History
-        from thermocline.pipeline.iceberg import catalog_config
         from thermocline.pipeline.jobs.archive import archive
         from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
+        from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
         from thermocline.pipeline.plan import TARGET_BYTES
 
         progress = Progress()
@@ -102,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         values = _values(arguments)
         with History.open(arguments.bucket) as history:
             history.topic(arguments.topic)  # told at once, not after Spark's start
-        with maybe_session(None if arguments.dry_run else "thermocline archive", arguments.master) as spark:
+        app = None if arguments.dry_run else "thermocline archive"
+        with maybe_session(app, arguments.master, progress, verbose=arguments.verbose) as spark:
             try:
                 summary = archive(
                     spark,

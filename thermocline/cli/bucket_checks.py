@@ -6,14 +6,13 @@ judged is judged in coldstore (probe, audit).
 
 from __future__ import annotations
 
-from uuid import UUID
-
-from broker.config.units import show_size
-from coldstore.audit import Finding, FindingKind, GcPlan, rootless
+from coldstore.audit import FindingKind, GcPlan, rootless
 from coldstore.probe import probe, race
 from thermocline.cli.bucket_reading import Bucket, with_bucket
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import Progress, json_line, note
+from thermocline.findings import Located
+from thermocline.units import show_size
 
 
 def probe_store(url: str, *, with_race: bool) -> int:
@@ -55,7 +54,7 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
         for finding in await bucket.verify_metadata() if topic is None else ():
             damage += finding.kind.is_damage
             others += not finding.kind.is_damage
-            print(_finding_line(finding, None, as_json=as_json))
+            _print_finding(Located(finding), as_json=as_json)
         for number, (topic_id, index, name) in enumerate(partitions):
             progress.show(f"{number} of {len(partitions)} partitions: {name or topic_id}-{index}")
             findings = await bucket.inspector.verify(topic_id, index, deep=deep)
@@ -65,7 +64,7 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
             for finding in findings:
                 damage += finding.kind.is_damage
                 others += not finding.kind.is_damage
-                print(_finding_line(finding, (topic_id, index, name), as_json=as_json))
+                _print_finding(Located(finding, name, topic_id, index), as_json=as_json)
         if not as_json:
             how = "every byte read" if deep else "every object's size and footer checked"
             print(f"{len(partitions)} partitions, {how}: {damage} damaged or missing, {others} other findings")
@@ -74,25 +73,8 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
     return with_bucket(url, run)
 
 
-def _finding_line(finding: Finding, place: tuple[UUID, int, str | None] | None, *, as_json: bool) -> str:
-    """`place`: topic id, partition and name; None for the cluster's own metadata."""
-    topic_id, index, name = place or (None, None, None)
-    if as_json:
-        return json_line(
-            {
-                "kind": finding.kind.value,
-                "damage": finding.kind.is_damage,
-                "topic": name,
-                "topic_id": None if topic_id is None else str(topic_id),
-                "partition": index,
-                "offset": finding.offset,
-                "key": finding.key,
-                "detail": finding.detail,
-            }
-        )
-    where = "cluster metadata" if place is None else f"{name or topic_id}-{index}"
-    where += "" if finding.offset is None else f" at {finding.offset}"
-    return f"{finding.kind.value:20} {where}: {finding.detail}" + (f" ({finding.key})" if finding.key else "")
+def _print_finding(located: Located, *, as_json: bool) -> None:
+    print(json_line(located.row()) if as_json else located)
 
 
 def collect(url: str, *, delete: bool, as_json: bool) -> int:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from broker.config.units import show_size
 from coldstore.bucket_inspection import PartitionView
 from coldstore.keys import MetadataKey, RootKey, SegmentKey, SnapshotKey, parse_key
 from coldstore.manifest import RemoteSegment
@@ -22,6 +21,7 @@ from thermocline.cli.batch_lines import BatchLines
 from thermocline.cli.bucket_reading import Bucket, with_bucket
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import Cell, json_line, note, table
+from thermocline.units import show_size
 
 _GET_BYTES = 4 << 20
 

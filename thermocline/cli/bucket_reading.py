@@ -20,7 +20,7 @@ from broker.metadata.cluster_store import ClusterContent
 from coldstore.audit import Finding, FindingKind, GcPlan, Named, gc_plan, orphan_findings
 from coldstore.bucket_inspection import BucketInspector, PartitionView
 from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX
-from coldstore.manifest_store import ManifestStore
+from coldstore.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing, ObjectStore
 from coldstore.root import Root, RootStore
 from coldstore.stores.opening import open_store
@@ -84,9 +84,8 @@ class Bucket:
         return found
 
     async def _name(self, topic_id: UUID, index: int) -> str | None:
-        opened = ManifestStore(self.store, topic_id, index, self.world.rng, self.world.clock)
         try:
-            manifest = await opened.load()
+            manifest = await ManifestReader(self.store, topic_id, index).load()
         except Corrupt:
             return None  # whoever looks closer reports it
         return None if manifest is None else manifest.topic
@@ -138,7 +137,7 @@ async def opened(url: str) -> AsyncIterator[Bucket]:
     world = World(PosixDisk(), workers, SystemClock(), SystemRng(), TcpNet())
     store = open_store(parse_bucket_url(url), world)
     try:
-        yield Bucket(store, world, BucketInspector(store, world.rng, world.clock, workers))
+        yield Bucket(store, world, BucketInspector(store, workers))
     finally:
         await store.close()
         workers.close()

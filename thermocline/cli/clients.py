@@ -21,6 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
     ResourceType,
 )
 
+from thermocline.cli.bootstrap import bootstrap_addresses
 from thermocline.cli.outcome import CommandFailed
 
 __all__ = ["AdminClient", "AlterConfigOpType", "ConfigEntry", "ConfigResource", "NewTopic", "ResourceType"]
@@ -95,15 +96,12 @@ def _refused_at_once(bootstrap: str) -> None:
     import socket
 
     last: OSError | None = None
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
+    for address in bootstrap_addresses(bootstrap):
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+            socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S).close()
             return
         except OSError as refused:
             last = refused
-        except ValueError:
-            raise CommandFailed(f"-b {bootstrap}: write HOST:PORT") from None
     raise CommandFailed(f"no broker answers at {bootstrap}: {last}; {_ADVICE[KafkaError._TRANSPORT]}")
 
 

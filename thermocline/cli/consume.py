@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.cli.arguments import add_bootstrap, checked, key_value, natural, positive
 from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.output import note
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -117,18 +118,37 @@ def _starts(consumer: Consumer, arguments: argparse.Namespace) -> list[TopicPart
             return list(consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S))
         if offset.startswith("-"):
             return [_before_end(consumer, TopicPartition(topic, index), -int(offset)) for index in indexes]
-    start = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}.get(offset)
-    return [TopicPartition(topic, index, int(offset) if start is None else start) for index in indexes]
+        if offset.isdecimal():
+            return [_at_offset(consumer, TopicPartition(topic, index, int(offset))) for index in indexes]
+    start = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}[offset]
+    return [TopicPartition(topic, index, start) for index in indexes]
+
+
+def _at_offset(consumer: Consumer, partition: TopicPartition) -> TopicPartition:
+    """From that offset, or the nearest there is, said aloud: the client's own reset would begin anew in silence."""
+    first, end = _bounds(consumer, partition)
+    asked, partition.offset = partition.offset, min(max(partition.offset, first), end)
+    if partition.offset != asked:
+        where = f"{partition.topic}-{partition.partition}"
+        note(f"thermocline: {where} holds offsets {first} to {end}, not {asked}: reading from {partition.offset}")
+    return partition
 
 
 def _before_end(consumer: Consumer, partition: TopicPartition, count: int) -> TopicPartition:
+    first, end = _bounds(consumer, partition)
+    partition.offset = max(first, end - count)
+    return partition
+
+
+def _bounds(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """The first offset and the end."""
     from thermocline.cli.clients import REQUEST_TIMEOUT_S
 
     found = consumer.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
     if found is None:
         raise CommandFailed(f"the end of {partition.topic}-{partition.partition} is not known: no answer in time")
-    partition.offset = max(found[0], found[1] - count)
-    return partition
+    first, end = found
+    return first, end
 
 
 def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions: set[int] | None) -> None:

@@ -1,9 +1,14 @@
-"""Two requests to a broker's HTTP port. Errors say what the broker said."""
+"""Two requests to a broker's HTTP port. Errors say what the broker said.
+
+Owns the timeouts. Always true: blocking, one connection a request. Must not know what an answer means.
+"""
 
 from __future__ import annotations
 
 import http.client
 from typing import Final
+
+from broker.config.addresses import show_address
 
 _TIMEOUT_S: Final = 5.0
 _SEAL_TIMEOUT_S: Final = 3700.0  # the broker gives up after an hour
@@ -31,10 +36,10 @@ def _request(host: str, port: int, method: str, path: str, body: str | None, tim
         answer = connection.getresponse()
         data = answer.read()
     except (OSError, http.client.HTTPException) as failed:
-        raise HttpRefused(f"no answer from http://{host}:{port}{path} ({failed})") from failed
+        raise HttpRefused(f"no answer from http://{show_address(host, port)}{path} ({failed})") from failed
     finally:
         connection.close()
     if not 200 <= answer.status < 300:
         said = data.decode(errors="replace").strip()
-        raise HttpRefused(f"http://{host}:{port}{path} answered {answer.status} {said}")
+        raise HttpRefused(f"http://{show_address(host, port)}{path} answered {answer.status} {said}")
     return data

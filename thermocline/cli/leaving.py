@@ -1,13 +1,14 @@
 """One sentence about a topic: when data leaves the disk, and when it leaves the bucket.
 
-Pure. Works from the configs any Kafka broker describes.
+Owns the wording. Pure: works from the configs any Kafka broker describes. Must not know how they were asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.config.units import show_duration, show_size
+from broker.config.units import show_duration
+from thermocline.units import show_size
 
 
 def sentence(configs: Mapping[str, str | None]) -> str:

@@ -1,4 +1,8 @@
-"""`thermocline log`: looking into a local log file."""
+"""`thermocline log`: looking into a local log file.
+
+Owns what is printed of a batch. Always true: reads only, also beside a broker that is appending. Must not know the
+other files of a log.
+"""
 
 from __future__ import annotations
 

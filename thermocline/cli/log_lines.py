@@ -1,6 +1,7 @@
-"""The look of log lines on stderr: text for people, JSON for collectors.
+"""The look of log lines on stderr: text for people, JSON for collectors; and how many of one kind there may be.
 
-Owns two formatters. Times are UTC, to the millisecond.
+Owns two formatters and a filter. Times are UTC, to the millisecond. Always true: one line of code writes at most
+`LINES_MAX` lines a minute, however often what it tells happens; how many were left out stands in the next one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import time
+from typing import Final
+
+LINES_MAX: Final = 10
+WINDOW_S: Final = 60.0
 
 
 def _utc(record: logging.LogRecord) -> str:
@@ -36,3 +41,22 @@ class JsonLines(logging.Formatter):
         if record.exc_info is not None:
             shown["exception"] = self.formatException(record.exc_info)
         return json.dumps(shown, ensure_ascii=False)
+
+
+class NoFlood(logging.Filter):
+    """Lets `LINES_MAX` records of one line of code through in `WINDOW_S`, and counts the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._windows: dict[tuple[str, int], tuple[float, int]] = {}  # bounded by the lines of code that log
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place = (record.pathname, record.lineno)
+        began_s, count = self._windows.get(place, (record.created, 0))
+        if not 0 <= record.created - began_s < WINDOW_S:
+            if count > LINES_MAX:
+                record.msg = f"{record.getMessage()} ({count - LINES_MAX} lines like it were left out before)"
+                record.args = None
+            began_s, count = record.created, 0
+        self._windows[place] = (began_s, count + 1)
+        return count < LINES_MAX

@@ -1,7 +1,8 @@
 """`thermocline scrub`: every byte of every live object in a bucket is read and judged, in parallel.
 
-Owns the flags and how findings are printed; exit 5 when one of them is damage. What is done is in
-`thermocline.pipeline.jobs.scrub`, what is judged in `coldstore.audit`, as for `bucket verify`.
+Owns the flags and how findings are printed. Always true: exit 5 when one of them is damage, 0 only when all was read;
+with `--json` the last line is the summary, so that a clean bucket says something too. Must not know how a bucket is
+read (`thermocline.pipeline.jobs.scrub`) or judged (`coldstore.audit`, as for `bucket verify`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.cli.arguments import add_json
 from thermocline.cli.outcome import Exit
+from thermocline.cli.spark_job import add_spark
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
@@ -29,7 +31,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     parser.add_argument("url", metavar="URL", help="of the bucket")
     parser.add_argument("--topic", metavar="T", help="this topic only, by name or id")
-    parser.add_argument("--master", metavar="M", help="of Spark (default: local[*], or spark-submit's)")
+    add_spark(parser)
     parser.add_argument("--journal", metavar="FILE", help="remember what was read: a killed scrub goes on from there")
     parser.add_argument(
         "--dry-run", action="store_true", help="roots, pages and listing only, and how much there is to read"
@@ -46,12 +48,15 @@ def run(arguments: argparse.Namespace) -> int:
     with job_errors():
         from thermocline.pipeline.history import History
         from thermocline.pipeline.jobs.scrub import scrub
+        from thermocline.pipeline.jobs.scrub_view import check_ours
 
         progress = Progress()
-        with History.open(arguments.url) as history:  # a wrong URL or topic is told at once, not after Spark's start
+        with History.open(arguments.url) as history:  # what cannot be scrubbed is told at once, not after Spark's start
+            check_ours(history.store)
             if arguments.topic is not None:
                 history.topic(arguments.topic)
-        with maybe_session(None if arguments.dry_run else "thermocline scrub", arguments.master) as spark:
+        app = None if arguments.dry_run else "thermocline scrub"
+        with maybe_session(app, arguments.master, progress, verbose=arguments.verbose) as spark:
             try:
                 report = scrub(
                     spark,
@@ -64,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 progress.done()
     if arguments.json:
-        for located in report.findings:
-            print(json_line(located.row()))
+        for found in report.findings:
+            print(json_line(found.row()))
+        print(json_line(report.row()))
     else:
         print(report)
     return Exit.FINDINGS if report.damage else Exit.DONE

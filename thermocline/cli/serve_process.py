@@ -92,9 +92,10 @@ def arm_crash_point(spec: str | None, *, testing: bool) -> None:
 
 def set_up_logging(log_format: str, level: str) -> None:
     """Lines on stderr, as text or as JSON."""
-    from thermocline.cli.log_lines import JsonLines, TextLines
+    from thermocline.cli.log_lines import JsonLines, NoFlood, TextLines
 
     handler = logging.StreamHandler()
+    handler.addFilter(NoFlood())
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # The same credentials are found by both clients; one line says where.

@@ -77,7 +77,7 @@ def _print(source: TierSource, arguments: argparse.Namespace) -> None:
     else:
         live = arguments.watch and sys.stdout.isatty()
         print(f"{_CLEAR if live else ''}{picture(found)}")
-        for line in source.leaving():
+        for line in (*source.brokers(), *source.leaving()):
             print(line)
     sys.stdout.flush()
 

@@ -7,15 +7,28 @@ fields, never the command; only a bootstrap address without a Kafka broker does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
+from broker.config.addresses import parse_address
+from broker.config.values import InvalidConfig
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import MetadataResponse
+from thermocline.cli.bootstrap import bootstrap_addresses
 from thermocline.cli.http_client import HttpRefused, get
 from thermocline.cli.leaving import sentence
-from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.tier_status import ColdPartition, Offsets, Partition, PartitionStatus, Row, rows
+from thermocline.cli.outcome import CommandFailed
+from thermocline.cli.tier_status import (
+    BrokerStatus,
+    ColdPartition,
+    Offsets,
+    Partition,
+    PartitionStatus,
+    Row,
+    broker_lines,
+    rows,
+)
 from thermocline.cli.wire_client import (
     BROKER_RESOURCE,
     EARLIEST,
@@ -27,6 +40,8 @@ from thermocline.cli.wire_client import (
     WireClient,
 )
 
+T = TypeVar("T")
+
 _HTTP = "thermocline.http"
 _TIERED, _COPY_DISABLED = "remote.storage.enable", "remote.log.copy.disable"
 _TOPIC_CONFIGS = (
@@ -37,17 +52,6 @@ _TOPIC_CONFIGS = (
     _TIERED,
     _COPY_DISABLED,
 )
-
-
-def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """`host:port[,host:port]…`. CommandFailed when it is written otherwise."""
-    found = []
-    for text in bootstrap.split(","):
-        host, _, port = text.strip().rpartition(":")
-        if not host or not port.isdigit():
-            raise CommandFailed(f"-b {bootstrap}: write HOST:PORT", Exit.USAGE)
-        found.append((host.strip("[]"), int(port)))
-    return found
 
 
 def connect(bootstrap: str) -> WireClient:
@@ -74,11 +78,11 @@ def http_address(bootstrap: str) -> tuple[str, int]:
 
 def _http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
     value = client.configs(BROKER_RESOURCE, str(node_id), [_HTTP]).get(_HTTP)
-    host, _, port = (value or "").rpartition(":")
-    if not port.isdigit():
-        return None
-    host = host.strip("[]")
-    return (client.host if host in ("", "0.0.0.0", "::") else host), int(port)
+    try:
+        address = parse_address(value or "", _HTTP)
+    except InvalidConfig:
+        return None  # another broker's, or none
+    return (client.host if address.every_interface else address.host), address.port
 
 
 class TierSource:
@@ -89,6 +93,7 @@ class TierSource:
         self._topic = topic
         self._bucket_url = bucket_url
         self._topic_configs: dict[str, dict[str, str | None]] = {}
+        self._brokers: list[BrokerStatus] = []
 
     def read(self) -> list[Row]:
         """One row a partition, now."""
@@ -101,16 +106,23 @@ class TierSource:
         offsets = Offsets({}, {}, {}, {})
         local_bytes: dict[Partition, int] = {}
         statuses: list[PartitionStatus] = []
+        self._brokers = []
         for broker in metadata.brokers:
             led = [partition for partition, leader in leaders.items() if leader == broker.node_id]
             try:
                 with WireClient(broker.host, broker.port) as client:
                     offsets = _joined(offsets, _offsets(client, led))
                     local_bytes |= {p: size for p, size in client.local_bytes().items() if p in set(led)}
-                    statuses += _statuses(client, broker.node_id)
+                    if (address := _http_of(client, broker.node_id)) is not None:
+                        statuses += _said(address, "/status", list[PartitionStatus]) or []
+                        self._brokers += filter(None, [_said(address, "/broker", BrokerStatus)])
             except BrokerUnreachable:
                 continue  # its partitions keep their unknown fields
         return rows(leaders, offsets, local_bytes, statuses, cold)
+
+    def brokers(self) -> list[str]:
+        """What the brokers that were asked say of themselves, a line each, and one for each condition that holds."""
+        return [line for broker in self._brokers for line in broker_lines(broker)]
 
     def leaving(self) -> list[str]:
         """When data leaves the disk and the bucket, a line for all topics that are alike in it."""
@@ -166,12 +178,9 @@ def _joined(one: Offsets, other: Offsets) -> Offsets:
     )
 
 
-def _statuses(client: WireClient, node_id: int) -> list[PartitionStatus]:
-    """What the broker's HTTP port says; nothing where there is none."""
-    address = _http_of(client, node_id)
-    if address is None:
-        return []
+def _said(address: tuple[str, int], path: str, kind: type[T]) -> T | None:
+    """What the broker's HTTP port says; None where it says nothing that can be read."""
     try:
-        return msgspec.json.decode(get(*address, "/status"), type=list[PartitionStatus])
+        return msgspec.json.decode(get(*address, path), type=kind)
     except (HttpRefused, msgspec.MsgspecError):
-        return []
+        return None

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
-from broker.config.units import show_duration, show_size
+from broker.config.units import show_duration
 from thermocline.cli.output import json_line, plain, table
+from thermocline.units import show_size
 
 Partition = tuple[str, int]  # topic, index
 
@@ -49,6 +50,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     log_end_offset: int | None = None
+    remote_end_offset: int | None = None
     local_bytes: int | None = None
     cold_bytes: int | None = None
     copy_lag_bytes: int | None = None
@@ -57,6 +59,27 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     seal_age_ms: int | None = None
     gaps: tuple[tuple[int, int], ...] | None = None
     blocked_by: str | None = None
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, in the broker's words."""
+
+    name: str
+    says: str
+
+
+class BrokerStatus(msgspec.Struct, frozen=True):
+    """What `GET /broker` says of the broker itself. Bytes; `not_ready` is empty when it serves."""
+
+    node_id: int
+    not_ready: str
+    disk_bytes: int
+    disk_free_bytes: int
+    log_limit_bytes: int
+    cache_bytes: int
+    cache_limit_bytes: int
+    cache_evictions: int
+    conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +132,12 @@ def rows(
 def _with_status(row: Row, status: PartitionStatus | None) -> Row:
     if status is None:
         return row
+    remote_end = row.remote_end_offset
+    if not remote_end and status.remote_end_offset:
+        remote_end = status.remote_end_offset  # all of it expired: ListOffsets names no record, the end stays
     return replace(
         row,
+        remote_end_offset=remote_end,
         log_end_offset=status.log_end_offset,
         local_bytes=row.local_bytes if status.local_bytes is None else status.local_bytes,
         cold_bytes=row.cold_bytes if status.cold_bytes is None else status.cold_bytes,
@@ -159,6 +186,21 @@ def picture(found: Sequence[Row]) -> str:
         for row in found
     ]
     return table(header, lines, right=_NUMBERS)
+
+
+def broker_lines(broker: BrokerStatus) -> list[str]:
+    """A line of figures, and one for each condition, worst first."""
+    who = f"broker {broker.node_id}"
+    figures = [
+        f"chunk cache {show_size(broker.cache_bytes)} of {show_size(broker.cache_limit_bytes)}, "
+        f"{broker.cache_evictions} chunks evicted"
+    ]
+    if broker.disk_bytes:  # looked at once since the start
+        figures.insert(0, f"disk {show_size(broker.disk_free_bytes)} free of {show_size(broker.disk_bytes)}")
+        figures.insert(1, f"local logs may use {show_size(broker.log_limit_bytes)}")
+    if broker.not_ready:
+        figures.insert(0, f"not ready: {broker.not_ready}")
+    return [f"{who}: {'; '.join(figures)}", *(f"{who}: {held.name}: {held.says}" for held in broker.conditions)]
 
 
 def _size(value: int | None) -> str:

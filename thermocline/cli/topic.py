@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.cli.arguments import add_bootstrap, add_json, key_value, positive
 from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import json_line, table
+from thermocline.cli.output import json_line, note, table
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -197,9 +197,13 @@ def _configs(admin: AdminClient, topic: str) -> dict[str, Any]:
 
 
 def _with_units(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """`retention.ms=7d` → `604800000`: the protocol carries plain numbers only. The broker refuses unknown names."""
-    from broker.config.definitions import TOPIC
+    """`retention.ms=7d` → `604800000`: the protocol carries plain numbers only. The broker refuses unknown names: it
+    may be of another version than this command, so they are sent to it."""
+    from broker.config.definitions import TOPIC, nearest_topic_name
 
+    for name, _ in pairs:
+        if name not in TOPIC and (near := nearest_topic_name(name)):
+            note(f"thermocline: {name} is no topic config known here; the nearest is {near}")
     return [(name, TOPIC[name].with_units(value) if name in TOPIC else value) for name, value in pairs]
 
 

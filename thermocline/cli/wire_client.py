@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
+from broker.config.addresses import show_address
 from broker.wire import codec, framing
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.errors import ErrorCode, MalformedFrame
@@ -40,6 +41,7 @@ BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
 _SINCE = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # ListOffsets version that knows the sentinel
 _RESPONSE_BYTES_MAX = 100 << 20
 _CLIENT_ID = "thermocline-cli"
+_VERSION_MAX = 32_767  # an int16 on the wire
 _TIMEOUT_S = 10.0
 
 R = TypeVar("R", bound=Message)
@@ -89,11 +91,13 @@ class WireClient:
         """The version used for an API, or -1 when the broker does not serve one that we know."""
         return self._versions.get(key, -1)
 
-    def call(self, key: ApiKey, request: Message, response: type[R]) -> R:
+    def call(self, key: ApiKey, request: Message, response: type[R], *, version_max: int = _VERSION_MAX) -> R:
         """Send one request and wait for its answer. BrokerUnreachable when the connection fails."""
-        version = self.version(key)
+        version = min(self.version(key), version_max)
         if version < 0:
-            raise BrokerUnreachable(f"{self.host}:{self.port} does not serve {key.name} in a version this client knows")
+            raise BrokerUnreachable(
+                f"{show_address(self.host, self.port)} does not serve {key.name} in a version this client knows"
+            )
         return self._exchange(key, version, request, response)
 
     def _exchange(self, key: ApiKey, version: int, request: Message, response: type[R]) -> R:
@@ -127,7 +131,7 @@ class WireClient:
 
     def _unreachable(self, why: object) -> BrokerUnreachable:
         return BrokerUnreachable(
-            f"no answer from {self.host}:{self.port}: {why}; is the broker running, and is -b its address?"
+            f"no answer from {show_address(self.host, self.port)}: {why}; is the broker running, and is -b its address?"
         )
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:

@@ -5,8 +5,9 @@ broker is killed with -9 in the middle, everything is replayed from offset 0 wit
 replacement: seal, stop, delete the data directory, and a new broker on the bucket alone replays it all again. Last,
 that broker goes too, with its directory: Spark reads the bucket, and makes a table of it.
 
-Always true: what is compared was computed here, never read back; every figure in the table was measured in this run.
-Must not know the broker's code: it sees a command, a Kafka port and an HTTP port, as a user does.
+Owns the order of the acts and the table. Always true: what is compared was computed here, never read back; every figure
+in the table was measured in this run. Must not know the broker's code: it sees a command, a Kafka port and an HTTP
+port, as a user does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A broker of the demo, in a process of its own.
 
-Must not know the broker's code: it sees a command, a Kafka port and an HTTP port, as a user does.
+Owns its settings (segments small enough to sink within seconds) and its life. Always true: the next line of its stdout
+is awaited before anything is asked of it. Must not know the broker's code: it sees a command, a Kafka port and an HTTP
+port, as a user does.
 """
 
 from __future__ import annotations

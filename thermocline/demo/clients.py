@@ -1,6 +1,7 @@
 """The demo's producer and consumer: stock clients that write and check every byte.
 
-Must not know the broker's code.
+Owns what is asked of them: every record acknowledged by all, every byte compared with what was computed. Always true: a
+replay that stalls, or that sees another byte, raises `Failed`. Must not know the broker's code.
 """
 
 from __future__ import annotations

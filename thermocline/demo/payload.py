@@ -1,6 +1,7 @@
 """What the demo writes: values that can be checked byte by byte without keeping them, and what Spark must find of them.
 
-Always true: everything here is computed from sequence numbers, never read back. Must not know brokers or Spark.
+Owns the sizes of the demo. Always true: everything here is computed from sequence numbers, never read back. Must not
+know brokers or Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Two tiers, drawn over one another on a terminal; a line now and then elsewhere."""
+"""Two tiers, drawn over one another on a terminal; a line now and then elsewhere.
+
+Owns the demo's stdout until its table. Always true: where nobody looks (no terminal) nothing is overwritten, and a line
+comes every three seconds at most. Must not know the acts.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The demo's Spark act: history from the bucket alone, then an Iceberg table that a second engine reads.
 
 Owns what must come out. Always true: what is compared was computed from sequence numbers while Spark started. Without
-the [spark] extra the act is left out, and the table says why.
+the [spark] extra the act is left out, and the table says why. Must not know how Spark reads.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def query(root: Path) -> list[tuple[int, ...]]:
     """By partition: rows, first and last offset, different offsets, the sum of md5 numbers; read by DuckDB."""
     import duckdb
 
-    from thermocline.pipeline.iceberg import catalog_config, open_catalog
+    from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
 
     table = open_catalog(catalog_config(warehouse=f"file://{root / 'lake'}")).load_table(TABLE)
     files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]

@@ -2,8 +2,9 @@
 
     python -m thermocline.demo.spark_replay BUCKET TOPIC WAREHOUSE TABLE OFFSET_WEIGHT
 
-A process of its own, so that Spark's start costs the demo nothing and its words go to a file. Prints one line of JSON
-for each act that is done: `session`, `replay` (with the sums by partition), `archive`. Must not know what is right.
+Owns the session. A process of its own, so that Spark's start costs the demo nothing and its words go to a file. Always
+true: stdout has one line of JSON for each act that is done: `session`, `replay` (with the sums by partition),
+`archive`. Must not know what is right.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import functions as F
 
-from thermocline.pipeline.iceberg import catalog_config
 from thermocline.pipeline.jobs.archive import archive
+from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
 from thermocline.pipeline.spark.session import session
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 from coldstore.keys import SegmentKey
 from coldstore.manifest import Manifest
 from coldstore.manifest_entries import RemoteSegment
-from coldstore.manifest_reader import Extent, ManifestReader
+from coldstore.manifest_reader import LiveSegments, ManifestReader
 from coldstore.object_store import ObjectMissing, StoreError
 from coldstore.page_reader import PageCache
 from coldstore.segment_object import SegmentFooter
@@ -78,15 +78,15 @@ class PartitionHistory:
         AccessRefused; DataLoss when the topic was deleted.
         """
         times = TimeRange(min_timestamp_ms, max_timestamp_ms, late_ms)
-        return [segment for segment in self.extent(start, end, times).segments if times.may_hold(segment)]
+        return [segment for segment in self.live(start, end, times).segments if times.may_hold(segment)]
 
-    def extent(self, start: int, end: int, times: TimeRange = ANY_TIME) -> Extent:
+    def live(self, start: int, end: int, times: TimeRange = ANY_TIME) -> LiveSegments:
         """As `segments`, but times leave out whole pages only, and those are named. Errors: as `segments`."""
         manifest = self.manifest
         for attempt in range(_TRIES):
             try:
                 return finished(
-                    self._reader.extent(
+                    self._reader.segments(
                         manifest, start, end, min_timestamp_ms=times.min_ms, horizon_ms=times.horizon_ms
                     )
                 )
@@ -195,9 +195,9 @@ class History:
         def span(entry: tuple[tuple[str, int], tuple[int, int]]) -> Span:
             place, (start, end) = entry
             part = known[place]
-            extent = part.extent(max(start, part.log_start), end, times)
+            live = part.live(max(start, part.log_start), end, times)
             where = (part.topic, part.topic_id, part.partition, start, end)
-            return Span(*where, part.log_start, part.remote_end, extent.segments, extent.skipped)
+            return Span(*where, part.log_start, part.remote_end, live.segments, live.skipped)
 
         spans = self.map(span, [(place, wanted) for place, wanted in ranges.items() if wanted[0] < wanted[1]])
 

@@ -46,11 +46,12 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A window and its bytes: `window.fetch_bytes` of them."""
+    """A window and its bytes: `window.fetch_bytes` of them. `asked`: the window before it was cut short."""
 
     opened: OpenPiece
     window: Window
     data: pa.Buffer
+    asked: Window
 
 
 class SplitReader:
@@ -114,8 +115,8 @@ class SplitReader:
         if not same:
             self._lost(piece, piece.start_offset, piece.end_offset, why, key)
             return None
-        end = segment.end_offset
-        return OpenPiece(piece, key, footer.offset_index, footer.log_bytes, end, _aborted(footer), whole)
+        end, average = segment.end_offset, footer.log_bytes // max(1, footer.statistics.batches)
+        return OpenPiece(piece, key, footer.offset_index, footer.log_bytes, end, _aborted(footer), whole, average)
 
     def _without_footer(self, piece: Piece, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
         """The damage is told; what the batches' headers lead to is read along an index made from them.
@@ -141,10 +142,20 @@ class SplitReader:
 
     def fetch(self, opened: OpenPiece, window: Window) -> Fetched | None:
         """The window's bytes; None when they are lost. Raises DataLoss, StoreError, AccessRefused."""
+        data = self._read(opened, window)
+        if data is None or window.last is None:
+            return None if data is None else Fetched(opened, window, data, window)
+        cut = window.cut(data) or window.uncut
+        if cut.fetch_bytes <= data.size:
+            return Fetched(opened, cut, data.slice(0, cut.fetch_bytes), window)
+        data = self._read(opened, cut)
+        return None if data is None else Fetched(opened, cut, data, window)
+
+    def _read(self, opened: OpenPiece, window: Window) -> pa.Buffer | None:
         if opened.whole is not None:
-            return Fetched(opened, window, opened.whole.slice(window.start, window.fetch_bytes))
+            return opened.whole.slice(window.start, window.fetch_bytes)
         try:
-            return Fetched(opened, window, self._store.read(str(opened.key), window.start, window.fetch_bytes))
+            return self._store.read(str(opened.key), window.start, window.fetch_bytes)
         except ObjectMissing as gone:
             self._missing(opened.piece, opened.key, gone)
         except Corrupt as short:
@@ -154,7 +165,7 @@ class SplitReader:
     def _fetch_again(self, fetched: Fetched) -> Fetched | None:
         opened = fetched.opened
         self._store.forget(str(opened.key))
-        return self.fetch(replace(opened, whole=None), fetched.window)
+        return self.fetch(replace(opened, whole=None), fetched.asked)
 
     # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
     def rows(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:

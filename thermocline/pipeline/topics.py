@@ -35,14 +35,18 @@ class TopicHistory:
     partitions: int
 
 
-class _Pointer(msgspec.Struct, frozen=True):
+class MetadataPage(msgspec.Struct, frozen=True):
+    """The name of a page of metadata, its length in bytes and its checksum."""
+
     key: str
     size: int
     crc32c: int
 
 
-class _Content(msgspec.Struct, frozen=True):
-    snapshot: _Pointer | None = None
+class ClusterContent(msgspec.Struct, frozen=True):
+    """What `cluster.json` says, as far as readers care: a page, and the records that came after it."""
+
+    snapshot: MetadataPage | None = None
     records: tuple[msgspec.Raw, ...] = ()
 
 
@@ -77,7 +81,7 @@ def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, 
             got = finished(get_start(store, CLUSTER_KEY, ROOT_BYTES_MAX))
         except ObjectMissing:
             return _by_manifests(store, pool, manifest_of)
-        content = RootCodec(_Content).decode(CLUSTER_KEY, got).content
+        content = RootCodec(ClusterContent).decode(CLUSTER_KEY, got).content
         try:
             image = _Image() if content.snapshot is None else _read_image(store, content.snapshot)
         except ObjectMissing as missing:
@@ -103,14 +107,14 @@ def by_name(topics: Iterable[_Topic]) -> dict[str, TopicHistory]:
     return named
 
 
-def _read_image(store: ArrowStore, pointer: _Pointer) -> _Image:
-    data = finished(store.get(pointer.key)).data
-    if len(data) != pointer.size or crc32c(data) != pointer.crc32c:
-        raise Corrupt(f"metadata snapshot {pointer.key} fails its checksum; restore the object from a version")
+def _read_image(store: ArrowStore, page: MetadataPage) -> _Image:
+    data = finished(store.get(page.key)).data
+    if len(data) != page.size or crc32c(data) != page.crc32c:
+        raise Corrupt(f"metadata snapshot {page.key} fails its checksum; restore the object from a version")
     try:
         return msgspec.json.decode(data, type=_Image)
     except msgspec.MsgspecError as broken:
-        raise Corrupt(f"metadata snapshot {pointer.key} is not readable: {broken}") from broken
+        raise Corrupt(f"metadata snapshot {page.key} is not readable: {broken}") from broken
 
 
 def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]:

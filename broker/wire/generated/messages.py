@@ -69,6 +69,13 @@ class ProduceResponse(Message):
     throttle_time_ms: int = 0  # 1+
 
 
+class FetchRequestReplicaState(Message):
+    """Tagged `replica_state` of FetchRequest."""
+
+    replica_id: int = -1
+    replica_epoch: int = -1
+
+
 class FetchRequestPartition(Message):
     """`partitions` of FetchRequestTopic."""
 
@@ -78,27 +85,32 @@ class FetchRequestPartition(Message):
     last_fetched_epoch: int = -1  # 12+
     log_start_offset: int = -1  # 5+
     partition_max_bytes: int = 0
+    replica_directory_id: UUID = ZERO_UUID  # 17+
+    high_watermark: int = 9223372036854775807  # 18+
 
 
 class FetchRequestTopic(Message):
     """`topics` of FetchRequest."""
 
-    topic: str = ""
+    topic: str = ""  # 0-12
+    topic_id: UUID = ZERO_UUID  # 13+
     partitions: list[FetchRequestPartition] = []
 
 
 class FetchRequestForgottenTopic(Message):
     """`forgotten_topics_data` of FetchRequest."""
 
-    topic: str = ""
+    topic: str = ""  # 0-12
+    topic_id: UUID = ZERO_UUID  # 13+
     partitions: list[int] = []
 
 
 class FetchRequest(Message):
-    """Versions 4-12, flexible from 12."""
+    """Versions 4-18, flexible from 12."""
 
     cluster_id: str | None = None  # 12+
-    replica_id: int = -1
+    replica_state: FetchRequestReplicaState | None = None  # 15+
+    replica_id: int = -1  # 0-14
     max_wait_ms: int = 0
     min_bytes: int = 0
     max_bytes: int = 2147483647
@@ -157,17 +169,28 @@ class FetchResponsePartition(Message):
 class FetchResponseTopic(Message):
     """`responses` of FetchResponse."""
 
-    topic: str = ""
+    topic: str = ""  # 0-12
+    topic_id: UUID = ZERO_UUID  # 13+
     partitions: list[FetchResponsePartition] = []
 
 
+class FetchResponseNodeEndpoint(Message):
+    """`node_endpoints` of FetchResponse."""
+
+    node_id: int = 0
+    host: str = ""
+    port: int = 0
+    rack: str | None = None
+
+
 class FetchResponse(Message):
-    """Versions 4-12, flexible from 12."""
+    """Versions 4-18, flexible from 12."""
 
     throttle_time_ms: int = 0
     error_code: int = 0  # 7+
     session_id: int = 0  # 7+
     responses: list[FetchResponseTopic] = []
+    node_endpoints: list[FetchResponseNodeEndpoint] = []  # 16+
 
 
 class ListOffsetsRequestPartition(Message):

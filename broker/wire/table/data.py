@@ -31,7 +31,10 @@ response Produce
 
 request Fetch
   cluster_id                              string                12+ null =null tag:0
-  replica_id                              int32                 =-1
+  replica_state                           ReplicaState          15+ tag:1
+    replica_id                            int32                 =-1
+    replica_epoch                         int64                 =-1
+  replica_id                              int32                 0-14 =-1
   max_wait_ms                             int32
   min_bytes                               int32
   max_bytes                               int32                 =2147483647
@@ -39,7 +42,8 @@ request Fetch
   session_id                              int32                 7+
   session_epoch                           int32                 7+ =-1
   topics                                  [Topic]
-    topic                                 string
+    topic                                 string                0-12
+    topic_id                              uuid                  13+
     partitions                            [Partition]
       partition                           int32
       current_leader_epoch                int32                 9+ =-1
@@ -47,8 +51,11 @@ request Fetch
       last_fetched_epoch                  int32                 12+ =-1
       log_start_offset                    int64                 5+ =-1
       partition_max_bytes                 int32
+      replica_directory_id                uuid                  17+ tag:0
+      high_watermark                      int64                 18+ =9223372036854775807 tag:1
   forgotten_topics_data                   [ForgottenTopic]      7+
-    topic                                 string
+    topic                                 string                0-12
+    topic_id                              uuid                  13+
     partitions                            [int32]
   rack_id                                 string                11+
 
@@ -57,7 +64,8 @@ response Fetch
   error_code                              int16                 7+
   session_id                              int32                 7+
   responses                               [Topic]
-    topic                                 string
+    topic                                 string                0-12
+    topic_id                              uuid                  13+
     partitions                            [Partition]
       partition_index                     int32
       error_code                          int16
@@ -78,6 +86,11 @@ response Fetch
         first_offset                      int64
       preferred_read_replica              int32                 11+ =-1
       records                             records               null
+  node_endpoints                          [NodeEndpoint]        16+ tag:0
+    node_id                               int32
+    host                                  string
+    port                                  int32
+    rack                                  string                null =null
 
 request ListOffsets
   replica_id                              int32

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from logformat.record_batch import Buffer
+from thermocline.pipeline.decode.asked import Asked
 from thermocline.pipeline.decode.poison import Coverage as Coverage
 from thermocline.pipeline.decode.poison import PoisonBatch as PoisonBatch
 from thermocline.pipeline.rows import schema_of
@@ -24,19 +25,11 @@ TARGET_BYTES: Final = 8 << 20
 
 
 class Way(Protocol):
-    """One way of decoding; its arguments are BatchDecoder's."""
+    """One way of decoding."""
 
     coverage: Coverage
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        columns: Sequence[str],
-        rows: RowFilter,
-        aborted: Sequence[tuple[int, int, int]],
-        target_bytes: int,
-    ) -> None: ...
+    def __init__(self, asked: Asked) -> None: ...
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]: ...
 
@@ -76,7 +69,8 @@ class BatchDecoder:
         """`target_bytes`: of one batch of rows, exceeded only by a single record that is larger."""
         self.schema = schema_of(columns)
         kind = _best_way() if way is None else way
-        self._way = kind(topic, partition, columns, rows, tuple(aborted) if read_committed else (), target_bytes)
+        left_out = tuple(aborted) if read_committed else ()
+        self._way = kind(Asked(topic, partition, tuple(columns), rows, left_out, target_bytes))
 
     @property
     def covered(self) -> list[tuple[int, int]]:

@@ -25,6 +25,8 @@ from logformat.record_batch import Buffer, Codec
 
 _WINDOW_MAX: Final = 1 << 27  # as logformat.compression
 _GZIP_WBITS: Final = 31
+_GZIP_HEADER_BYTES: Final = 10
+_GZIP_RESERVED: Final = 0xE0  # flags that must be zero (RFC 1952, 2.3.1.2): isal passes over them, zlib refuses
 _SLACK_BYTES: Final = 16 << 10
 _HEADROOM: Final = 1.25  # of a guess over the greatest ratio seen
 _RATIO_FIRST: Final = 8.0
@@ -114,7 +116,7 @@ def _unlz4(data: memoryview, size_max: int) -> bytes | None:
 
 
 def _gunzip(data: memoryview, cap: int) -> bytes | None:
-    if _isal is None:
+    if _isal is None or len(data) < _GZIP_HEADER_BYTES or data[3] & _GZIP_RESERVED:
         return None
     member = _isal.decompressobj(wbits=_GZIP_WBITS)
     try:

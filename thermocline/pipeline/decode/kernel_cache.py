@@ -20,7 +20,15 @@ import numba
 import numba.core.config
 
 Kernel = Callable[[int], int]
-_SOURCES: Final = ("kernel_cache.py", "layout.py", "raw_memory.py", "crc_kernel.py", "kernels.py")
+_SOURCES: Final = (
+    "kernel_cache.py",
+    "layout.py",
+    "raw_memory.py",
+    "crc_kernel.py",
+    "record_kernel.py",
+    "walk_kernel.py",
+    "rows_kernel.py",
+)
 
 
 def compiled(function: Kernel) -> Kernel:

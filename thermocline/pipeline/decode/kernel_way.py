@@ -8,44 +8,35 @@ know which batches are wanted (the kernels do), nor how rows are laid out (`outp
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 
-from logformat.record_batch import CODEC_MASK, Buffer, Codec, CorruptBatch
+from logformat.record_batch import CODEC_MASK, INT64_MAX, Buffer, Codec, CorruptBatch
 from logformat.records import RECORDS_BYTES_MAX
-from thermocline.pipeline.decode import kernels
 from thermocline.pipeline.decode import layout as at
+from thermocline.pipeline.decode import rows_kernel, walk_kernel
+from thermocline.pipeline.decode.asked import Asked
 from thermocline.pipeline.decode.codecs import Decompressor
 from thermocline.pipeline.decode.output import Output
 from thermocline.pipeline.decode.poison import Coverage, PoisonBatch, poison_at
-from thermocline.pipeline.split import RowFilter
 
 _TABLE_ROWS: Final = 1024
 _WALK_BYTES: Final = 512 << 10  # a quarter of a level-2 cache: the rows kernel finds there what the CRC has read
 _HELD_BYTES: Final = 1 << 20
-_INT64_MAX: Final = 2**63 - 1
 _CODECS: Final = tuple(Codec)
 
 
 class KernelWay:
-    """See `batches.BatchDecoder`, whose arguments these are."""
+    """See `batches.BatchDecoder`."""
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        columns: Sequence[str],
-        rows: RowFilter,
-        aborted: Sequence[tuple[int, int, int]],
-        target_bytes: int,
-    ) -> None:
+    def __init__(self, asked: Asked) -> None:
         self.coverage = Coverage()
         self._state = array("q", bytes(8 * at.STATE_WORDS))
         self._table = array("q", bytes(8 * at.BATCH_WORDS * _TABLE_ROWS))
-        self._aborted = array("q", [number for transaction in aborted for number in transaction])
-        self._output = Output(topic, partition, columns, target_bytes, self._state)
+        self._aborted = array("q", [number for transaction in asked.aborted for number in transaction])
+        self._output = Output(asked.topic, asked.partition, asked.columns, asked.target_bytes, self._state)
         self._decompressor = Decompressor()
         self._address = self._state.buffer_info()[0]
         state = self._state
@@ -53,13 +44,14 @@ class KernelWay:
         state[at.TABLE_ROWS_MAX] = _TABLE_ROWS
         state[at.WALK_BYTES] = _WALK_BYTES
         state[at.ABORTED] = self._aborted.buffer_info()[0]
-        state[at.ABORTED_COUNT] = len(aborted)
-        state[at.START_OFFSET] = min(max(rows.start_offset, 0), _INT64_MAX)
-        state[at.END_OFFSET] = min(max(rows.end_offset, 0), _INT64_MAX)
+        state[at.ABORTED_COUNT] = len(asked.aborted)
+        rows = asked.rows
+        state[at.START_OFFSET] = min(max(rows.start_offset, 0), INT64_MAX)
+        state[at.END_OFFSET] = min(max(rows.end_offset, 0), INT64_MAX)
         low, high = rows.min_timestamp_ms, rows.max_timestamp_ms
         state[at.TIMED] = int(low is not None or high is not None)
-        state[at.TIME_MIN] = -_INT64_MAX if low is None else low
-        state[at.TIME_MAX] = _INT64_MAX if high is None else high
+        state[at.TIME_MIN] = -INT64_MAX if low is None else low
+        state[at.TIME_MAX] = INT64_MAX if high is None else high
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
         view = memoryview(log)
@@ -71,7 +63,7 @@ class KernelWay:
         self._output.close()
         status = at.MORE
         while status != at.END:
-            status = kernels.walk(self._address)
+            status = walk_kernel.walk(self._address)
             if state[at.COVER_END] >= 0:
                 self.coverage.add(state[at.COVER_FIRST], state[at.COVER_END])
             if status == at.HOLE:
@@ -124,7 +116,7 @@ class KernelWay:
         while True:
             if not output.is_open:
                 output.begin(*self._left())
-            status = kernels.rows(self._address)
+            status = rows_kernel.rows(self._address)
             if status == at.END:
                 return
             if status == at.TOO_SMALL:
@@ -140,7 +132,7 @@ class KernelWay:
         """(record bytes, records) still to come, or far more than fits where the log goes on behind the table."""
         state, table = self._state, self._table
         if state[at.POS] < state[at.LOG_SIZE]:
-            return _INT64_MAX >> 8, _INT64_MAX >> 8
+            return INT64_MAX >> 8, INT64_MAX >> 8
         rows = range(at.BATCH_WORDS * state[at.ENTRY], at.BATCH_WORDS * state[at.TABLE_ROWS], at.BATCH_WORDS)
         return sum(table[row + at.B_DATA_SIZE] for row in rows), sum(table[row + at.B_COUNT] for row in rows)
 

@@ -125,10 +125,6 @@ class Reason(IntEnum):
     def text(self) -> str:
         return _TEXTS[self]
 
-    @property
-    def length_is_doubtful(self) -> bool:
-        return self in (Reason.CUT, Reason.LENGTH, Reason.MAGIC)
-
 
 _TEXTS: Final = {
     Reason.CUT: "too few bytes are left for a batch header",

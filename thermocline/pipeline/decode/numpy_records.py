@@ -175,7 +175,8 @@ def _follow_lengths(
     """Append where the batch's records begin (behind their length) and end, `base` added."""
     if header.record_count > len(records) // RECORD_BYTES_MIN:
         return Reason.COUNT
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME and header.max_timestamp == _INT64_MIN:
+    stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    if stamped and header.max_timestamp == _INT64_MIN and header.record_count > 0:
         return Reason.TIMESTAMP
     at = 0
     for _ in range(header.record_count):

@@ -6,7 +6,7 @@ in tests: same rows, same poison, same reasons. Always true: what `batches.Batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,11 +28,11 @@ from logformat.record_batch import (
     read_header,
 )
 from logformat.records import RECORDS_BYTES_MAX
+from thermocline.pipeline.decode.asked import Asked
 from thermocline.pipeline.decode.codecs import Decompressor
 from thermocline.pipeline.decode.layout import Reason
 from thermocline.pipeline.decode.numpy_records import parse
 from thermocline.pipeline.decode.poison import Coverage, PoisonBatch, poison_at
-from thermocline.pipeline.split import RowFilter
 
 _ROWS_MAX: Final = 1 << 20
 
@@ -47,23 +47,12 @@ class Found:
 
 
 class NumpyWay:
-    """See `batches.BatchDecoder`, whose arguments these are."""
+    """See `batches.BatchDecoder`."""
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        columns: Sequence[str],
-        rows: RowFilter,
-        aborted: Sequence[tuple[int, int, int]],
-        target_bytes: int,
-    ) -> None:
+    def __init__(self, asked: Asked) -> None:
         self.coverage = Coverage()
-        self._columns = tuple(columns)
-        self._topic, self._partition = topic, partition
-        self._wanted = rows
-        self._aborted = aborted
-        self._target_bytes = target_bytes
+        self._asked = asked
+        self._wanted = asked.rows
         self._decompressor = Decompressor()
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
@@ -79,7 +68,7 @@ class NumpyWay:
                 found, poison = None, error
             if found is None:
                 break
-            if group and held + len(found.records) > self._target_bytes:
+            if group and held + len(found.records) > self._asked.target_bytes:
                 yield from self._rows(view, group)
                 group, held = [], 0
             group.append(found)
@@ -91,9 +80,10 @@ class NumpyWay:
     def _rows(self, view: memoryview, group: list[Found]) -> Iterator[pa.RecordBatch]:
         if not group:
             return
-        rows, refusal = parse([(found.header, found.records) for found in group], self._columns)
-        wanted = rows.inside(self._wanted)
-        yield from wanted.arrow(self._topic, self._partition, self._columns, self._target_bytes, _ROWS_MAX)
+        asked = self._asked
+        rows, refusal = parse([(found.header, found.records) for found in group], asked.columns)
+        wanted = rows.inside(asked.rows)
+        yield from wanted.arrow(asked.topic, asked.partition, asked.columns, asked.target_bytes, _ROWS_MAX)
         if refusal is not None:
             bad = group[refusal.batch]
             raise self._poison(view, bad.position, refusal.reason.text, checked=True)
@@ -133,7 +123,7 @@ class NumpyWay:
             return True
         if header.is_transactional and any(
             producer == header.producer_id and first <= header.base_offset <= last
-            for producer, first, last in self._aborted
+            for producer, first, last in self._asked.aborted
         ):
             return True
         low, high = self._wanted.min_timestamp_ms, self._wanted.max_timestamp_ms

@@ -1,6 +1,6 @@
 """Loads, stores, copies and CRC steps on raw addresses, as numba intrinsics: one machine instruction each.
 
-Owns the only unchecked memory access of the project. Always true: nothing here checks bounds; `kernels` proves them
+Owns the only unchecked memory access of the project. Always true: nothing here checks bounds; the kernels prove them
 before every call. Raw addresses instead of arrays: array arguments to inlined helpers cost four times the speed.
 Must not know batches.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
+import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as _cgutils
@@ -112,6 +113,18 @@ store_u8: Final[Callable[[int, int], None]] = _store(_I8)
 store_i32: Final[Callable[[int, int], None]] = _store(_I32)
 store_i64: Final[Callable[[int, int], None]] = _store(_I64)
 copy: Final[Callable[[int, int, int], None]] = cast(Any, intrinsic(_build_copy))  # (target, source, bytes)
+
+
+def _get_word(block: int, place: int) -> int:
+    return load_i64(block + 8 * place)
+
+
+def _put_word(block: int, place: int, value: int) -> None:
+    store_i64(block + 8 * place, value)
+
+
+word: Final[Callable[[int, int], int]] = numba.njit(nogil=True, forceinline=True)(_get_word)  # (block, place) of int64s
+put: Final[Callable[[int, int, int], None]] = numba.njit(nogil=True, forceinline=True)(_put_word)
 
 _INSTRUCTIONS: Final = _crc_instructions()
 HAS_CRC: Final = _INSTRUCTIONS is not None

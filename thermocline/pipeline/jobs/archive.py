@@ -24,28 +24,11 @@ from coldstore.segment_object import Outcome
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.footers import read_footer
 from thermocline.pipeline.history import History, PartitionHistory
-from thermocline.pipeline.iceberg import (
-    ARCHIVE,
-    BEGUN,
-    DEAD_LETTERS,
-    TOPIC,
-    TOPIC_ID,
-    VALUES,
-    ArchiveCommit,
-    Archived,
-    ArchiveTable,
-    CatalogConfig,
-    StaleTable,
-    base_name,
-    create_table,
-    open_catalog,
-    open_table,
-)
 from thermocline.pipeline.jobs import offset_ranges
 from thermocline.pipeline.jobs.archive_columns import DEAD_LETTER_SCHEMA, metrics_properties, table_schema
 from thermocline.pipeline.jobs.archive_plan import (
     BYTES_MAX,
-    Lost,
+    Expired,
     PartitionLog,
     Step,
     lost,
@@ -56,12 +39,28 @@ from thermocline.pipeline.jobs.archive_plan import (
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
 from thermocline.pipeline.jobs.archive_worker import ArchiveTask, Target, TaskDone, offsets_digest, run_task
 from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
+from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, catalog_errors, open_catalog
+from thermocline.pipeline.jobs.iceberg_table import (
+    ARCHIVE,
+    BEGUN,
+    DEAD_LETTERS,
+    TOPIC,
+    TOPIC_ID,
+    VALUES,
+    ArchiveCommit,
+    Archived,
+    ArchiveTable,
+    StaleTable,
+    base_name,
+    create_table,
+    open_table,
+)
 from thermocline.pipeline.jobs.job_crash_points import reach
-from thermocline.pipeline.jobs.report import show_bytes
 from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner, TasksFailed
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.plan import TARGET_BYTES
 from thermocline.pipeline.split import DataLoss, Loss
+from thermocline.units import show_size
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -112,7 +111,7 @@ def archive(
     `commits_max` ends the run early. Without `spark` the work is done in this process, one file after the other.
 
     Raises InvalidRequest, Corrupt, StoreError, DataLoss (offsets that expired before they were archived, or damage;
-    `fail_on_data_loss=False` steps over and reports them), TasksFailed, StaleTable.
+    `fail_on_data_loss=False` steps over and reports them), TasksFailed, StaleTable, CatalogUnavailable.
     """
     options = ArchiveOptions(
         bucket, topic, table, values, bytes_max, commits_max, target_bytes, fail_on_data_loss, dry_run
@@ -122,8 +121,9 @@ def archive(
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     with History.open(bucket) as history:
         history.topic(topic)  # a mistyped topic leaves no catalog behind
-        opened = open_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
-        return _Archiver(options, history, opened, runner, progress or (lambda text: None)).run()
+        with catalog_errors(catalog):
+            opened = open_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
+            return _Archiver(options, history, opened, runner, progress or (lambda text: None)).run()
 
 
 class _Archiver:
@@ -277,7 +277,7 @@ class _Archiver:
                 log.info("%s; planning again", behind)
                 tables.refresh()
 
-    def _check_lost(self, gone: list[Lost]) -> None:
+    def _check_lost(self, gone: list[Expired]) -> None:
         if gone and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{self._topic.topic}: offsets left the bucket before they were archived: "
@@ -345,7 +345,7 @@ class _Archiver:
     def _written(self, step: Step, tables: _Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
         """Every file of the step."""
         number = self._summary.commits + 1
-        progress = EverySoOften(self._show, f"commit {number}, {show_bytes(step.log_bytes)} of log")
+        progress = EverySoOften(self._show, f"commit {number}, {show_size(step.log_bytes)} of log")
         before = [one.snapshot_id for one in tables.both]
         try:
             return self._runner.run(run_task, tasks, progress)

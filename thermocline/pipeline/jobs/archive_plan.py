@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coldstore.manifest_entries import RemoteSegment
-from thermocline.pipeline.jobs.offset_ranges import Offsets, Range, common, difference, minus
+from thermocline.pipeline.jobs.offset_ranges import OffsetRanges, Range, common, difference, minus
 
 BYTES_MAX: Final = 4 << 30  # of log, one commit: minutes of work to lose, and a year of 1 GB/h is 2 200 commits
 
@@ -30,7 +30,7 @@ class PartitionLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Expired:
     """Offsets that left the bucket before they were archived: no run can bring them back."""
 
     partition: int
@@ -56,12 +56,12 @@ class Step:
         return {partition: (found,) for partition, found in sorted(self.ranges.items())}
 
 
-def remaining(logs: Sequence[PartitionLog], archived: Offsets) -> dict[int, tuple[Range, ...]]:
+def remaining(logs: Sequence[PartitionLog], archived: OffsetRanges) -> dict[int, tuple[Range, ...]]:
     """Offsets that are in the bucket and not in the table."""
     return difference({log.partition: ((log.log_start, log.end),) for log in logs if log.log_start < log.end}, archived)
 
 
-def lost(logs: Sequence[PartitionLog], archived: Offsets, begun: Mapping[int, int] | None) -> list[Lost]:
+def lost(logs: Sequence[PartitionLog], archived: OffsetRanges, begun: Mapping[int, int] | None) -> list[Expired]:
     """Offsets between the end of a partition's archive and the log start that has passed it.
 
     Where nothing is archived yet, that is from the log start in `begun` (when the archive began), or from 0 of a
@@ -73,12 +73,12 @@ def lost(logs: Sequence[PartitionLog], archived: Offsets, begun: Mapping[int, in
         begin = log.log_start if begun is None else begun.get(log.partition, 0)
         end = ranges[-1][1] if ranges else begin
         if end < log.log_start:
-            found.append(Lost(log.partition, end, log.log_start))
+            found.append(Expired(log.partition, end, log.log_start))
     return found
 
 
 def next_step(
-    logs: Sequence[PartitionLog], archived: Offsets, dead_lettered: Offsets, bytes_max: int = BYTES_MAX
+    logs: Sequence[PartitionLog], archived: OffsetRanges, dead_lettered: OffsetRanges, bytes_max: int = BYTES_MAX
 ) -> Step | None:
     """The next commit, None when everything is archived. `dead_lettered`: what the dead-letter table covers.
 
@@ -141,6 +141,6 @@ def _fill(candidates: Mapping[int, list[_Span]], bytes_max: int, dead_letters_st
     return Step(ranges, log_bytes, records, dead_letters_stand) if ranges else None
 
 
-def only_new(step: Step, archived: Offsets) -> bool:
+def only_new(step: Step, archived: OffsetRanges) -> bool:
     """Whether no offset of the step is archived: asserted before each commit."""
     return all(minus((found,), archived.get(partition, ())) == (found,) for partition, found in step.ranges.items())

@@ -1,6 +1,7 @@
 """What an archive run did, or would do: the summary, for people and for programs.
 
-Owns its words. Must not know how anything was done.
+Owns its words. Always true: what a person reads and what a program reads are the same fields. Must not know how
+anything was done.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thermocline.pipeline.jobs import offset_ranges
-from thermocline.pipeline.jobs.archive_plan import Lost
-from thermocline.pipeline.jobs.report import Cell, show_bytes, show_rate, show_seconds, summary_table
+from thermocline.pipeline.jobs.archive_plan import Expired
+from thermocline.pipeline.jobs.report import Cell, summary_table
+from thermocline.units import show_rate, show_seconds, show_size
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class ArchiveSummary:
     replanned: int = 0  # steps done again because another archiver was first
     leftovers_deleted: int = 0
     declared_gaps: int = 0
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[Expired] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     remaining_offsets: int = 0
     snapshot_id: int | None = None
@@ -44,7 +46,7 @@ class ArchiveSummary:
     def lines(self) -> Sequence[tuple[str, Cell]]:
         """For `summary_table`."""
         would = "would " if self.dry_run else ""
-        read = f"{show_bytes(self.log_bytes)} ({show_rate(self.log_bytes, self.seconds)})"
+        read = f"{show_size(self.log_bytes)} ({show_rate(self.log_bytes, self.seconds)})"
         return [
             ("topic", self.topic),
             ("table", self.table),
@@ -54,8 +56,8 @@ class ArchiveSummary:
             ("rows", None if self.dry_run else self.rows),
             ("dead letters", f"{self.dead_letters:,} in {self.dead_letters_table}" if self.dead_letters else None),
             ("records left out", self.left_out or None),
-            ("log bytes", show_bytes(self.log_bytes) if self.dry_run else read),
-            ("files", None if self.dry_run else f"{self.files} ({show_bytes(self.file_bytes)})"),
+            ("log bytes", show_size(self.log_bytes) if self.dry_run else read),
+            ("files", None if self.dry_run else f"{self.files:,} ({show_size(self.file_bytes)})"),
             ("planned again", self.replanned or None),
             ("leftovers deleted", self.leftovers_deleted or None),
             ("declared gaps", self.declared_gaps or None),

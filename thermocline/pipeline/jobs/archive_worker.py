@@ -27,7 +27,6 @@ from thermocline.pipeline.split import Loss, Split
 
 ROW_GROUP_BYTES: Final = 64 << 20  # as Arrow, before encoding: what a reader of one column holds at once stays small
 _ZSTD_LEVEL: Final = 1
-_BUFFER_BYTES: Final = 1 << 20
 _DIGEST_BYTES: Final = 16
 # Dictionaries pay where a column has few values; payloads rarely do, and offsets and times are better as differences.
 _DICTIONARY: Final = ("topic", "partition", "timestamp_type", "headers.list.element.key")
@@ -69,8 +68,6 @@ class TaskDone:
     bad_rows: int = 0
     bad_digest: bytes = b""
     log_bytes: int = 0
-    requests: int = 0
-    bytes_read: int = 0
     loss: Loss = field(default_factory=Loss)
 
 
@@ -95,7 +92,6 @@ def run_task(task: ArchiveTask) -> TaskDone:
     done.files += table.close()
     done.dead_files += [] if dead is None else dead.close()
     done.rows, done.bad_digest = table.rows, bad.digest()
-    done.requests, done.bytes_read = store.requests, store.bytes_read
     reach("archive.file_written")
     return done
 

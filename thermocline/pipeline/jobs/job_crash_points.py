@@ -2,7 +2,8 @@
 
 Owns the jobs' own list (the broker's is `seams.crash_points`). Always true: without `THERMOCLINE_TESTING=true` in the
 environment nothing is armed, and an unarmed point costs one comparison. A worker process reads the environment for
-itself, since it is not started by us.
+itself, since it is not started by us. Must not know
+what happens at a point.
 """
 
 from __future__ import annotations

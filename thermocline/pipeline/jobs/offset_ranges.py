@@ -1,8 +1,8 @@
 """Sets of offsets as sorted ranges: union, difference, and what stands in a snapshot's properties.
 
-Owns the arithmetic of "archived". Always true of an `Offsets` value made here: the ranges `[first, end)` of a partition
-are non-empty, in order, disjoint and not adjacent (adjacent ones are joined), so equal sets are equal values; no
-partition has an empty list. Must not know tables, snapshots or Spark.
+Owns the arithmetic of "archived". Always true of `OffsetRanges` made here: the ranges `[first, end)` of a partition are
+non-empty, in order, disjoint and not adjacent (adjacent ones are joined), so equal sets are equal values; no partition
+has an empty list. Must not know tables, snapshots or Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from logformat.errors import Corrupt
 
 Range = tuple[int, int]
 Ranges = tuple[Range, ...]
-Offsets = Mapping[int, Ranges]  # by partition
+OffsetRanges = Mapping[int, Ranges]  # by partition
 
 _DECODER: Final = msgspec.json.Decoder(dict[int, tuple[Range, ...]])
 _ENCODER: Final = msgspec.json.Encoder()
@@ -55,27 +55,27 @@ def overlap(ranges: Iterable[Range], other: Iterable[Range]) -> Ranges:
     return minus(one, minus(one, other))
 
 
-def union(one: Offsets, other: Offsets) -> dict[int, Ranges]:
+def union(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
     """Offsets in either, by partition."""
     return _tidy({p: normal((*one.get(p, ()), *other.get(p, ()))) for p in sorted({*one, *other})})
 
 
-def difference(one: Offsets, other: Offsets) -> dict[int, Ranges]:
+def difference(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
     """Offsets of `one` that `other` has not, by partition."""
     return _tidy({p: minus(ranges, other.get(p, ())) for p, ranges in sorted(one.items())})
 
 
-def common(one: Offsets, other: Offsets) -> dict[int, Ranges]:
+def common(one: OffsetRanges, other: OffsetRanges) -> dict[int, Ranges]:
     """Offsets in both, by partition."""
     return _tidy({p: overlap(ranges, other.get(p, ())) for p, ranges in sorted(one.items())})
 
 
-def size(offsets: Offsets) -> int:
+def size(offsets: OffsetRanges) -> int:
     """How many offsets."""
     return sum(end - first for ranges in offsets.values() for first, end in ranges)
 
 
-def encode(offsets: Offsets) -> str:
+def encode(offsets: OffsetRanges) -> str:
     """JSON: `{"0":[[0,1000]],"1":[[0,980],[1000,1200]]}`, partitions in order."""
     return _ENCODER.encode({p: offsets[p] for p in sorted(offsets)}).decode()
 

@@ -12,19 +12,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from coldstore.audit import Finding, FindingKind
-from coldstore.keys import manifest_key, parse_key
+from coldstore.keys import manifest_key
 from coldstore.manifest_entries import RemoteSegment
-from coldstore.object_store import ObjectInfo
 from logformat.errors import Corrupt, InvalidRequest
+from thermocline.findings import Located
 from thermocline.pipeline.history import History
-from thermocline.pipeline.jobs.report import Cell, show_bytes, show_rate, show_seconds, summary_table
+from thermocline.pipeline.jobs.report import Cell, summary_table
 from thermocline.pipeline.jobs.scrub_journal import Journal
 from thermocline.pipeline.jobs.scrub_view import (
     PartitionLook,
     Place,
+    check_ours,
     look,
     look_at_metadata,
     places,
@@ -32,6 +32,7 @@ from thermocline.pipeline.jobs.scrub_view import (
 )
 from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubTask, run_task
 from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner
+from thermocline.units import show_rate, show_seconds, show_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,36 +40,6 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 512 << 20  # of objects: a task costs Spark 16-45 ms, and reads 1-2 GB/s
 TASK_BYTES_MIN: Final = 64 << 20
 WAVE_TASKS: Final = 64  # for each task that runs at once: what a killed scrub with a journal repeats
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """A finding and where it belongs; `topic_id` None: to the cluster's own metadata."""
-
-    finding: Finding
-    topic: str | None = None
-    topic_id: UUID | None = None
-    partition: int | None = None
-
-    def __str__(self) -> str:
-        found = self.finding
-        where = "cluster metadata" if self.topic_id is None else f"{self.topic or self.topic_id}-{self.partition}"
-        where += "" if found.offset is None else f" at offset {found.offset}"
-        return f"{found.kind.value:20} {where}: {found.detail}" + (f" ({found.key})" if found.key else "")
-
-    def row(self) -> dict[str, Cell]:
-        """For a JSON line: as `bucket verify --json` has it."""
-        found = self.finding
-        return {
-            "kind": found.kind.value,
-            "damage": found.kind.is_damage,
-            "topic": self.topic,
-            "topic_id": None if self.topic_id is None else str(self.topic_id),
-            "partition": self.partition,
-            "offset": found.offset,
-            "key": found.key,
-            "detail": found.detail,
-        }
 
 
 @dataclass(slots=True)
@@ -83,7 +54,6 @@ class ScrubReport:
     object_bytes: int = 0
     skipped: int = 0  # objects that the journal says were read by the run before
     tasks: int = 0
-    requests: int = 0
     seconds: float = 0.0
 
     @property
@@ -93,8 +63,7 @@ class ScrubReport:
 
     def lines(self) -> Sequence[tuple[str, Cell]]:
         """For `summary_table`."""
-        others = len(self.findings) - len(self.damage)
-        read = f"{self.objects:,} ({show_bytes(self.object_bytes)})"
+        read = f"{self.objects:,} ({show_size(self.object_bytes)})"
         return [
             ("bucket", self.url),
             ("partitions", self.partitions),
@@ -103,8 +72,23 @@ class ScrubReport:
             ("speed", None if self.dry_run else show_rate(self.object_bytes, self.seconds)),
             ("took", show_seconds(self.seconds)),
             ("damaged or missing", len(self.damage)),
-            ("other findings", others),
+            ("other findings", len(self.findings) - len(self.damage)),
         ]
+
+    def row(self) -> dict[str, Cell]:
+        """For the last JSON line, behind those of the findings."""
+        return {
+            "kind": "summary",
+            "bucket": self.url,
+            "dry_run": self.dry_run,
+            "partitions": self.partitions,
+            "objects": self.objects,
+            "object_bytes": self.object_bytes,
+            "read_before": self.skipped,
+            "damaged": len(self.damage),
+            "other_findings": len(self.findings) - len(self.damage),
+            "seconds": round(self.seconds, 3),
+        }
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.findings), summary_table(self)])
@@ -175,36 +159,32 @@ class _Scrubber:
 
     # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────
     def _look(self) -> tuple[list[PartitionLook], list[Located], list[Blob]]:
-        found, listings, strangers = places(self._store)
-        living, others = self._living()
-        listed: dict[Place, Sequence[ObjectInfo] | None] = {place: listings[place] for place in found}
-        looks = self._history.map(lambda place: look(self._store, place, listed[place]), found)
-        looks += [_rootless(place, name) for place, name in living.items() if place not in listed]
+        check_ours(self._store)
+        listings, strangers = places(self._store)
+        living = self._living()
+        looks = self._history.map(lambda place: look(self._store, place, listings[place]), listings)
+        looks += [_rootless(place, name) for place, name in living.items() if place not in listings]
         blobs: list[Blob] = []
+        others: list[Located] = []
         if self._topic is None:
             findings, blobs = look_at_metadata(self._store)
-            others += [Located(one) for one in findings]
+            others = [Located(one) for one in findings]
             others += [Located(Finding(FindingKind.UNKNOWN, one.key, None, f"{one.size} bytes")) for one in strangers]
         else:
             looks = [one for one in looks if self._topic in (one.topic, living.get(_place(one)), str(one.topic_id))]
-            others = []
-        if not looks and (self._topic is not None or not self._is_ours()):
-            what = f"no topic {self._topic}" if self._topic is not None else "nothing of Thermocline's"
-            raise InvalidRequest(f"{self._store.url} holds {what}: nothing was scrubbed")
+            if not looks:
+                raise InvalidRequest(f"{self._store.url} holds no topic {self._topic}: nothing was scrubbed")
         for one in looks:
             one.topic = one.topic or living.get(_place(one))
         return looks, others, blobs
 
-    def _living(self) -> tuple[dict[Place, str], list[Located]]:
+    def _living(self) -> dict[Place, str]:
         """Partitions that must have a manifest, by the cluster's own word; none where that cannot be read."""
         try:
             topics = self._history.topics().values()
         except (Corrupt, InvalidRequest):
-            return {}, []  # `look_at_metadata` reports it
-        return {(one.topic_id, p): one.topic for one in topics for p in range(one.partitions)}, []
-
-    def _is_ours(self) -> bool:
-        return any(parse_key(info.key) is not None for info in look_listing(self._store))
+            return {}  # `look_at_metadata` reports it
+        return {(one.topic_id, p): one.topic for one in topics for p in range(one.partitions)}
 
     def _share(self, looks: Sequence[PartitionLook]) -> int:
         """Bytes of a task: enough tasks that none is waited for alone at the end."""
@@ -223,10 +203,9 @@ class _Scrubber:
         wave = max(1, self._runner.parallelism) * (WAVE_TASKS if journal is not None else len(tasks) or 1)
         for at in range(0, len(tasks), wave):
             some = tasks[at : at + wave]
-            progress = EverySoOften(self._show, f"reading {show_bytes(sum(task.object_bytes for task in some))}")
+            progress = EverySoOften(self._show, f"reading {show_size(sum(task.object_bytes for task in some))}")
             done = self._runner.run(run_task, some, progress)
             for one in done:
-                report.requests += one.requests
                 report.objects += len(one.read)
                 report.object_bytes += one.task.object_bytes
                 found += [(_place_of(one.task), finding) for finding in one.findings]
@@ -241,31 +220,21 @@ class _Scrubber:
         self, looks: Sequence[PartitionLook], found: Sequence[tuple[Place | None, Finding]]
     ) -> Iterator[Located]:
         """Every finding with its place; damage of what is no longer named is none."""
+        by_place: dict[Place | None, list[Finding]] = {}
+        for place, finding in found:
+            by_place.setdefault(place, []).append(finding)
         for one in looks:
-            read = [finding for place, finding in found if place == _place(one)]
+            read = by_place.get(_place(one), [])
             if any(finding.kind.is_damage for finding in read):
                 read = still_named(self._store, _place(one), read)
             for finding in [*one.findings, *read]:
                 yield Located(finding, one.topic, one.topic_id, one.partition)
-        damaged = [finding for place, finding in found if place is None]
-        if damaged:  # a controller folds its records into a new page now and then
+        if damaged := by_place.get(None):  # a controller folds its records into a new page now and then
             _, now = look_at_metadata(self._store)
             named = {blob.key for blob in now}
             for finding in damaged:
                 if finding.key in named:
                     yield Located(finding)
-
-
-def look_listing(store: object) -> Sequence[ObjectInfo]:
-    """Everything in the bucket, to tell whether it is one of ours."""
-    from thermocline.pipeline.arrow_store import ArrowStore, finished
-
-    assert isinstance(store, ArrowStore)
-
-    async def listed() -> list[ObjectInfo]:
-        return [info async for info in store.list("")]
-
-    return finished(listed())
 
 
 def _rootless(place: Place, name: str) -> PartitionLook:

@@ -2,19 +2,21 @@
 
 Owns the file: JSON lines, the first with the bucket's URL, then one an object that was read to its end, with what was
 found in it. Always true: a line is on the disk before the scrub goes on; one that a crash cut short is not believed,
-and its object is read again; a file of another bucket, or of nobody's, is refused and left as it is.
+and its object is read again; a file of another bucket, or of nobody's, is refused and left as it is. Must not know
+how an object is read.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 import msgspec
 
 from coldstore.audit import Finding, FindingKind
-from coldstore.keys import TOPICS_PREFIX, parse_key
+from coldstore.keys import parse_key
 from logformat.errors import InvalidRequest
 from thermocline.pipeline.jobs.scrub_view import Place
 from thermocline.pipeline.jobs.scrub_worker import ScrubDone, ScrubTask
@@ -72,22 +74,21 @@ class Journal:
     def left_of(self, task: ScrubTask) -> ScrubTask | None:
         """The task without what was read before; None when nothing is left."""
         assert task.topic_id is not None or not task.segments
-        left = tuple(
+        segments = tuple(
             segment
             for segment in task.segments
             if task.topic_id is not None and str(segment.key(task.topic_id, task.partition)) not in self._read
         )
-        self.skipped += len(task.segments) - len(left)
-        if not left and not task.blobs:
-            return None
-        return ScrubTask(task.bucket, task.topic_id, task.partition, left, task.blobs)
+        blobs = tuple(blob for blob in task.blobs if blob.key not in self._read)
+        self.skipped += len(task.segments) + len(task.blobs) - len(segments) - len(blobs)
+        return replace(task, segments=segments, blobs=blobs) if segments or blobs else None
 
     def note(self, done: Sequence[ScrubDone]) -> None:
-        """Remember, durably, the segments of these tasks."""
+        """Remember, durably, what these tasks read."""
         with open(self._path, "ab") as file:
             file.write(self._start(file))
             for one in done:
-                by_key: dict[str | None, list[Finding]] = {key: [] for key in one.read if key.startswith(TOPICS_PREFIX)}
+                by_key: dict[str | None, list[Finding]] = {key: [] for key in one.read}
                 for finding in one.findings:
                     if finding.key in by_key:
                         by_key[finding.key].append(finding)

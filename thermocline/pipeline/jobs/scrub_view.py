@@ -7,7 +7,7 @@ damage stands still (a live broker commits meanwhile). Judgement: `coldstore.aud
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
@@ -34,9 +34,10 @@ from coldstore.manifest_reader import check_manifest_root
 from coldstore.object_store import ObjectInfo, ObjectMissing
 from coldstore.page_reader import PageCache, PageReader
 from coldstore.root_format import ROOT_BYTES_MAX, Root, RootCodec
-from logformat.errors import Corrupt
+from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 from thermocline.pipeline.jobs.scrub_worker import Blob
+from thermocline.pipeline.topics import ClusterContent
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -85,16 +86,25 @@ class PartitionLook:
 
 
 # ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
-def places(store: ArrowStore) -> tuple[list[Place], Mapping[Place, Sequence[ObjectInfo]], list[ObjectInfo]]:
-    """Every partition below `topics/`, what is listed of each, and what belongs to none. One listing."""
-    listing = finished(_listed(store, TOPICS_PREFIX))
-    found = [(topic_id, partition) for topic_id, partition in partitions_in(info.key for info in listing)]
-    by_prefix: dict[str, list[ObjectInfo]] = {partition_prefix(*place): [] for place in found}
+def places(store: ArrowStore) -> tuple[dict[Place, list[ObjectInfo]], list[ObjectInfo]]:
+    """What is listed of every partition below `topics/`, and what belongs to none. One listing."""
+    listing = _listed(store, TOPICS_PREFIX)
+    found: dict[Place, list[ObjectInfo]] = {place: [] for place in partitions_in(info.key for info in listing)}
+    by_prefix = {partition_prefix(*place): infos for place, infos in found.items()}
     others: list[ObjectInfo] = []
     for info in listing:
         prefix = "/".join(info.key.split("/")[:3]) + "/"
         by_prefix.get(prefix, others).append(info)
-    return found, {place: by_prefix[partition_prefix(*place)] for place in found}, others
+    return found, others
+
+
+def check_ours(store: ArrowStore) -> None:
+    """Raises InvalidRequest where no broker ever began: nothing was scrubbed must not read as nothing is damaged."""
+    try:
+        finished(store.head(CLUSTER_KEY))
+    except ObjectMissing:
+        if not {TOPICS_PREFIX, METADATA_PREFIX} & {f"{name}/" for name in store.children("")}:
+            raise InvalidRequest(f"{store.url} holds nothing of Thermocline's: nothing was scrubbed") from None
 
 
 def look(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
@@ -112,7 +122,7 @@ def look(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) 
 def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
     seen = PartitionLook(*place)
     if listing is None:
-        listing = finished(_listed(store, partition_prefix(*place)))
+        listing = _listed(store, partition_prefix(*place))
     key = manifest_key(*place)
     try:
         seen.manifest = _read_root(store, key, Manifest, place)
@@ -127,10 +137,10 @@ def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | 
     _read_pages(store, seen)
     if not seen.damaged:  # else the tiles and the books of what is left say nothing new
         seen.findings += audit_manifest(seen.manifest, seen.live)
-    listed = audit_listing(seen.manifest, seen.live, seen.page_sizes, listing)
+    compared = audit_listing(seen.manifest, seen.live, seen.page_sizes, listing)
     known = {finding.key for finding in seen.findings}
     unsure = seen.damaged  # what an unreadable page names would look like an orphan
-    seen.findings += [found for found in listed if found.key not in known and (found.kind.is_damage or not unsure)]
+    seen.findings += [found for found in compared if found.key not in known and (found.kind.is_damage or not unsure)]
     return seen
 
 
@@ -185,26 +195,16 @@ def _page_finding(pointer: PagePointer, place: Place, broken: Exception) -> Find
 
 
 # ── the cluster's metadata ───────────────────────────────────────────────────────────────────────────────────────────
-class _Pointer(msgspec.Struct, frozen=True):
-    key: str
-    size: int
-    crc32c: int
-
-
-class _Cluster(msgspec.Struct, frozen=True):
-    snapshot: _Pointer | None = None
-
-
 class _Anything(msgspec.Struct, frozen=True):
     pass
 
 
 def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
     """`cluster.json`, `lease.json` and the listing of `metadata/`; the page that is named, to be read."""
-    listing = finished(_listed(store, METADATA_PREFIX))
+    listing = _listed(store, METADATA_PREFIX)
     findings: list[Finding] = []
     try:
-        root = _decoded(RootCodec(_Cluster), store, CLUSTER_KEY)
+        root = _decoded(RootCodec(ClusterContent), store, CLUSTER_KEY)
     except ObjectMissing:
         return orphan_findings(gc_plan(listing, None)), []
     except Corrupt as broken:
@@ -232,5 +232,10 @@ def still_named(store: ArrowStore, place: Place, findings: Iterable[Finding]) ->
     return [one for one in findings if not one.kind.is_damage or one.key is None or one.key in kept]
 
 
-async def _listed(store: ArrowStore, prefix: str) -> list[ObjectInfo]:
-    return [info async for info in store.list(prefix)]
+def _listed(store: ArrowStore, prefix: str) -> list[ObjectInfo]:
+    """Everything below `prefix`, in order."""
+
+    async def every() -> list[ObjectInfo]:
+        return [info async for info in store.list(prefix)]
+
+    return finished(every())

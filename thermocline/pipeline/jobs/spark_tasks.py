@@ -151,10 +151,6 @@ def _is_told(line: str) -> bool:
     )
 
 
-def quiet(done: int, count: int) -> None:
-    """No progress."""
-
-
 class EverySoOften:
     """Progress for people: at most one line in `seconds`."""
 

@@ -2,7 +2,8 @@
 
 Owns the share of each partition. Always true: no partition goes back or past its end; the batch has exactly
 min(limit, what is there) offsets that can hold records, so no partition starves: whoever has most to read is served
-first. Declared gaps cost nothing: a hole of a million offsets is stepped over in one batch. Pure.
+first. Declared gaps cost nothing: a hole of a million offsets is stepped over in one batch. Pure. Must not know
+tiers or Spark.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark.offsets import Offsets
+from thermocline.pipeline.spark.offsets import PartitionOffsets
 
 Gaps = Mapping[TopicPartition, Sequence[tuple[int, int]]]
 
@@ -20,7 +21,9 @@ def pending(start: int, end: int, gaps: Sequence[tuple[int, int]]) -> int:
     return max(0, end - start) - sum(max(0, min(end, last) - max(start, first)) for first, last in gaps)
 
 
-def admit(starts: Offsets, ends: Offsets, rows_max: int | None, gaps: Gaps) -> dict[TopicPartition, int]:
+def admit(
+    starts: PartitionOffsets, ends: PartitionOffsets, rows_max: int | None, gaps: Gaps
+) -> dict[TopicPartition, int]:
     """Where the batch ends in each partition of `ends`; a partition without a start is not in the batch.
 
     Shares are proportional to what is pending; what rounding leaves goes to the largest remainders.

@@ -2,7 +2,7 @@
 
 Owns the translation of offset, timestamp, partition and topic filters. Always true: `Bounds` keeps every row that all
 the filters keep; it may keep more, so Spark evaluates every filter again on what comes (a comparison of two longs costs
-next to nothing beside reading the row). Pure.
+next to nothing beside reading the row). Pure. Must not know tiers or plans.
 """
 
 from __future__ import annotations

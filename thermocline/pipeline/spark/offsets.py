@@ -1,7 +1,8 @@
 """Offsets as Spark's own Kafka source writes them: `{"topic":{"0":23,"1":-1}}`, in options and in checkpoints.
 
 Owns the JSON and `Progress`, what a stream's checkpoint holds. Always true: parsing what `to_json` gave yields the same
-value; a checkpoint without topic ids (one that Spark's own Kafka source wrote) parses too. Pure.
+value; a checkpoint without topic ids (one that Spark's own Kafka source wrote) parses too. Pure. Must not know what the
+offsets are for.
 Source: Spark's "Structured Streaming + Kafka Integration Guide": assign, startingOffsets, startingOffsetsByTimestamp.
 """
 
@@ -20,7 +21,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 IDS_KEY: Final = "@topic_ids"  # no topic can be named so
 
-Offsets = Mapping[TopicPartition, int]
+PartitionOffsets = Mapping[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int | str]]
 
 
@@ -28,7 +29,7 @@ OffsetsJson = dict[str, dict[str, int | str]]
 class Progress:
     """How far a stream has come: the next offset to read of every partition, and which topic a name meant then."""
 
-    offsets: Offsets
+    offsets: PartitionOffsets
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
     def to_json(self) -> OffsetsJson:
@@ -56,7 +57,7 @@ class Progress:
         return Progress(offsets, topic_ids)
 
 
-def offsets_to_json(offsets: Offsets) -> OffsetsJson:
+def offsets_to_json(offsets: PartitionOffsets) -> OffsetsJson:
     """`{topic: {partition: offset}}`, sorted by topic and partition number."""
     value: OffsetsJson = {}
     for topic, partition in sorted(offsets):

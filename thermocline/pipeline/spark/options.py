@@ -18,11 +18,12 @@ from typing import Final
 from coldstore.url import parse_bucket_url
 from logformat.errors import InvalidRequest
 from logformat.values import TopicPartition, is_topic_name
-from thermocline.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, parse_offsets, parse_partitions
+from thermocline.pipeline.plan import TARGET_BYTES
+from thermocline.pipeline.spark.offsets import EARLIEST, LATEST, PartitionOffsets, parse_offsets, parse_partitions
 
-TARGET_PARTITION_BYTES: Final = 256 << 20  # a Python task costs 16–45 ms: 256 MiB of log keep it busy for a second
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000  # Spark's default
 POLL_TIMEOUT_MS: Final = 120_000  # Spark's default: its network time-out
+GROUP_ID_PREFIX: Final = "thermocline-spark"
 
 # Spark's name for each option, about in the order of its guide; the last line is ours. The two of fetchOffset are known
 # and without effect: librdkafka retries by itself.
@@ -75,7 +76,7 @@ class ByOffset:
     """An offset for every partition, where -2 is the earliest and -1 the latest."""
 
     option: str
-    offsets: Offsets
+    offsets: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class ByTimestamp:
 
     option: str
     timestamp_ms: int | None
-    timestamps_ms: Offsets = field(default_factory=dict)
+    timestamps_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 Position = Edge | ByOffset | ByTimestamp
@@ -128,13 +129,13 @@ class Options:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
-    target_partition_bytes: int = TARGET_PARTITION_BYTES
+    target_partition_bytes: int = TARGET_BYTES
     push_filters: bool | None = None  # None: where Spark asks for it
     late_ms: int | None = None  # how far records lie behind younger ones; None: `timestamp < X` prunes nothing
     bootstrap_servers: str | None = None
     consumer: Mapping[str, str] = field(default_factory=dict)  # kafka.*, without the prefix
     poll_timeout_ms: int = POLL_TIMEOUT_MS
-    group_id_prefix: str = "thermocline-spark"
+    group_id_prefix: str = GROUP_ID_PREFIX
     given: frozenset[str] = frozenset()  # names the user wrote
 
     @property
@@ -194,13 +195,13 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_offsets_per_trigger=_count(by_name, "maxOffsetsPerTrigger"),
         min_offsets_per_trigger=_count(by_name, "minOffsetsPerTrigger"),
         max_trigger_delay_ms=_duration_ms(by_name, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
-        target_partition_bytes=_size(by_name, "targetPartitionBytes", TARGET_PARTITION_BYTES),
+        target_partition_bytes=_size(by_name, "targetPartitionBytes", TARGET_BYTES),
         push_filters=_truth(by_name, "pushFilters", True) if "pushFilters" in by_name else None,
         late_ms=_whole(by_name, "lateMs", minimum=0) if "lateMs" in by_name else None,
         bootstrap_servers=bootstrap,
         consumer=consumer,
         poll_timeout_ms=_count(by_name, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS,
-        group_id_prefix=by_name.get("groupIdPrefix", "thermocline-spark"),
+        group_id_prefix=by_name.get("groupIdPrefix", GROUP_ID_PREFIX),
         given=frozenset(by_name),
     )
 

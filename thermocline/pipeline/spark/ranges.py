@@ -1,7 +1,8 @@
 """From "earliest", "latest", offsets and times to the offsets `[start, end)` of every partition.
 
 Owns that resolution and what counts as loss in it. Always true: a range lies inside what the log holds; whatever had to
-be cut for that is told, for the caller to fail or to report. Pure: times are looked up by the caller.
+be cut for that is told, for the caller to fail or to report. Pure: times are looked up by the caller. Must not
+know tiers.
 """
 
 from __future__ import annotations

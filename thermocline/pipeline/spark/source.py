@@ -1,7 +1,7 @@
 """`spark.read.format("thermocline")` and `spark.readStream.format("thermocline")`.
 
-Owns Spark's door to this package, and the batch read. Always true: options are checked when the source is created, so
-that a mistake shows at `load()`; a batch reads one view of both tiers, taken once while it is planned.
+Owns Spark's door to this package. Always true: options are checked when the source is created, so that a mistake shows
+at `load()`. Must not know tiers, offsets or tasks (`batch.py`, `stream.py`).
 Spark's Python data source API: pyspark.sql.datasource (4.1 and later for pushed filters).
 """
 
@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from logformat.values import TopicPartition
-from thermocline.pipeline.spark import ranges
-from thermocline.pipeline.spark.filters import Bounds, bounds_of
-from thermocline.pipeline.spark.options import Options, Position, parse_options
-from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
-from thermocline.pipeline.spark.projection import arrow_schema, columns_of, full_schema
-from thermocline.pipeline.spark.tasks import ReadJob, read_task, speak
-from thermocline.pipeline.spark.tiers import States, Tiers, connection_of
-
-if TYPE_CHECKING:
-    from thermocline.pipeline.spark.tasks import Task
+from thermocline.pipeline.spark.batch import BatchReader, PushingReader
+from thermocline.pipeline.spark.options import parse_options
+from thermocline.pipeline.spark.projection import full_schema
+from thermocline.pipeline.spark.tasks import speak
 
 log = logging.getLogger(__name__)
 
@@ -59,62 +51,10 @@ class ThermoclineSource(DataSource):
         return PushingReader(self._parsed, schema) if push else BatchReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from thermocline.pipeline.spark.stream import StreamReader
+        from thermocline.pipeline.spark.stream import StreamReader  # a batch spares its workers the import
 
         speak()
         return StreamReader(self._parsed, schema)
-
-
-class BatchReader(DataSourceReader):
-    """One batch: planned on the driver, read by tasks. Pickled: holds values only."""
-
-    def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
-        self._positions = options.for_batch()
-        self._bounds = Bounds()
-        self._job = read_job(options, schema)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        tiers = Tiers(self._options)
-        try:
-            states = tiers.states(tiers.partitions())
-            wanted = batch_ranges(tiers, states, self._positions, self._options)
-            return [InputPartition(task) for task in plan_tasks(tiers, states, wanted, self._bounds, self._options)]
-        finally:
-            tiers.close()
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        task: Task | None = partition.value
-        return read_task(self._job, task)
-
-
-class PushingReader(BatchReader):
-    """The same with Spark's filters as bounds of the plan."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._bounds = bounds_of(filters)
-        return filters  # Spark evaluates them again: bounds may keep more
-
-
-def read_job(options: Options, schema: StructType) -> ReadJob:
-    """What tasks of a query with this schema need. InvalidRequest on columns that are not ours."""
-    columns = columns_of(schema)
-    return ReadJob(options.bucket, columns, arrow_schema(schema), connection_of(options), options.fail_on_data_loss)
-
-
-def batch_ranges(
-    tiers: Tiers, states: States, positions: tuple[Position, Position], options: Options
-) -> dict[TopicPartition, tuple[int, int]]:
-    """The offsets `[start, end)` of every partition; empty where the start lies behind the end."""
-    starting, ending = positions
-    extents = {tp: state.extent for tp, state in states.items()}
-    lost: list[str] = []
-    found = tiers.first_at(states, ranges.times_to_find(starting, states))
-    first = ranges.starts(starting, extents, found, options.no_later_record_is_latest, lost)
-    found = tiers.first_at(states, ranges.times_to_find(ending, states))
-    last = ranges.ends(ending, extents, found, lost)
-    fail_or_tell(lost, options.fail_on_data_loss)
-    return {tp: (first[tp], max(first[tp], last[tp])) for tp in states}
 
 
 def _in_pushdown_worker() -> bool:

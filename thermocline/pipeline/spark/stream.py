@@ -2,7 +2,8 @@
 
 Owns what Spark asks a stream source: where it starts, how far the next batch goes, which tasks read it. Always true: a
 batch is named by offsets alone, so that a restart reads the same rows whatever tier they lie in then; offsets only
-grow; a partition that appears later is read from its first offset; nothing is skipped in silence.
+grow; a partition that appears later is read from its first offset; nothing is skipped in silence. Must not know how
+rows are read.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from pyspark.sql.types import StructType
 from logformat.values import TopicPartition
 from thermocline.pipeline.spark import ranges
 from thermocline.pipeline.spark.admission import admit, pending
+from thermocline.pipeline.spark.batch import read_job
 from thermocline.pipeline.spark.filters import Bounds
 from thermocline.pipeline.spark.offsets import OffsetsJson, Progress
 from thermocline.pipeline.spark.options import Options
 from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
-from thermocline.pipeline.spark.source import read_job
 from thermocline.pipeline.spark.tasks import read_task
 from thermocline.pipeline.spark.tiers import PartitionState, Tiers
 from thermocline.pipeline.spark.watch import Watch

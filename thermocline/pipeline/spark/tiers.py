@@ -4,6 +4,7 @@ Owns the driver's view: the bucket always, the running cluster when `kafka.boots
 seam of a partition (below it the bucket, from it on the cluster) is the remote end of one version of its manifest, read
 before the cluster's end: both sides of it were there, and every offset is on one side. Segments that move to the bucket
 later change neither side, because the cluster serves both tiers. Without a cluster no broker is asked for anything.
+Must not know Spark, nor which offsets a query wants.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns how often bucket and cluster are asked: Spark asks for the latest offset a hundred times a second while nothing
 comes, and every question to a bucket is billed. Always true: what `latest` gives is one view, not older than the
-intervals below. The clock is a parameter; only pacing hangs on it, never what is read.
+intervals below. The clock is a parameter; only pacing hangs on it, never what is read. Must not know what a batch is.
 """
 
 from __future__ import annotations

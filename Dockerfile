@@ -1,0 +1,32 @@
+# One broker. Nothing secret is in here and nothing secret belongs in an image: credentials come by the usual chain
+# (a role, or AWS_… variables given to `docker run`). Data lies in the volume; the bucket is named on the command line.
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY seams seams/
+COPY logformat logformat/
+COPY hotstore hotstore/
+COPY coldstore coldstore/
+COPY tiering tiering/
+COPY broker broker/
+COPY thermocline thermocline/
+COPY pyspark_thermocline pyspark_thermocline/
+# The pins of the lock file, without their hashes: pip takes hashes only where everything has one, and this tree has none.
+RUN grep -v -e '--hash=' requirements.lock | sed 's/ \\$//' > pins.txt \
+ && python -m venv /opt/thermocline \
+ && /opt/thermocline/bin/pip install --no-cache-dir -c pins.txt .
+
+FROM python:3.11-slim
+RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/thermocline thermocline
+COPY --from=build /opt/thermocline /opt/thermocline
+ENV PATH=/opt/thermocline/bin:$PATH PYTHONUNBUFFERED=1
+USER 10001
+WORKDIR /var/lib/thermocline
+VOLUME /var/lib/thermocline
+EXPOSE 9092 9644
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9644/readyz', timeout=2)"]
+ENTRYPOINT ["thermocline"]
+# Loopback only, as everywhere until authentication is there: run it with --network host, or see docs/operations.md.
+CMD ["serve", "--data-dir", "/var/lib/thermocline/data", "--listen", "127.0.0.1:9092", "--http", "127.0.0.1:9644"]

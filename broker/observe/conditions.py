@@ -1,0 +1,108 @@
+"""What is not as it should be, in sentences an operator can act on: what happened, how far it is, what to do.
+
+Owns the names and the words, the same in `tier status`, in `/broker` and as the label of one metric. Always true: no
+condition, no sentence; each ends with what to do, and docs/operations.md has a section on each name. Pure. Must not
+know where the figures come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from broker.config.units import show_duration
+from broker.partition.throttle import PRESSURE_DELAYS_AT, PRESSURE_REFUSES_AT
+
+LAG_WARN_MS = 300_000
+SHOWN_MAX = 3
+
+
+class Condition(Enum):
+    """Worst first; the value is its name everywhere."""
+
+    LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log refused to open
+    DISK_FULL = "disk_full"
+    PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may go
+    PRODUCES_SLOWED = "produces_slowed"
+    STORE_UNREACHABLE = "store_unreachable"
+    RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
+    UPLOAD_LAGS = "upload_lags"
+    CACHE_REDUCED = "cache_reduced"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What conditions are made of. Bytes, milliseconds; `offline` and `full` name partitions."""
+
+    data_dir: str
+    offline: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    out_of_offsets: tuple[str, ...] = ()
+    disk_free_bytes: int = 0
+    log_limit_bytes: int = 0
+    local_excess_ratio: float = 0.0
+    store_failure: str = ""  # with how often and for how long
+    copy_lag_bytes: int = 0
+    copy_lag_ms: int = 0
+    blocked: tuple[str, ...] = ()
+    cache_limit_bytes: int = 0
+    cache_bytes_max: int = 0
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A condition that holds, and its sentence."""
+
+    name: str
+    says: str
+
+
+def conditions(facts: Facts) -> list[Named]:
+    """Those that hold, worst first."""
+    says = {condition: sentence for condition, sentence in _sentences(facts).items() if sentence}
+    return [Named(condition.value, says[condition]) for condition in Condition if condition in says]
+
+
+def _sentences(facts: Facts) -> dict[Condition, str]:
+    excess, limit = facts.local_excess_ratio, facts.log_limit_bytes >> 20
+    over = f"local logs are {excess:.0%} over their limit of {limit} MB and the bucket does not hold the rest"
+    relief = "see blocked by, free disk space, or raise thermocline.local.bytes.max"
+    said: dict[Condition, str] = {}
+    if facts.offline:
+        said[Condition.LOG_OFFLINE] = f"{_named(facts.offline)} offline: check the disk and the log, then restart"
+    if facts.full:
+        said[Condition.DISK_FULL] = (
+            f"no space left for {_named(facts.full)} ({facts.disk_free_bytes >> 20} MB free below {facts.data_dir}): "
+            "appends are refused, reads go on; free space, appends go on by themselves"
+        )
+    if excess > PRESSURE_REFUSES_AT:
+        said[Condition.PRODUCES_REFUSED] = f"{over}: produces are refused; {relief}"
+    elif excess > PRESSURE_DELAYS_AT:
+        said[Condition.PRODUCES_SLOWED] = f"{over}: produces wait, and are refused at 10 %; {relief}"
+    if facts.store_failure:
+        said[Condition.STORE_UNREACHABLE] = (
+            f"the bucket does not answer ({facts.store_failure}): produce and hot reads go on, nothing is copied; "
+            "check network, credentials and the bucket's service"
+        )
+    if facts.out_of_offsets:
+        said[Condition.RESERVATION] = (
+            f"{_named(facts.out_of_offsets)} used up the reserved offsets: appends are refused until the bucket answers"
+        )
+    if facts.copy_lag_ms > LAG_WARN_MS:
+        why = f", blocked: {_named(facts.blocked)}" if facts.blocked else ""
+        said[Condition.UPLOAD_LAGS] = (
+            f"{facts.copy_lag_bytes / 1e6:.1f} MB wait for the bucket, the oldest for "
+            f"{show_duration(facts.copy_lag_ms // 1000 * 1000)}{why}: compare produce and upload rates"
+        )
+    if facts.cache_limit_bytes < facts.cache_bytes_max:
+        said[Condition.CACHE_REDUCED] = (
+            f"the disk leaves {facts.cache_limit_bytes >> 20} of {facts.cache_bytes_max >> 20} MB to the chunk cache: "
+            "cold reads go to the bucket more often; free space, or lower thermocline.cache.bytes"
+        )
+    return said
+
+
+def _named(partitions: tuple[str, ...]) -> str:
+    more = f" and {len(partitions) - SHOWN_MAX} more" if len(partitions) > SHOWN_MAX else ""
+    return ", ".join(partitions[:SHOWN_MAX]) + more

@@ -1,0 +1,48 @@
+"""What the targets share: golden files, a cursor over a fuzzer's bytes, and a guard on memory.
+
+Must not know any parser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+
+GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden")
+
+
+def golden(name: str) -> bytes:
+    """The bytes of a file of tests/golden."""
+    with open(os.path.join(GOLDEN, name), "rb") as file:
+        return file.read()
+
+
+class Cursor:
+    """Takes numbers and pieces off the front of a fuzzer's bytes; beyond their end everything is zero or empty."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, size: int = 1) -> int:
+        """An unsigned integer of `size` bytes."""
+        return int.from_bytes(self.take(size), "big")
+
+    def take(self, size: int) -> bytes:
+        piece = self._data[self._at : self._at + size]
+        self._at += size
+        return piece
+
+    def rest(self) -> bytes:
+        return self._data[self._at :]
+
+
+@contextlib.contextmanager
+def memory_within(bytes_max: int) -> Iterator[None]:
+    """Fails when the process's greatest resident size grew by more than `bytes_max` meanwhile (C heaps included)."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    assert grown <= bytes_max, f"resident memory grew by {grown} bytes, {bytes_max} are allowed"

@@ -1,0 +1,46 @@
+"""Which row of reliability 3 a counted fault belongs to, and the table of counts.
+
+Owns nothing but the names. Always true: every name that a run counts has a row; a row without a count was never struck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ROWS = {
+    "C1 kill": ("kill -9",),
+    "C2 stop": ("clean restart",),
+    "C3 pause": ("pause within the lease", "pause beyond the lease, take-over", "replaced directory"),
+    "C4 crash loop": ("crash loop",),
+    "D1-D3 power cut": ("power cut",),
+    "D5 fsync EIO": ("disk fault:sync",),
+    "D6 disk full": ("disk fault:full",),
+    "D9 slow disk": ("slow fsync",),
+    "R1 lost disk": ("disk loss",),
+    "O1 5xx before any effect": ("bucket before",),
+    "O2 lost answers": ("bucket lost", "bucket empty_200"),
+    "O3 409, 412": ("bucket conflict", "bucket refused", "bucket own_412"),
+    "O4 broken bodies": ("bucket truncated", "bucket flipped"),
+    "O5 late writes": ("bucket late",),
+    "O6 stale lists, deletes that lie": ("bucket unlisted", "bucket ignored"),
+    "O8 outage, credentials, read-only": ("bucket outage", "bucket denied", "bucket read_only"),
+    "N1-N3 network": ("net ", "connection cut"),
+    "T1' clocks": ("wall clock jump",),
+    "Z1 two brokers": ("a second broker beside it",),
+}
+
+
+def row_of(name: str) -> str:
+    """The row of a counted fault; "?" for one that nobody placed."""
+    return next((row for row, names in ROWS.items() if name.startswith(names)), "?")
+
+
+def table(hits: Mapping[str, int]) -> list[str]:
+    """A line for each row: its sum, and what it is made of."""
+    lines = []
+    for row in (*ROWS, "?"):
+        found = {name: count for name, count in sorted(hits.items()) if row_of(name) == row}
+        if found or row != "?":
+            parts = ", ".join(f"{name} {count}" for name, count in found.items())
+            lines.append(f"{sum(found.values()):8}  {row:34} {parts}")
+    return lines

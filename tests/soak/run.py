@@ -1,0 +1,326 @@
+"""A soak's course: start, load, kill and start again, drain, judge.
+
+Owns the broker process of the moment and the verdict. Always true: a broker is killed only by its own pid; the verdict
+counts what was checked, not only what failed.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.soak.ledger import Books
+from tests.soak.load import (
+    Actor,
+    GroupMember,
+    Periodic,
+    Reader,
+    Writer,
+    delete_records,
+    make_and_drop_topic,
+    replay,
+)
+from tests.soak.samples import Growth, Sample, Sampler, curve, growth
+from tests.support.broker_process import BrokerProcess, start_broker
+from tests.support.site import thermocline
+from tests.support.stock_clients import create_topic, end_offsets
+from tests.support.waiting import wait_until
+
+PARTITIONS = 3
+DRAIN_S = 60.0
+LAST_LIFE_S = 1.0  # at least, so that what was written before the last kill is read after it
+SETTINGS: Mapping[str, object] = {
+    "log.segment.bytes": "2MiB",
+    "log.retention.ms": "4m",
+    "log.local.retention.ms": "15s",
+    "log.retention.check.interval.ms": "2s",
+    "remote.log.manager.task.interval.ms": "1s",
+    "thermocline.lease.ms": 3000,
+    "thermocline.lease.interval.ms": 500,
+    "thermocline.gc.grace.ms": "5s",
+    "thermocline.cache.bytes": "64MiB",
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Times in seconds; `kill_every_s` None: no kills, one life. `bytes_per_s` over all producers."""
+
+    seconds: float
+    kill_every_s: tuple[float, float] | None
+    bytes_per_s: float = 2e6
+    warm_up_s: float = 30.0
+    admin_every_s: float = 20.0
+    seed: int = 1
+
+
+@dataclass
+class Verdict:
+    """What was done, what it cost, and what was wrong."""
+
+    plan: Plan
+    seconds: float = 0.0
+    lives: int = 0
+    kills: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    growth: dict[str, Growth] = field(default_factory=dict)
+    curve: list[float] = field(default_factory=list)
+    """Median RSS, MiB, of every two minutes of the longest life."""
+    ready_s: list[float] = field(default_factory=list)
+    broker_cpu_s: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+class Soak:
+    """One run in `directory`: `broker` (data) and `bucket`."""
+
+    def __init__(self, directory: Path, plan: Plan) -> None:
+        self._directory, self._plan = directory, plan
+        self._port = _free_port()
+        self._bootstrap = f"127.0.0.1:{self._port}"
+        self._bucket = f"file://{directory}/bucket"
+        self._serving: tuple[int, BrokerProcess] | None = None
+        self._verdict = Verdict(plan)
+        self._rng = random.Random(plan.seed)
+
+    def run(self) -> Verdict:
+        verdict, plan = self._verdict, self._plan
+        began = time.monotonic()
+        (self._directory / "bucket").mkdir(parents=True, exist_ok=True)
+        self._start()
+        try:
+            self._load(time.monotonic() + plan.seconds)
+        finally:
+            if self._serving is not None and self._serving[1].process.poll() is None:
+                self._serving[1].kill()
+        verdict.seconds = time.monotonic() - began
+        return verdict
+
+    # ── the broker ───────────────────────────────────────────────────────────────────────────────────────────────
+    def _start(self) -> None:
+        began = time.monotonic()
+        flags = ("--listen", self._bootstrap)
+        broker = start_broker(self._directory / "broker", self._bucket, *flags, settings=SETTINGS)
+        self._verdict.ready_s.append(time.monotonic() - began)
+        self._serving = (self._verdict.lives, broker)
+        self._verdict.lives += 1
+
+    def _kill_until(self, end: float) -> None:
+        """Kill and start again at random distances; every third time once more while it recovers."""
+        while self._plan.kill_every_s is not None:
+            at = time.monotonic() + self._rng.uniform(*self._plan.kill_every_s)
+            if at > end - LAST_LIFE_S:
+                break
+            _sleep_until(at)
+            assert self._serving is not None
+            life, broker = self._serving
+            if broker.process.poll() is not None:
+                self._verdict.problems.append(f"broker of life {life} ended by itself: {broker.log()[-2000:]}")
+            self._serving = None
+            broker.kill()
+            self._verdict.kills += 1
+            if self._verdict.kills % 3 == 0:
+                again = start_broker(
+                    self._directory / "broker", self._bucket, "--listen", self._bootstrap, settings=SETTINGS,
+                    wait_ready=False,
+                )  # fmt: skip
+                time.sleep(self._rng.uniform(0.1, 1.5))
+                again.kill()
+                self._verdict.kills += 1
+            self._start()
+        _sleep_until(end)
+
+    def _pid(self) -> tuple[int, int] | None:
+        serving = self._serving
+        return None if serving is None else (serving[0], serving[1].pid)
+
+    # ── the load ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def _load(self, end: float) -> None:
+        plan, problems = self._plan, self._verdict.problems
+        books = {
+            topic: {p: Books(f"{topic}-{p}", exactly_once=topic != "quick") for p in range(PARTITIONS)}
+            for topic in ("events", "trimmed", "quick")
+        }
+        for topic in books:
+            create_topic(self._bootstrap, topic, PARTITIONS)
+        share = plan.bytes_per_s / len(books)
+        writers = [
+            Writer(self._bootstrap, topic, books[topic], share, "1" if topic == "quick" else "all", problems)
+            for topic in books
+        ]
+        readers = [Reader(self._bootstrap, topic, books[topic], problems) for topic in books]
+        group = GroupMember(self._bootstrap, "events", problems)
+        replayed = [0]
+        floors: dict[int, int] = {}
+
+        def cold(turn: int) -> None:
+            replayed[0] += replay(self._bootstrap, "events", turn % PARTITIONS, 5_000)
+
+        def trim(_: int) -> None:
+            below = {p: b.position // 2 + floors.get(p, 0) // 2 for p, b in books["trimmed"].items()}
+            delete_records(self._bootstrap, "trimmed", below, floors)
+
+        def topics(turn: int) -> None:
+            make_and_drop_topic(self._bootstrap, turn)
+
+        periodic = [
+            Periodic("replay", plan.admin_every_s, cold, problems),
+            Periodic("trim", plan.admin_every_s, trim, problems),
+            Periodic("topics", plan.admin_every_s, topics, problems),
+        ]
+        actors: list[Actor] = [*writers, *readers, group, *periodic]
+        with Sampler(self._pid) as sampler:
+            for actor in actors:
+                actor.start()
+            self._kill_until(end)
+        for actor in (*periodic, group, *writers):
+            actor.stop()
+        self._drain(books)
+        for reader in readers:
+            reader.stop()
+        self._judge(books, sampler.samples)
+        self._verdict.counts |= {
+            "group_records": group.records,
+            "group_commits": group.commits,
+            "rebalances": group.generations,
+            "replays": periodic[0].done,
+            "replayed_records": replayed[0],
+            "record_deletions": periodic[1].done,
+            "topics_made_and_deleted": periodic[2].done,
+            "acts_while_the_broker_was_away": sum(each.absent for each in periodic),
+        }
+        self._finish()
+
+    def _drain(self, books: Mapping[str, Mapping[int, Books]]) -> None:
+        """Until the readers are at every end: nothing acknowledged stays unseen."""
+        for topic, partitions in books.items():
+            ends = end_offsets(self._bootstrap, topic, PARTITIONS)
+
+            def at_end(partitions: Mapping[int, Books] = partitions, ends: Mapping[int, int] = ends) -> bool:
+                return all(partitions[p].position >= end for p, end in ends.items())
+
+            try:
+                wait_until(at_end, f"{topic} read to its end", DRAIN_S)
+            except AssertionError as late:
+                self._verdict.problems.append(str(late))
+
+    def _judge(self, books: Mapping[str, Mapping[int, Books]], samples: list[Sample]) -> None:
+        verdict = self._verdict
+        every = [each for partitions in books.values() for each in partitions.values()]
+        for each in every:
+            verdict.problems += [*each.problems, *each.unseen()]
+        once = [each for each in every if each.exactly_once]
+        verdict.counts |= {
+            "acked_all": sum(each.acked for each in once),
+            "acked_1": sum(each.acked for each in every if not each.exactly_once),
+            "checked": sum(each.seen for each in every),
+            "resent_copies_of_acks_1": sum(each.duplicates for each in every if not each.exactly_once),
+        }
+        warm_up = self._plan.warm_up_s
+        verdict.growth = {
+            "rss_mib": growth(samples, lambda s: s.rss_mib, warm_up),
+            "fds": growth(samples, lambda s: s.fds, warm_up),
+            "threads": growth(samples, lambda s: s.threads, warm_up),
+        }
+        verdict.curve = curve(samples, lambda s: s.rss_mib)
+        cpu: dict[int, float] = {}
+        for sample in samples:
+            cpu[sample.life] = max(cpu.get(sample.life, 0.0), sample.cpu_s)
+        verdict.broker_cpu_s = sum(cpu.values())
+
+    def _finish(self) -> None:
+        """SIGTERM, then the bucket's own books."""
+        assert self._serving is not None
+        broker = self._serving[1]
+        code = broker.stop()
+        if code != 0:
+            self._verdict.problems.append(f"SIGTERM: exit code {code}: {broker.log()[-2000:]}")
+        if "Traceback" in broker.log():
+            at = broker.log().index("Traceback")
+            self._verdict.problems.append(f"the broker's log has a stack trace: {broker.log()[at : at + 1500]}")
+        verified = thermocline("bucket", "verify", self._bucket, "--deep", timeout_s=300)
+        if verified.returncode != 0:
+            self._verdict.problems.append(f"bucket verify: {verified.returncode}: {verified.stdout[-1500:]}")
+
+
+def judged_growth(verdict: Verdict) -> list[str]:
+    """Why its memory, descriptors or threads are called growing; empty when they are not.
+
+    Within lives RSS may rise 2 % of its median a minute (caches fill; a life of a minute says little), without kills
+    0.3 %; across lives 1 % a life. Descriptors and threads: their slope may not make 5 % of the median over the run.
+    """
+    steady = verdict.plan.kill_every_s is None
+    minutes = verdict.seconds / 60
+    found = []
+    rss = verdict.growth["rss_mib"]
+    allowed = rss.middle * (0.003 if steady else 0.02)
+    if rss.per_minute_within > allowed:
+        found.append(f"RSS grows by {rss.per_minute_within:.2f} MiB a minute, {allowed:.2f} are allowed")
+    if rss.per_life_across > 0.01 * rss.middle:
+        found.append(f"RSS grows by {rss.per_life_across:.2f} MiB a life")
+    for name in "fds", "threads":
+        one = verdict.growth[name]
+        if steady and one.per_minute_within * minutes > max(2.0, 0.05 * one.middle):
+            found.append(f"{name} grow by {one.per_minute_within:.2f} a minute")
+        if one.per_life_across * max(1, verdict.lives) > max(3.0, 0.1 * one.middle):
+            found.append(f"{name} grow by {one.per_life_across:.2f} a life")
+    return found
+
+
+def figures(verdict: Verdict) -> dict[str, Any]:
+    """What is recorded of a run."""
+    rows = {
+        "minutes": round(verdict.seconds / 60, 1),
+        "lives": verdict.lives,
+        "kills": verdict.kills,
+        **verdict.counts,
+        "start_to_ready_s_max": round(max(verdict.ready_s), 2),
+        "broker_cpu_share": round(verdict.broker_cpu_s / verdict.seconds, 3),
+        "problems": len(verdict.problems),
+    }
+    for name, one in verdict.growth.items():
+        rows |= {
+            f"{name}_low": round(one.low, 1),
+            f"{name}_median": round(one.middle, 1),
+            f"{name}_high": round(one.high, 1),
+            f"{name}_per_minute": round(one.per_minute_within, 3),
+            f"{name}_per_life": round(one.per_life_across, 3),
+        }
+    return rows
+
+
+def printed(name: str, verdict: Verdict) -> str:
+    lines = [f"soak, {name}:"]
+    lines += [f"  {key.replace('_', ' '):34} {value:>14,}" for key, value in figures(verdict).items()]
+    lines += [f"  PROBLEM {problem}" for problem in verdict.problems]
+    return "\n".join(lines)
+
+
+def _free_port() -> int:
+    """One of the quiet ports below the kernel's ephemeral range, so that no client's socket takes it between lives."""
+    for _ in range(50):
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port between 20000 and 30000")
+
+
+def _sleep_until(at: float) -> None:
+    threading.Event().wait(max(0.0, at - time.monotonic()))
+
+
+if __name__ == "__main__":
+    sys.exit("run python -m tests.soak")

@@ -1,0 +1,56 @@
+"""What commands on Spark show of the JVM's words: nothing, unless only they explain a failure."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from logformat.errors import InvalidRequest
+from thermocline.cli.outcome import CommandFailed
+from thermocline.cli.spark_job import WORDS_MAX, kept_words, stderr_to
+from thermocline.pipeline.jobs.spark_tasks import TasksFailed
+
+
+def a_process_speaks(word: str = "WARN noise") -> None:
+    subprocess.run(["/bin/sh", "-c", f"echo '{word}' >&2"], check=True)
+
+
+def test_a_process_started_meanwhile_is_not_heard_and_ours_is_again(capfd: pytest.CaptureFixture[str]) -> None:
+    with kept_words() as words:
+        with stderr_to(words):
+            a_process_speaks()
+        a_process_speaks("ours")
+        words.seek(0)
+        assert words.read() == b"WARN noise\n"
+    assert capfd.readouterr().err == "ours\n"
+
+
+def test_verbose_leaves_stderr_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with stderr_to(None):
+        a_process_speaks()
+    assert capfd.readouterr().err == "WARN noise\n"
+
+
+@pytest.mark.parametrize(
+    ("failed", "heard"),
+    [
+        (InvalidRequest("said in one line"), False),
+        (TasksFailed("a worker died"), True),
+        (CommandFailed("Spark did not start"), True),
+        (OSError("anything"), True),
+    ],
+)
+def test_the_last_words_are_shown_when_only_they_explain(
+    failed: Exception, heard: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The last ones only, however much was said before them."""
+    with pytest.raises(type(failed)), kept_words() as words:
+        with stderr_to(words):
+            a_process_speaks("first words")
+            words.write(b"x" * WORDS_MAX)
+            words.flush()
+            a_process_speaks("last words")
+        raise failed
+    err = capfd.readouterr().err
+    assert ("last words" in err) == heard and "first words" not in err

@@ -1,0 +1,153 @@
+"""One record's bytes, for kernels: varints, fields, headers, and where each part of it lies.
+
+Owns the order in which a record's parts are checked. Always true: no load outside [at, end), whatever the bytes say;
+a refusal is a negative position, −`Reason`. Must not know batches, nor which rows are wanted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numba
+
+from logformat.record_batch import INT64_MAX
+from thermocline.pipeline.decode.layout import Reason
+from thermocline.pipeline.decode.raw_memory import load_u8
+
+RECORD_BYTES_MIN: Final = 7
+# What of a record is looked at: a part needs those before it.
+READ_KEY: Final = 1
+READ_VALUE: Final = 2
+READ_HEADERS: Final = 4
+
+_RECORD: Final = int(Reason.RECORD)
+_VARINT: Final = int(Reason.VARINT)
+_FIELD: Final = int(Reason.FIELD)
+_RECORD_SIZE: Final = int(Reason.RECORD_SIZE)
+_HEADERS: Final = int(Reason.HEADERS)
+
+inlined: Final = numba.njit(nogil=True, forceinline=True)
+
+
+def _read_varint(at: int, end: int) -> tuple[int, int]:
+    """(value, position after it) of a zig-zag int32 in [at, end); the position is −reason when there is none."""
+    if at >= end:
+        return 0, -_RECORD
+    byte = load_u8(at)
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    raw = byte & 0x7F
+    shift = 7
+    for place in range(at + 1, min(at + 5, end)):
+        byte = load_u8(place)
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw >> 32:
+                return 0, -_VARINT
+            return (raw >> 1) ^ -(raw & 1), place + 1
+        shift += 7
+    return 0, (-_VARINT if end - at >= 5 else -_RECORD)
+
+
+def _read_varlong(at: int, end: int) -> tuple[int, int]:
+    """As `_read_varint`, int64 in at most ten bytes, of which the last can only hold one bit."""
+    if at >= end:
+        return 0, -_RECORD
+    byte = load_u8(at)
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    raw = byte & 0x7F
+    shift = 7
+    for place in range(at + 1, min(at + 10, end)):
+        byte = load_u8(place)
+        if shift == 63 and byte > 1:
+            return 0, -_VARINT
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return ((raw >> 1) & INT64_MAX) ^ -(raw & 1), place + 1
+        shift += 7
+    return 0, (-_VARINT if end - at >= 10 else -_RECORD)
+
+
+varint: Final = inlined(_read_varint)
+_varlong: Final = inlined(_read_varlong)
+
+
+def _read_field(at: int, end: int) -> tuple[int, int]:
+    """(size, position of its first byte) of a field in [at, end): −1 is null. The position is −reason on a lie."""
+    size, at = varint(at, end)
+    if at < 0:
+        return 0, at
+    if size < -1 or size > end - at:
+        return 0, -_FIELD
+    return size, at
+
+
+_field: Final = inlined(_read_field)
+
+
+def _pass_headers(at: int, end: int, count: int) -> int:
+    """Position after `count` headers in [at, end), or −reason."""
+    for _ in range(count):
+        size, at = _field(at, end)
+        if at < 0:
+            return at
+        if size < 0:
+            return -_HEADERS
+        size_of_value, at = _field(at + size, end)
+        if at < 0:
+            return at
+        at += max(size_of_value, 0)
+    return at
+
+
+_skip_headers: Final = inlined(_pass_headers)
+
+
+def _read_frame(at: int, data_end: int) -> tuple[int, int, int, int]:
+    """(timestamp delta, offset delta, where the key's field is, the record's end); the end is −reason on a lie."""
+    size, at = varint(at, data_end)
+    if at < 0:
+        return 0, 0, 0, at
+    if size < RECORD_BYTES_MIN - 1 or size > data_end - at:
+        return 0, 0, 0, -_RECORD
+    end = at + size
+    timestamp_delta, at = _varlong(at + 1, end)
+    if at < 0:
+        return 0, 0, 0, at
+    delta, at = varint(at, end)
+    if at < 0:
+        return 0, 0, 0, at
+    return timestamp_delta, delta, at, end
+
+
+def _read_content(at: int, end: int, reads: int) -> tuple[int, int, int, int, int, int]:
+    """(key's size, key, value's size, value, number of headers, headers) from the key's field on, as far as `reads`.
+
+    The last one is −reason on a lie; 0 where it was not read.
+    """
+    key_size, key = _field(at, end)
+    if key < 0:
+        return 0, 0, 0, 0, 0, key
+    if reads & READ_VALUE == 0:
+        return key_size, key, 0, 0, 0, 0
+    value_size, value = _field(key + max(key_size, 0), end)
+    if value < 0:
+        return 0, 0, 0, 0, 0, value
+    count, headers = varint(value + max(value_size, 0), end)
+    if headers < 0:
+        return 0, 0, 0, 0, 0, headers
+    after = headers
+    if count != 0:
+        if count < 0 or count > (end - headers) >> 1:
+            return 0, 0, 0, 0, 0, -_HEADERS
+        after = _skip_headers(headers, end, count) if reads & READ_HEADERS else end
+        if after < 0:
+            return 0, 0, 0, 0, 0, after
+    if after != end:
+        return 0, 0, 0, 0, 0, -_RECORD_SIZE
+    return key_size, key, value_size, value, count, headers
+
+
+read_frame: Final = inlined(_read_frame)
+read_content: Final = inlined(_read_content)

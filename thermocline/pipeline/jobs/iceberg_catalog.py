@@ -1,0 +1,132 @@
+"""The Iceberg catalog a user named: from a word on the command line to an open one, and what its failures mean.
+
+Owns the kinds of catalogs, what their properties are called, and the translation of their clients' errors. Always true:
+no credentials need stand in a configuration (they come by the usual chain), and no message repeats one. Must not know
+tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import RESTError
+from requests.exceptions import RequestException
+
+from coldstore.url import DirectoryUrl, parse_bucket_url
+from logformat.errors import InvalidRequest, Retryable
+
+log = logging.getLogger(__name__)
+
+CATALOG_NAME: Final = "thermocline"
+_WAYS: Final = "sqlite:////abs/catalog.db, https://…, glue, memory"
+
+
+class CatalogUnavailable(Retryable):
+    """The catalog did not answer, or not as one does: nothing of the step was committed, or the next run sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogConfig:
+    """A pyiceberg catalog's name and properties. No credentials need stand in it: they come by the usual chain."""
+
+    name: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def catalog_config(
+    catalog: str | None = None, warehouse: str | None = None, properties: Mapping[str, str] | None = None
+) -> CatalogConfig:
+    """The catalog that a user named. Raises InvalidRequest.
+
+    `catalog`: `sqlite:////abs/catalog.db` (or `postgresql…`), `https://…` (REST), `glue`, `memory`, or the name of one
+    in pyiceberg's own configuration; None: a SQLite file in the warehouse, which must then be a directory.
+    `warehouse`: a bucket URL, where new tables go. `properties`: pyiceberg's, over all else.
+    """
+    made: dict[str, str] = {}
+    name = CATALOG_NAME
+    if warehouse is not None:
+        made |= _warehouse_properties(warehouse)
+    if catalog is None:
+        if not made.get("warehouse", "").startswith("file://"):
+            raise InvalidRequest("no catalog: give --catalog, or a --warehouse file:///abs/dir to keep a SQLite one in")
+        directory = made["warehouse"].removeprefix("file://")
+        made |= {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db"}
+    elif catalog == "glue":
+        made["type"] = "glue"
+    elif catalog == "memory":
+        made["type"] = "in-memory"
+    elif catalog.startswith(("http://", "https://")):
+        made |= {"type": "rest", "uri": catalog}
+    elif catalog.startswith(("sqlite:", "postgresql")):
+        made |= {"type": "sql", "uri": catalog}
+    elif "://" in catalog:
+        raise InvalidRequest(f"catalog {catalog}: write {_WAYS}, or a name of pyiceberg's configuration")
+    else:
+        name = catalog  # of pyiceberg's configuration
+    return CatalogConfig(name, made | dict(properties or {}))
+
+
+def _warehouse_properties(text: str) -> dict[str, str]:
+    try:
+        url = parse_bucket_url(text)
+    except InvalidRequest as wrong:
+        raise InvalidRequest(f"warehouse: {str(wrong).removeprefix('bucket URL: ')}") from None
+    if isinstance(url, DirectoryUrl):
+        return {"warehouse": f"file://{url.path}"}
+    if url.storage_class is not None or url.sse is not None:
+        raise InvalidRequest("warehouse: storage_class, sse and sse_key are not passed on: set the bucket's defaults")
+    properties = {"warehouse": f"s3://{url.bucket}" + (f"/{url.prefix}" if url.prefix else "")}
+    if url.endpoint is not None:
+        properties["s3.endpoint"] = url.endpoint
+    if url.region is not None:
+        properties["s3.region"] = url.region
+    if url.path_style is False:
+        properties["s3.force-virtual-addressing"] = "true"
+    return properties
+
+
+def open_catalog(config: CatalogConfig) -> Catalog:
+    """Raises InvalidRequest when pyiceberg has no such catalog, or an extra of it is missing."""
+    uri = config.properties.get("uri", "")
+    if uri.startswith("sqlite:////"):
+        os.makedirs(os.path.dirname(uri.removeprefix("sqlite:///")), exist_ok=True)
+    try:
+        return load_catalog(config.name, **config.properties)
+    except (ValueError, ImportError) as refused:
+        why = str(refused)
+        if why.startswith("URI missing"):  # goes on with a flag of pyiceberg's own command line
+            why = f"pyiceberg's configuration does not say where it is; name one it does, or write {_WAYS}"
+        raise InvalidRequest(f"catalog {config.name}: {why}") from refused
+    except Exception as failed:  # noqa: BLE001 - two first users of one SQLite file create its tables at once
+        log.debug("opening the catalog once more after: %s", failed)
+        return load_catalog(config.name, **config.properties)
+
+
+@contextmanager
+def catalog_errors(catalog: CatalogConfig | Catalog) -> Iterator[None]:
+    """What a REST catalog's client raises inside as CatalogUnavailable, with the address and the reason."""
+    try:
+        yield
+    except (RequestException, RESTError) as failed:
+        uri = urlsplit(catalog.properties.get("uri", ""))
+        where = f"{uri.scheme}://{uri.netloc.rpartition('@')[2]}{uri.path}" if uri.netloc else catalog.name
+        text = f"catalog {where}: {_reason(failed)}; is the address right, is it up, and may we use it? Then run again"
+        raise CatalogUnavailable(text) from failed
+
+
+def _reason(failed: BaseException) -> str:
+    """The innermost word of the operating system; the client wraps it in four layers of its own."""
+    at: BaseException | None = failed
+    while at is not None:
+        if isinstance(at, OSError) and at.strerror:
+            return at.strerror
+        inner = getattr(at.args[0], "reason", None) if at.args else None
+        at = inner if isinstance(inner, BaseException) else at.__cause__ or at.__context__
+    return f"{type(failed).__name__}: {failed}" if isinstance(failed, RESTError) else type(failed).__name__

@@ -1,0 +1,350 @@
+"""Iceberg tables of archived topics: making one, reading what is archived, committing once, finding leftovers.
+
+Owns pyiceberg's tables, but for the writing of data files, and the properties of docs/formats/archive.md. Always true
+of a commit: it requires, in the catalog, the very snapshot that the caller planned on; it is sent once (pyiceberg's own
+`commit_transaction` retries a stale append on top of whatever came between, so it is not used); after any failure the
+table is read again and our commit id looked for, so that a lost answer is not a second commit. Must not know kinds of
+catalogs, Spark, buckets, or what an offset range is for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io.pyarrow import (
+    PyArrowFileIO,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertTableUUID, TableRequirement
+from pyiceberg.types import ListType, NestedField, StructType
+
+from logformat.errors import Corrupt, InvalidRequest, Retryable
+from thermocline.pipeline.jobs import offset_ranges
+from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
+from thermocline.pipeline.jobs.job_crash_points import reach
+from thermocline.pipeline.jobs.offset_ranges import OffsetRanges
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION: Final = "1"
+FORMAT: Final = "thermocline.format"
+TOPIC: Final = "thermocline.topic"
+TOPIC_ID: Final = "thermocline.topic-id"
+ARCHIVED: Final = "thermocline.archived"
+ADDED: Final = "thermocline.added"
+BASE: Final = "thermocline.base"  # the snapshot the commit required; a parent's id is dropped when it is expired
+COMMIT_ID: Final = "thermocline.commit-id"
+SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snapshot that set ARCHIVED there
+VALUES: Final = "thermocline.values"
+DEAD_LETTERS: Final = "thermocline.dead-letters"
+BEGUN: Final = "thermocline.begun"  # log starts when the table was made: where each partition's archive begins
+ARCHIVE: Final = "thermocline.archive"  # of a table of dead letters: the UUID of the table they were taken out of
+
+
+class StaleTable(Retryable):
+    """The table's current snapshot is not the one planned on, or became another: plan again on the new one.
+
+    `landed_possible`: our commit may still land (no answer came): its files may not be deleted.
+    """
+
+    def __init__(self, message: str, *, landed_possible: bool = False) -> None:
+        super().__init__(message)
+        self.landed_possible = landed_possible
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a table says is archived. `snapshot_id` is what the next commit requires (None: no snapshot yet)."""
+
+    snapshot_id: int | None
+    topic_id: UUID | None
+    offsets: OffsetRanges
+    commit_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveCommit:
+    """What a commit adds. `commit_id` is never used twice."""
+
+    topic: str
+    topic_id: UUID
+    added: OffsetRanges
+    commit_id: str
+
+
+def table_identifier(name: str) -> tuple[str, ...]:
+    """`namespace.table`. Raises InvalidRequest."""
+    parts = tuple(name.split("."))
+    if len(parts) < 2 or not all(parts):
+        raise InvalidRequest(f"table {name!r}: write namespace.table")
+    return parts
+
+
+class ArchiveTable:
+    """One table of a catalog, as last read."""
+
+    def __init__(self, catalog: Catalog, table: Table) -> None:
+        self._catalog = catalog
+        self._table = table
+        self.name = ".".join(table.name())
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self._table.properties
+
+    @property
+    def uuid(self) -> UUID:
+        """Of the table, whatever it is called: one that was dropped and made again has another."""
+        return self._table.metadata.table_uuid
+
+    @property
+    def io_properties(self) -> dict[str, str]:
+        """What a worker needs to open the table's storage; may hold credentials that the catalog lent."""
+        return dict(self._table.io.properties)
+
+    @property
+    def data_location(self) -> str:
+        """Where data files go, without a final slash."""
+        return str(self._table.location_provider().data_path)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The current one; the next commit requires it."""
+        snapshot = self._table.current_snapshot()
+        return None if snapshot is None else snapshot.snapshot_id
+
+    @property
+    def format_version(self) -> int:
+        return int(self._table.format_version)
+
+    def refresh(self) -> None:
+        self._table = self._catalog.load_table(self._table.name())
+
+    def arrow_schema(self, wanted: pa.Schema) -> pa.Schema:
+        """`wanted` with the table's field ids, so that files need no name mapping. InvalidRequest: a column is gone."""
+        return _with_ids(wanted, self._table.schema(), self.name)
+
+    def archived(self) -> Archived:
+        """What stands on the current branch. Raises Corrupt when it cannot be told."""
+        snapshot = self._table.current_snapshot()
+        head = None if snapshot is None else snapshot.snapshot_id
+        while snapshot is not None:
+            if FORMAT in _summary(snapshot):
+                return _archived_of(_summary(snapshot), head)
+            snapshot = self._parent(snapshot)
+        return self._from_properties(head)
+
+    def _parent(self, snapshot: Snapshot) -> Snapshot | None:
+        parent = snapshot.parent_snapshot_id
+        return None if parent is None else self._table.snapshot_by_id(parent)
+
+    def _from_properties(self, head: int | None) -> Archived:
+        """No snapshot of the archive stands, or its last one was expired: the table's properties keep what it said."""
+        said = self._table.properties
+        setter = said.get(SNAPSHOT_ID)
+        if setter is None:
+            return Archived(head, None, {}, None)
+        if self._table.snapshot_by_id(int(setter)) is not None:
+            raise Corrupt(
+                f"table {self.name}: snapshot {setter} of the archive is no ancestor of the current one, and no "
+                "older one is left: it was rolled back; roll forward, or archive into a new table"
+            )
+        return _archived_of(said, head)
+
+    def commit(
+        self, files: Sequence[DataFileWritten], planned_on: Archived, change: ArchiveCommit, *, point: str
+    ) -> int:
+        """Append `files` to the snapshot this table was last read at; returns the new snapshot's id.
+
+        Raises StaleTable when somebody else committed first, or when no answer came. `point`: the crash point between
+        the commit and its being known.
+        """
+        assert planned_on.snapshot_id == self.snapshot_id, (planned_on, self.snapshot_id)
+        commit_id, added = change.commit_id, change.added
+        said = {
+            FORMAT: FORMAT_VERSION,
+            TOPIC: change.topic,
+            TOPIC_ID: str(change.topic_id),
+            ARCHIVED: offset_ranges.encode(offset_ranges.union(planned_on.offsets, added)),
+            COMMIT_ID: commit_id,
+        }
+        transaction = self._table.transaction()
+        more = {ADDED: offset_ranges.encode(added), BASE: base_name(planned_on.snapshot_id)}
+        producer = transaction.update_snapshot(snapshot_properties={**said, **more}).fast_append()
+        for written in files:
+            producer.append_data_file(self._data_file(written))
+        transaction.set_properties({**said, SNAPSHOT_ID: str(producer.snapshot_id)})
+        producer.commit()  # writes the manifests and stages the change; nothing is committed
+        # A transaction hands its changes only to its own retrying commit: these two are what it would send.
+        requirements: tuple[TableRequirement, ...] = (
+            *transaction._requirements,
+            AssertTableUUID(uuid=self._table.metadata.table_uuid),
+        )
+        try:
+            self._catalog.commit_table(self._table, requirements, transaction._updates)
+        except Exception as failed:  # noqa: BLE001 - whatever it was, only the table can say whether we committed
+            self._settle(commit_id, failed, producer)
+        reach(point)
+        self.refresh()
+        return int(producer.snapshot_id)
+
+    def offsets_of_rows(self, partition: int, first: int, end: int) -> pa.Array:
+        """Offsets of the rows in `[first, end)`, in order."""
+        wanted = f"partition = {partition} and offset >= {first} and offset < {end}"
+        found = self._table.scan(row_filter=wanted, selected_fields=("offset",)).to_arrow()
+        return found["offset"].combine_chunks().sort()
+
+    def _settle(self, commit_id: str, failed: Exception, producer: Any) -> None:
+        """Returns when our commit is in the table after all. Else raises StaleTable."""
+        self.refresh()
+        if any(_summary(snapshot).get(COMMIT_ID) == commit_id for snapshot in self._table.snapshots()):
+            return
+        certain = isinstance(failed, CommitFailedException)
+        if certain:
+            producer._clean_all_uncommitted()
+        why = "somebody else committed first" if certain else "no clear answer came"
+        raise StaleTable(f"commit to {self.name}: {why}: {failed}", landed_possible=not certain) from failed
+
+    def _data_file(self, written: DataFileWritten) -> DataFile:
+        schema, metadata = self._table.schema(), self._table.metadata
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=written.metadata,
+            stats_columns=compute_statistics_plan(schema, self._table.properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(schema),
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=written.location,
+            file_format=FileFormat.PARQUET,
+            partition=statistics.partition(metadata.spec(), schema),
+            file_size_in_bytes=written.size,
+            sort_order_id=None,
+            spec_id=metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    # ── leftovers ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def settled_bases(self, count_max: int) -> list[tuple[str, frozenset[str]]]:
+        """The newest archive commits as (base they required, files they added), newest first.
+
+        A file written for that base and not among these can never be committed any more: its commit would require a
+        snapshot that is not the current one.
+        """
+        bases: dict[str, list[Snapshot]] = {}
+        snapshot = self._table.current_snapshot()
+        while snapshot is not None and len(bases) < count_max:
+            if (base := _summary(snapshot).get(BASE)) is not None:
+                bases.setdefault(base, [])
+            snapshot = self._parent(snapshot)
+        # A table that was rolled back may have two commits on one base; the older one is still there for time travel.
+        for snapshot in self._table.snapshots():
+            if (base := _summary(snapshot).get(BASE)) in bases:
+                bases[base].append(snapshot)
+        return [(base, frozenset().union(*map(self._files_of, those))) for base, those in bases.items()]
+
+    def _files_of(self, snapshot: Snapshot) -> frozenset[str]:
+        io = self._table.io
+        return frozenset(
+            entry.data_file.file_path
+            for manifest in snapshot.manifests(io)
+            if manifest.added_snapshot_id == snapshot.snapshot_id
+            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+        )
+
+    def list_files(self, folder: str) -> list[str]:
+        """Locations of the files in `folder`; none when it does not exist."""
+        io = PyArrowFileIO(self.io_properties)
+        scheme, netloc, path = io.parse_location(folder, io.properties)
+        selector = pa.fs.FileSelector(path, allow_not_found=True)
+        infos = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+        return [f"{folder}/{info.base_name}" for info in infos if info.type == pa.fs.FileType.File]
+
+    def delete_files(self, locations: Sequence[str]) -> None:
+        io = PyArrowFileIO(self.io_properties)
+        for location in locations:
+            try:
+                io.delete(location)
+            except FileNotFoundError:
+                log.debug("%s was gone already", location)
+
+
+def base_name(snapshot_id: int | None) -> str:
+    """The folder of files written for a commit that requires this snapshot."""
+    return "0" if snapshot_id is None else str(snapshot_id)
+
+
+def open_table(catalog: Catalog, name: str) -> ArchiveTable | None:
+    """The table, None when there is none."""
+    try:
+        return ArchiveTable(catalog, catalog.load_table(table_identifier(name)))
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def create_table(catalog: Catalog, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> ArchiveTable:
+    """An unpartitioned table of these columns; the one that is there when another archiver was quicker."""
+    identifier = table_identifier(name)
+    try:
+        catalog.create_namespace(identifier[:-1])
+    except NamespaceAlreadyExistsError:
+        pass
+    except Exception as raced:  # noqa: BLE001 - a SQLite catalog says so with its own integrity error
+        log.debug("namespace of %s: %s", name, raced)
+    try:
+        table = catalog.create_table(identifier, schema=schema, properties=dict(properties))
+    except TableAlreadyExistsError:
+        table = catalog.load_table(identifier)
+    return ArchiveTable(catalog, table)
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _archived_of(said: Mapping[str, str], head: int | None) -> Archived:
+    try:
+        version, topic_id, offsets, commit_id = said[FORMAT], UUID(said[TOPIC_ID]), said[ARCHIVED], said[COMMIT_ID]
+    except (KeyError, ValueError) as broken:
+        raise Corrupt(f"archive properties of snapshot {head} are not readable: {broken}") from broken
+    if version != FORMAT_VERSION:
+        raise InvalidRequest(f"the archive was written in format {version}, this version knows {FORMAT_VERSION}")
+    return Archived(head, topic_id, offset_ranges.decode(offsets), commit_id)
+
+
+def _with_ids(wanted: pa.Schema, schema: Schema, table: str) -> pa.Schema:
+    by_name = {column.name: column for column in schema.columns}
+    missing = [name for name in wanted.names if name not in by_name]
+    if missing:
+        raise InvalidRequest(f"table {table} has no column {', '.join(missing)}; was it made by another archive?")
+    return pa.schema([_field_with_id(wanted.field(name), by_name[name]) for name in wanted.names])
+
+
+def _field_with_id(wanted: pa.Field, said: NestedField) -> pa.Field:
+    kind = wanted.type
+    if isinstance(said.field_type, ListType):
+        kind = pa.list_(_field_with_id(kind.value_field.with_name("element"), said.field_type.element_field))
+    elif isinstance(said.field_type, StructType):
+        inner = {column.name: column for column in said.field_type.fields}
+        kind = pa.struct([_field_with_id(kind.field(name), inner[name]) for name in inner])
+    return pa.field(wanted.name, kind, wanted.nullable, metadata={"PARQUET:field_id": str(said.field_id)})

@@ -1,0 +1,78 @@
+"""The batch: one view of both tiers, planned on the driver, read by tasks.
+
+Owns what Spark asks a batch reader. Always true: the view is taken once, while the batch is planned; what filters leave
+out of the plan is a subset of what they leave out of the rows. Must not know how rows are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from logformat.values import TopicPartition
+from thermocline.pipeline.spark import ranges
+from thermocline.pipeline.spark.filters import Bounds, bounds_of
+from thermocline.pipeline.spark.options import Options, Position
+from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
+from thermocline.pipeline.spark.projection import arrow_schema, columns_of
+from thermocline.pipeline.spark.tasks import ReadJob, read_task
+from thermocline.pipeline.spark.tiers import States, Tiers, connection_of
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.spark.tasks import Task
+
+
+class BatchReader(DataSourceReader):
+    """One batch: planned on the driver, read by tasks. Pickled: holds values only."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._positions = options.for_batch()
+        self._bounds = Bounds()
+        self._job = read_job(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        tiers = Tiers(self._options)
+        try:
+            states = tiers.states(tiers.partitions())
+            wanted = batch_ranges(tiers, states, self._positions, self._options)
+            return [InputPartition(task) for task in plan_tasks(tiers, states, wanted, self._bounds, self._options)]
+        finally:
+            tiers.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task: Task | None = partition.value
+        return read_task(self._job, task)
+
+
+class PushingReader(BatchReader):
+    """The same with Spark's filters as bounds of the plan."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._bounds = bounds_of(filters)
+        return filters  # Spark evaluates them again: bounds may keep more
+
+
+def read_job(options: Options, schema: StructType) -> ReadJob:
+    """What tasks of a query with this schema need. InvalidRequest on columns that are not ours."""
+    columns = columns_of(schema)
+    return ReadJob(options.bucket, columns, arrow_schema(schema), connection_of(options), options.fail_on_data_loss)
+
+
+def batch_ranges(
+    tiers: Tiers, states: States, positions: tuple[Position, Position], options: Options
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The offsets `[start, end)` of every partition; empty where the start lies behind the end."""
+    starting, ending = positions
+    extents = {tp: state.extent for tp, state in states.items()}
+    lost: list[str] = []
+    found = tiers.first_at(states, ranges.times_to_find(starting, states))
+    first = ranges.starts(starting, extents, found, options.no_later_record_is_latest, lost)
+    found = tiers.first_at(states, ranges.times_to_find(ending, states))
+    last = ranges.ends(ending, extents, found, lost)
+    fail_or_tell(lost, options.fail_on_data_loss)
+    return {tp: (first[tp], max(first[tp], last[tp])) for tp in states}

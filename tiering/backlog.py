@@ -1,0 +1,82 @@
+"""What has not sunk yet, said once a minute at most, and only while there is something to say.
+
+Owns which partitions may lag: whoever sealed something or was refused something notes itself; who has nothing left to
+copy is forgotten at the next look, so an idle broker looks at nobody. Always true: one line for all of them, never one
+a partition. Must not know how anything is copied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from tiering.tier_config import TierStatus
+
+LAG_TOLD_MS: Final = 60_000  # what was sealed less than this ago is on its way
+NAMES_MAX: Final = 3
+
+
+class Lagging(Protocol):
+    """A partition that may lag."""
+
+    @property
+    def name(self) -> str: ...
+    def status(self) -> TierStatus: ...
+
+
+class Lag(NamedTuple):
+    """One partition's."""
+
+    name: str
+    bytes: int
+    segments: int
+    age_ms: int
+    blocked_by: str | None
+
+
+class Backlog:
+    """One broker's. `note` is cheap: called at every roll."""
+
+    def __init__(self) -> None:
+        self._noted: dict[Lagging, None] = {}
+
+    def note(self, partition: Lagging) -> None:
+        self._noted[partition] = None
+
+    def forget(self, partition: Lagging) -> None:
+        self._noted.pop(partition, None)
+
+    def look(self) -> list[Lag]:
+        """Those that lag, worst first."""
+        found = []
+        for partition in tuple(self._noted):
+            status = partition.status()
+            if not status.copy_lag_segments and status.blocked_by is None:
+                del self._noted[partition]
+                continue
+            found.append(
+                Lag(
+                    partition.name,
+                    status.copy_lag_bytes,
+                    status.copy_lag_segments,
+                    status.copy_lag_ms,
+                    status.blocked_by,
+                )
+            )
+        return sorted(found, key=lambda lag: (-lag.age_ms, lag.name))
+
+
+def sentence(lags: Sequence[Lag]) -> str | None:
+    """The line, or None while nothing is late: what is under way needs no words."""
+    late = [lag for lag in lags if lag.age_ms >= LAG_TOLD_MS or lag.blocked_by is not None]
+    if not late:
+        return None
+    blocks = Counter(lag.blocked_by for lag in late if lag.blocked_by is not None)
+    why = ", ".join(f"{block} ({count})" for block, count in blocks.most_common()) or "nothing"
+    names = ", ".join(lag.name for lag in late[:NAMES_MAX]) + (" …" if len(late) > NAMES_MAX else "")
+    return (
+        f"tiering lags: {sum(lag.bytes for lag in lags) / 1e6:.1f} MB are not in the bucket, "
+        f"{sum(lag.segments for lag in lags)} sealed segments, partitions: {len(lags)}, the oldest for "
+        f"{late[0].age_ms // 1000} s; blocked by {why}: {names}"
+    )
