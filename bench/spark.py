@@ -30,14 +30,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import thermocline
-from bench import run as brokers
-from bench.run import BackedMemory, Side
+from bench.sides import BackedMemory, Side, create, kafka_peer
 from bench.spark_data import MONTH_MS, PARTITIONS, Log, make_log
 from tests.support.history_bucket import HistoryBucket
 from tests.support.kafka_connector import connector_jars
 from thermocline.pipeline.arrow_store import open_arrow_store
-from thermocline.pipeline.iceberg import catalog_config
 from thermocline.pipeline.jobs.archive import archive
+from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
 from thermocline.pipeline.jobs.scrub import scrub
 from thermocline.pipeline.spark.session import session
 
@@ -48,7 +47,6 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 TITLE: Final = "## History: Spark and Arrow"
 ROUNDS = 3
 CORES = 2
-KAFKA_PORT = 19392
 SETTINGS: Final = {"spark.driver.memory": "2g"}
 # What the peers want for speed, as measured in an earlier study of ours.
 CONNECTOR_TUNED: Final = {
@@ -367,13 +365,12 @@ ROWS: Final[dict[str, Callable[[Bench], list[Row | Figure]]]] = {
 def prepared(size: int) -> Iterator[Bench]:
     """Data on both sides and a session; all of it ends with the block."""
     root = Path(tempfile.mkdtemp(prefix="thermocline-bench-spark-"))
-    brokers.KAFKA_PORT = KAFKA_PORT
     try:
-        with brokers.kafka_peer() as kafka:
+        with kafka_peer() as kafka:
             bucket = HistoryBucket(root)
             logs = []
             for topic, value_bytes, log_bytes in (("events-1k", 1000, size), ("events-100", 100, size // 4)):
-                brokers.create(kafka, topic, PARTITIONS, retention_ms=-1, remote_storage_enable="false")
+                create(kafka, topic, PARTITIONS, retention_ms=-1, remote_storage_enable="false")
                 began = time.perf_counter()
                 logs.append(make_log(bucket, kafka.port, topic, value_bytes, log_bytes))
                 print(f"{topic}: {size_of(logs[-1])} in {time.perf_counter() - began:.0f} s", flush=True)
@@ -389,8 +386,10 @@ def prepared(size: int) -> Iterator[Bench]:
 
 
 def write_results(rows: list[Row | Figure]) -> None:
-    """The second table of bench/RESULTS.md; lines of rows that were not measured stay."""
-    before, _, table = (RESULTS.read_text() if RESULTS.exists() else "# Benchmarks\n").partition(f"\n{TITLE}\n")
+    """The second table of bench/RESULTS.md; lines of rows that were not measured stay, and so do notes below it."""
+    before, _, rest = (RESULTS.read_text() if RESULTS.exists() else "# Benchmarks\n").partition(f"\n{TITLE}\n")
+    table, next_section, behind = rest.partition("\n## ")
+    notes = table.rpartition("\n|")[2].partition("\n")[2].strip("\n")
     lines = {_name(line): line for line in table.splitlines() if line.startswith("| ")}
     lines = {name: line for name, line in lines.items() if name[0] != "work"}
     lines |= {_name(row.line()): row.line() for row in rows}
@@ -405,9 +404,10 @@ def write_results(rows: list[Row | Figure]) -> None:
         "| work | data | peer | peer's | Thermocline's | ratio | floor | notes |",
         "|---|---|---|---|---|---|---|---|",
         *lines.values(),
+        *(["", notes] if notes else []),
         "",
     ]
-    RESULTS.write_text(before.rstrip("\n") + "\n\n" + "\n".join(section))
+    RESULTS.write_text(before.rstrip("\n") + "\n\n" + "\n".join(section) + next_section + behind)
     print("\n".join(section))
 
 

@@ -1,0 +1,155 @@
+"""What drives a broker: our load generator in C, and Kafka's own ProducerPerformance and ConsumerPerformance.
+
+Always true: a run's CPU is the broker's user and system time between the run's begin and end, over the bytes that it
+moved; the client's own CPU is nobody's figure, but it comes from the same cores.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.sides import BENCH, KAFKA, Side
+
+BUILD: Final = BENCH / ".build"
+SOURCE: Final = BENCH / "peers" / "loadgen.c"
+SECONDS: Final = 4.0
+BATCH: Final = 16 << 10  # bytes of the batches that fetch rows read: a Java producer's default
+RECORD: Final = 1000
+FETCH: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run. `nbytes` are bytes of batches, `cpu_s` the broker's; zero where a load does not tell."""
+
+    nbytes: float
+    mb_per_s: float
+    cpu_s: float
+    requests_per_s: float = 0.0
+    p99_ms: float = 0.0
+    user_s: float = 0.0
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        return self.cpu_s / (self.nbytes / 1e9) if self.nbytes else float("nan")
+
+
+def build_loadgen() -> str:
+    """Compile the load generator if it changed; its path."""
+    BUILD.mkdir(exist_ok=True)
+    target = BUILD / "loadgen"
+    if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
+        subprocess.run(["gcc", "-O2", "-msse4.2", "-o", str(target), str(SOURCE), "-lm"], check=True)
+    return str(target)
+
+
+class Loadgen(AbstractContextManager["Loadgen"]):
+    """One run of the load generator, under way until `finish`."""
+
+    def __init__(self, side: Side, topic: str, mode: str, seconds: float, **flags: object) -> None:
+        command = [build_loadgen(), "-m", mode, "-p", str(side.port), "-P", str(side.pid), "-T", topic]
+        command += ["-t", str(seconds)]
+        for flag, value in flags.items():
+            command += [f"-{flag}", str(value)]
+        self._command, self._timeout_s = command, seconds + 60
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self) -> Run:
+        """Wait for its end; RuntimeError with what it said if it failed."""
+        out, error = self._process.communicate(timeout=self._timeout_s)
+        if self._process.returncode != 0:
+            raise RuntimeError(f"{' '.join(self._command)} ended with {self._process.returncode}: {error.strip()}")
+        found: dict[str, float] = json.loads(out)
+        nbytes = found["MBps"] * 1e6 * found["secs"]
+        cpu_s = found["usr"] + found["sys"]
+        return Run(nbytes, found["MBps"], cpu_s, found["rps"], found["p99"], found["usr"])
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def produce(
+    side: Side,
+    topic: str,
+    connections: int,
+    batch: int,
+    record: int = RECORD,
+    *,
+    acks: str = "1",
+    rate: float = 0,
+    seconds: float = SECONDS,
+    warm: float = 1.0,
+) -> Run:
+    """Produce with 5 requests in flight a connection, as fast as it goes or at `rate` requests/s (open loop)."""
+    flags = {"c": connections, "k": 5, "b": batch, "s": record, "A": acks, "R": rate, "w": warm}
+    return Loadgen(side, topic, "produce", seconds, **flags).finish()
+
+
+def fetching(
+    side: Side, topic: str, partitions: int, end: int, *, rate: float = 0, seconds: float = SECONDS, **flags: object
+) -> Loadgen:
+    """Begin fetches of 1 MB, one in flight a partition, in order up to offset `end` and from 0 again.
+
+    The partitions hold what `fill` wrote. `rate` is in requests/s over all partitions.
+    """
+    defaults = {"c": partitions, "k": 1, "b": BATCH, "s": RECORD, "F": FETCH, "S": end, "R": rate}
+    return Loadgen(side, topic, "fetch", seconds, **{**defaults, **flags})
+
+
+def fetch(side: Side, topic: str, partitions: int, end: int, **options: Any) -> Run:
+    """`fetching`, to its end."""
+    return fetching(side, topic, partitions, end, **options).finish()
+
+
+def fill(side: Side, topic: str, partitions: int, nbytes: int) -> int:
+    """Write about `nbytes` in all; returns offsets a partition that are surely there."""
+    with Loadgen(side, topic, "produce", 100, c=partitions, k=5, b=BATCH, s=RECORD, A="all", w=0, B=nbytes) as load:
+        load.finish()
+    batch_records = BATCH // (RECORD + 12)
+    return int(nbytes / partitions / BATCH * 0.9) * batch_records
+
+
+def producer_performance(
+    side: Side, topic: str, acks: str, records: int, warmup: int, record: int = RECORD, **properties: object
+) -> Run:
+    """kafka-producer-perf-test with the client's default batches. The broker's CPU is of warm-up and run."""
+    words = ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--throughput", "-1"]
+    words += ["--num-records", str(records + warmup), "--warmup-records", str(warmup), "--record-size", str(record)]
+    words += ["--command-property", f"bootstrap.servers={side.address}", f"acks={acks}"]
+    words += [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
+    out, cpu_s = _tool(side, words)
+    # the last line that is no quantile of the warm-up: "N records sent, R records/sec (X MB/sec), A ms avg latency, …"
+    found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms 99th", out, re.MULTILINE)
+    if not found:
+        raise RuntimeError(f"no result in: {out[-2000:]}")
+    rate, p99 = float(found[-1][1]), float(found[-1][2])
+    return Run((records + warmup) * record, rate * record / 1e6, cpu_s, rate, p99)
+
+
+def consumer_performance(side: Side, topic: str, records: int) -> Run:
+    """kafka-consumer-perf-test from the earliest offset on, in a group of its own; its fetch time, not its joining."""
+    words = ["org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", side.address, "--topic", topic]
+    words += ["--num-records", str(records), "--timeout", "60000", "--hide-header"]
+    out, cpu_s = _tool(side, words)
+    rows = [line.split(", ") for line in out.splitlines() if line.count(", ") >= 9]
+    if not rows:
+        raise RuntimeError(f"no result in: {out[-2000:]}")
+    megabytes, fetch_ms = float(rows[-1][2]), float(rows[-1][7])
+    nbytes = megabytes * (1 << 20)
+    return Run(nbytes, nbytes / fetch_ms / 1e3, cpu_s, float(rows[-1][9]))
+
+
+def _tool(side: Side, words: list[str]) -> tuple[str, float]:
+    """Run one of Kafka's tools; what it printed, and the CPU seconds the broker spent meanwhile."""
+    before = side.cpu_seconds()
+    done = subprocess.run([KAFKA, "tool", *words], capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()[-2000:]}")
+    return done.stdout, side.cpu_seconds() - before

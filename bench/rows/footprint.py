@@ -1,0 +1,116 @@
+"""Rows of memory under load, of starting, and of coming back after kill -9."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from bench import loads
+from bench.sides import READY_S, KafkaPeer, Side, Thermocline, admin, create
+from bench.stage import Stage
+from bench.table import Floor, Measured, Row
+
+ACTIVE_BYTES: Final = 1 << 30
+PARTITIONS: Final = 8
+
+
+def resident(stage: Stage) -> list[Row]:
+    """The most resident memory while produce of 1 MB and fetches of 1 MB run at once."""
+    kafka, ours = stage.kafka, stage.synced
+    row = Row(
+        "rss",
+        "resident memory, produce 1 MB × 4 beside fetch 1 MB × 8: the most",
+        "MB",
+        Floor(0.25, lower_is_better=True),
+    )
+    logs = {side.name: stage.log(side, 8, cold=False) for side in (kafka, ours)}
+
+    def run(side: Side, topic: str) -> Measured:
+        log, seconds, most = logs[side.name], 4.0, 0.0
+        flags = {"c": 4, "k": 5, "b": 1 << 20, "s": 1024}
+        with (
+            loads.fetching(side, log.topic, 8, log.end, seconds=seconds) as readers,
+            loads.Loadgen(side, topic, "produce", seconds, **flags) as writers,
+        ):
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                most = max(most, side.rss_mb())
+                time.sleep(0.1)
+            writers.finish()
+            readers.finish()
+        return Measured(most)
+
+    with stage.topics([kafka, ours], "rss", 4) as topic:
+        return stage.compare(row, lambda: run(kafka, topic), lambda: run(ours, topic))
+
+
+def starting(stage: Stage) -> list[Row]:
+    """A fresh directory to the first answer."""
+    row = Row("start", "start to first answer, format included", "s", Floor(0.4, lower_is_better=True))
+
+    def run(broker: KafkaPeer | Thermocline, directory: Path) -> Measured:
+        try:
+            return Measured(broker.start().started_s)
+        finally:
+            broker.kill()
+            shutil.rmtree(directory, ignore_errors=True)
+
+    root = stage.root / "start"
+    return stage.compare(
+        row,
+        lambda: run(KafkaPeer(root / "kafka"), root / "kafka"),
+        lambda: run(Thermocline(root, "ours"), root / "ours"),
+    )
+
+
+def restarting(stage: Stage) -> list[Row]:
+    """kill -9 with 1 GiB in active segments, to the first answer with the end of every partition."""
+    work = f"restart after kill -9, 1 GiB in {PARTITIONS} active segments: to the ends of all partitions"
+    row = Row("restart", work, "s", Floor(0.5, lower_is_better=True))
+
+    def run(broker: KafkaPeer | Thermocline, directory: Path) -> Measured:
+        try:
+            side = broker.start()
+            create(side, "log", PARTITIONS, segment_bytes=1 << 30)
+            end = loads.fill(side, "log", PARTITIONS, ACTIVE_BYTES)
+            broker.kill()
+            began = time.monotonic()
+            if isinstance(broker, KafkaPeer):
+                broker.start("restart")
+            else:
+                broker.start()
+            wait_ends(side, "log", end)
+            return Measured(time.monotonic() - began)
+        finally:
+            broker.kill()
+            shutil.rmtree(directory, ignore_errors=True)
+
+    root = stage.root / "restart"
+    return stage.compare(
+        row,
+        lambda: run(KafkaPeer(root / "kafka"), root / "kafka"),
+        lambda: run(Thermocline(root, "ours"), root / "ours"),
+    )
+
+
+def wait_ends(side: Side, topic: str, end: int) -> None:
+    """Until every partition says that it is `end` or above; a fresh client a try, because a client backs off."""
+    wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        client = admin(side)
+        try:
+            futures = client.list_offsets(wanted, request_timeout=0.5)
+            if all(future.result(1).offset >= end for future in futures.values()):
+                return
+        except KafkaException:
+            time.sleep(0.01)
+    raise RuntimeError(f"{side.name}: {topic} did not come back")
+
+
+BENCHMARKS: Final = {"rss": resident, "start": starting, "restart": restarting}

@@ -1,0 +1,207 @@
+"""Rows with a bucket on S3 (versitygw): cold reads against bare GETs, produce beside uploads, and what is billed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from bench import loads
+from bench.sides import BENCH, Side, create, delete, thermocline, wait_cold
+from bench.stage import Stage
+from bench.table import Floor, Measured, Row
+from coldstore.stores.s3 import S3Store
+from coldstore.url import S3Url
+from seams.clock import SystemClock
+from seams.workers import ThreadWorkers
+from tests.support.s3_servers import S3Server, versitygw_server
+
+DELAY_MS: Final = 20
+RANGE: Final = 4 << 20
+RANGES_AT_ONCE: Final = 4
+COLD_BYTES: Final = 1 << 30
+
+
+@contextmanager
+def range_server(directory: str, upstream: S3Server) -> Iterator[S3Server]:
+    """bench/range_server.py in front of `upstream`, which keeps its buckets in `directory`."""
+    words = [
+        sys.executable,
+        str(BENCH / "range_server.py"),
+        directory,
+        urlsplit(upstream.endpoint).netloc,
+        str(DELAY_MS),
+    ]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        try:
+            yield S3Server(f"http://127.0.0.1:{process.stdout.readline().strip()}")
+        finally:
+            process.stdin.close()
+
+
+def large_objects(server: S3Server, bucket: str) -> dict[str, int]:
+    """Keys and sizes of the segment objects."""
+    client: Any = server.client()  # type: ignore[no-untyped-call]
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    found = {entry["Key"]: int(entry["Size"]) for page in pages for entry in page.get("Contents", [])}
+    client.close()
+    return {key: size for key, size in found.items() if size >= 1 << 20}
+
+
+def bare_gets(server: S3Server, bucket: str, objects: dict[str, int]) -> Measured:
+    """The objects in ranges of 4 MiB, four at once, through the broker's own store client, dropped as they come."""
+    ranges = [(key, at, min(RANGE, size - at)) for key, size in sorted(objects.items()) for at in range(0, size, RANGE)]
+    ranges.reverse()
+
+    async def run() -> Measured:
+        workers = ThreadWorkers()
+        store = S3Store(S3Url(bucket, "", endpoint=server.endpoint, region="us-east-1"), workers, SystemClock())
+        await store.get(*ranges[-1])  # opens the client
+
+        async def take() -> None:
+            while ranges:
+                await store.get(*ranges.pop())
+
+        began, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(take() for _ in range(RANGES_AT_ONCE)))
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        await store.close()
+        workers.close()
+        nbytes = sum(objects.values())
+        return Measured(nbytes / seconds / 1e6, cpu / (nbytes / 1e9))
+
+    return asyncio.run(run())
+
+
+def cold_s3(stage: Stage) -> list[Row]:
+    """One partition replayed in order, the chunk cache a quarter of it, against the same GETs without a broker."""
+    work = f"fetch 1 MB cold from S3, {DELAY_MS} ms to first byte, 1 partition; beside: the same GETs without a broker"
+    row = Row("cold-s3", work, "MB/s", Floor(0.8))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        versitygw_server(directory) as upstream,
+        range_server(directory, upstream) as server,
+    ):
+        os.environ.update(server.environment())  # of bare_gets
+        settings = {"thermocline.cache.bytes": COLD_BYTES // 4, "log.local.retention.ms": 1}
+        url = server.bucket_url("bench")
+        with thermocline(stage.root, "cold-s3", url, server.environment(), settings=settings) as side:
+            create(side, "cold", 1, remote_storage_enable="true")
+            end = loads.fill(side, "cold", 1, COLD_BYTES + (140 << 20))
+            [start] = wait_cold(side, "cold", int(end * 0.8))
+            objects = large_objects(upstream, "bench")
+            nbytes = int(sum(objects.values()) * 0.97)
+            before = side.store_requests()
+            stage.rounds_of(
+                lambda: row.peer.append(bare_gets(server, "bench", objects)),
+                lambda: row.ours.append(
+                    Measured.speed(loads.fetch(side, "cold", 1, start, w=0, B=nbytes, seconds=60.0))
+                ),
+            )
+            gets = side.store_requests().get("get", 0) - before.get("get", 0)
+            row.notes = f"{gets / stage.rounds / (nbytes / (1 << 30)):.0f} GETs per GiB"
+    return [row]
+
+
+def uploading(load: str, stage: Stage) -> list[Row]:
+    """Produce while sealed segments of 64 MiB go to S3 in the same broker, against the same broker with tiering off."""
+    shape = "ProducerPerformance 1 KB, acks=1" if load == "perf" else "produce 16 KB × 4 connections × 5 in flight"
+    row = Row(f"upload-{load}", f"{shape} while its segments upload to S3; beside: tiering off", "MB/s", Floor(0.75))
+    uploaded: list[float] = []
+
+    def stored(server: S3Server) -> int:
+        return sum(large_objects(server, "bench").values())
+
+    def run(side: Side, server: S3Server, tiered: bool) -> Measured:
+        topic = create(
+            side, f"t{time.monotonic_ns()}", 4, remote_storage_enable=str(tiered).lower(), segment_bytes=64 << 20
+        )
+        before, began = stored(server), time.monotonic()
+        if load == "perf":
+            found = loads.producer_performance(side, topic, "1", 400_000, 100_000)
+        else:
+            found = loads.produce(side, topic, 4, 16 << 10, 1024, seconds=6.0)
+        if tiered:
+            uploaded.append((stored(server) - before) / (time.monotonic() - began) / 1e6)
+        delete(side, topic)  # its uploads end with it
+        return Measured.speed(found)
+
+    with (
+        versitygw_server() as server,
+        thermocline(stage.root, "uploading", server.bucket_url("bench"), server.environment()) as side,
+    ):
+        run(side, server, True)  # the store's clients stand
+        uploaded.clear()
+        stage.compare(row, lambda: run(side, server, False), lambda: run(side, server, True))
+    row.notes = f"uploaded meanwhile: {', '.join(f'{rate:.0f}' for rate in uploaded)} MB/s"
+    return [row]
+
+
+def billed(stage: Stage) -> list[Row]:
+    """Billed requests per GiB, tiered in 128 MiB segments and replayed in order."""
+    with (
+        versitygw_server() as server,
+        thermocline(
+            stage.root,
+            "billed",
+            server.bucket_url("bench"),
+            server.environment(),
+            settings={"log.local.retention.ms": 1000},
+        ) as side,
+    ):
+        create(side, "bill", 1, remote_storage_enable="true")
+        before = side.store_requests()
+        end = loads.fill(side, "bill", 1, COLD_BYTES + (140 << 20))
+        [start] = wait_cold(side, "bill", int(end * 0.9))
+        middle = side.store_requests()
+        nbytes = sum(large_objects(server, "bench").values())
+        read = loads.fetch(side, "bill", 1, start, w=0, B=int(nbytes * 0.97), seconds=60.0)
+        after = side.store_requests()
+    tiered, replayed = _difference(middle, before), _difference(after, middle)
+    up = sum(count for name, count in tiered.items() if name != "get_if_changed") / (nbytes / (1 << 30))
+    down = sum(count for name, count in replayed.items() if name in ("get", "head")) / (read.nbytes / (1 << 30))
+    floors = Floor(value=40, lower_is_better=True), Floor(value=280, lower_is_better=True)
+    return [
+        Row(
+            "requests/tiered",
+            "requests per GiB tiered (S3, 128 MiB segments)",
+            "requests",
+            floors[0],
+            None,
+            [],
+            [Measured(up)],
+            json.dumps(tiered),
+        ),
+        Row(
+            "requests/replayed",
+            "requests per GiB replayed cold from S3",
+            "requests",
+            floors[1],
+            None,
+            [],
+            [Measured(down)],
+            json.dumps(replayed),
+        ),
+    ]
+
+
+def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {name: count - before.get(name, 0) for name, count in after.items()}
+
+
+BENCHMARKS: Final[dict[str, Callable[[Stage], list[Row]]]] = {
+    "cold-s3": cold_s3,
+    "upload-loadgen": partial(uploading, "loadgen"),
+    "upload-perf": partial(uploading, "perf"),
+    "requests": billed,
+}

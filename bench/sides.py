@@ -1,0 +1,252 @@
+"""The brokers under test: Apache Kafka and ours, each started fresh, measured idle and ended by its own pid.
+
+Always true: a side's data lies in a directory of its own, so that several runs on one machine do not meet. Knows no
+load and no row of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.support.broker_process import BrokerProcess, start_broker
+
+BENCH = Path(__file__).parent
+KAFKA: Final = str(BENCH / "peers" / "kafka")
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+READY_S: Final = 120.0
+
+
+@dataclass
+class Side:
+    """One running broker. `started_s`: from its start (Kafka's format included) to its first answer."""
+
+    name: str
+    port: int
+    pid: int
+    started_s: float = 0.0
+    http: str = ""
+    topics: set[str] = field(default_factory=set)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the process so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def rss_mb(self) -> float:
+        """Resident memory now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("no VmRSS")
+
+    def store_requests(self) -> dict[str, int]:
+        """Billed requests of ours by operation, from /metrics."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        prefix = 'thermocline_store_requests_total{operation="'
+        return {
+            line[len(prefix) :].split('"')[0]: int(float(line.rsplit(" ", 1)[1]))
+            for line in lines
+            if line.startswith(prefix)
+        }
+
+
+class KafkaPeer:
+    """Apache Kafka with tiered storage on a local directory; its data under `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.side = Side("Kafka", _free_ports(), 0)
+        self._environment = {**os.environ, "KAFKA_PEER_RUN": str(root)}
+
+    def start(self, command: str = "start") -> Side:
+        """`start` afresh or `restart` over the same data; returns once it answers."""
+        began = time.monotonic()
+        words = [KAFKA, command, *([str(self.side.port)] if command == "start" else [])]
+        done = subprocess.run(words, check=True, capture_output=True, text=True, env=self._environment)
+        self.side.pid = int(done.stdout)
+        wait_answering(self.side)
+        self.side.started_s = time.monotonic() - began
+        return self.side
+
+    def kill(self) -> None:
+        """kill -9; returns when it is gone."""
+        os.kill(self.side.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and Path(f"/proc/{self.side.pid}").exists():
+            time.sleep(0.01)
+
+
+class Thermocline:
+    """A broker of ours; its data under `root`/`name`."""
+
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        bucket: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self.side = Side("Thermocline", 0, 0)
+        self.data_dir = root / name
+        self._bucket, self._environment = bucket, environment
+        self._settings = {
+            "log.retention.ms": -1,
+            "log.retention.check.interval.ms": 1000,
+            "group.initial.rebalance.delay.ms": 0,
+            **(settings or {}),
+        }
+        self._broker: BrokerProcess | None = None
+
+    def start(self) -> Side:
+        """Start, or start again over the same data; returns once it answers."""
+        began = time.monotonic()
+        self._broker = start_broker(self.data_dir, self._bucket, settings=self._settings, environment=self._environment)
+        self.side.port = int(self._broker.kafka.rsplit(":", 1)[1])
+        self.side.pid, self.side.http = self._broker.pid, self._broker.http
+        wait_answering(self.side)
+        self.side.started_s = time.monotonic() - began
+        return self.side
+
+    def kill(self) -> None:
+        """kill -9; returns when it is gone."""
+        if self._broker is not None:
+            self._broker.kill()
+
+
+@contextmanager
+def kafka_peer() -> Iterator[Side]:
+    """A fresh Kafka for the length of the block."""
+    subprocess.run([KAFKA, "get"], check=True, stdout=subprocess.DEVNULL)
+    root = Path(tempfile.mkdtemp(prefix="thermocline-bench-kafka-"))
+    peer = KafkaPeer(root)
+    try:
+        yield peer.start()
+    finally:
+        if peer.side.pid:
+            peer.kill()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def thermocline(
+    root: Path,
+    name: str,
+    bucket: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> Iterator[Side]:
+    """A fresh broker of ours for the length of the block."""
+    broker = Thermocline(root, name, bucket, environment, settings)
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
+        shutil.rmtree(broker.data_dir, ignore_errors=True)
+
+
+def wait_answering(side: Side) -> None:
+    """Until the broker answers a metadata request; a fresh client a try, because a client backs off."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            admin(side).list_topics(timeout=0.3)
+            return
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+
+
+def admin(side: Side) -> AdminClient:
+    return AdminClient({"bootstrap.servers": side.address, "log_level": 0})
+
+
+def create(side: Side, topic: str, partitions: int, **configs: object) -> str:
+    """Create a topic that keeps everything, untiered unless `configs` say else; returns once it can be written."""
+    wanted: dict[str, object] = {"retention.ms": -1, "remote.storage.enable": "false"}
+    wanted |= {name.replace("_", "."): value for name, value in configs.items()}
+    if side.name == "Kafka":
+        wanted |= {"file.delete.delay.ms": 100}  # its files go with the topic, not a minute later
+    new = NewTopic(topic, partitions, 1, config={name: str(value) for name, value in wanted.items()})
+    client = admin(side)  # its futures die with it
+    client.create_topics([new])[topic].result(30)
+    side.topics.add(topic)
+    time.sleep(2)
+    return topic
+
+
+def delete(side: Side, topic: str) -> None:
+    """Delete a topic, so that what it wrote does not fill the disk and the page cache."""
+    client = admin(side)
+    client.delete_topics([topic])[topic].result(30)
+    side.topics.discard(topic)
+
+
+def local_starts(side: Side, topic: str) -> list[int]:
+    """First offset on local disk of each partition."""
+    command = [sys.executable, "-m", "thermocline", "tier", "status", "-b", side.address, "--topic", topic, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [int(json.loads(line)["local_log_start_offset"]) for line in done.stdout.splitlines()]
+
+
+def wait_cold(side: Side, topic: str, offset: int, timeout_s: float = 180.0) -> list[int]:
+    """Until the local log of each partition starts at `offset` or above; where they start."""
+    deadline = time.monotonic() + timeout_s
+    while min(starts := local_starts(side, topic)) < offset:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{side.name}: {topic} did not sink to {offset}; local starts {starts}")
+        time.sleep(0.5)
+    return starts
+
+
+class BackedMemory:
+    """Before a measured run: what others left dirty goes to disk, and free memory is memory the machine really has.
+
+    A virtual machine whose host takes back free memory charges the first touch of each page to whoever writes next
+    (measured here: 2.3 ms of CPU per MB of page cache instead of 0.25): that alone would be measured, on both sides.
+    """
+
+    BYTES: Final = 4 << 30  # what a run writes at most
+    MADV_HUGEPAGE: Final = 14
+    MADV_POPULATE_WRITE: Final = 23
+
+    def settle(self) -> None:
+        os.sync()
+        with mmap.mmap(-1, self.BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            memory.madvise(self.MADV_HUGEPAGE)
+            memory.madvise(self.MADV_POPULATE_WRITE)
+
+
+def _free_ports() -> int:
+    """A port P that is free, as P + 1 is (Kafka's controller takes that)."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
