@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from threading import Lock  # noqa: TID251 - it starts none
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -64,6 +66,12 @@ class _FormatOnly(msgspec.Struct, frozen=True):
     format_version: int
 
 
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_FORMAT_ONLY: Final = msgspec.json.Decoder(_FormatOnly)
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_ONE_AT_A_TIME: Final = Lock()
+
+
 @dataclass(frozen=True, slots=True)
 class Root(Generic[T]):
     """One version of a root as read from, or accepted by, the store. `ring` is (version, commit id), oldest first."""
@@ -81,6 +89,12 @@ class Root(Generic[T]):
         return self.ring[version - self.ring[0][0]][1]
 
 
+@cache
+def _decoder_of(content_type: type[T]) -> msgspec.json.Decoder[T]:
+    """Under `_ONE_AT_A_TIME`: msgspec shows a second thread a type whose fields it has not filled in yet: SIGSEGV."""
+    return msgspec.json.Decoder(content_type)
+
+
 class RootCodec(Generic[T]):
     """Bytes of a root and back, for one type of content.
 
@@ -89,20 +103,18 @@ class RootCodec(Generic[T]):
 
     def __init__(self, content_type: type[T], validate: Callable[[Root[T]], None] | None = None) -> None:
         self._validate = validate
-        self._content_decoder = msgspec.json.Decoder(content_type)
-        self._envelope_decoder = msgspec.json.Decoder(_Envelope)
-        self._format_decoder = msgspec.json.Decoder(_FormatOnly)
-        self._encoder = msgspec.json.Encoder(order="sorted")
+        with _ONE_AT_A_TIME:
+            self._content: msgspec.json.Decoder[T] = _decoder_of(content_type)
 
     def content_size(self, content: T) -> int:
         """Bytes that `content` takes in a root; with `ENVELOPE_BYTES_MAX` at most `ROOT_BYTES_MAX` must come out."""
-        return len(self._encoder.encode(content))
+        return len(_ENCODER.encode(content))
 
     def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T) -> bytes:
         """Raises RootTooLarge above 64 KiB."""
-        raw = msgspec.Raw(self._encoder.encode(content))
+        raw = msgspec.Raw(_ENCODER.encode(content))
         envelope = _Envelope(FORMAT_VERSION, version, epoch, ring, raw)
-        data = self._encoder.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
+        data = _ENCODER.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
         if len(data) > ROOT_BYTES_MAX:
             raise RootTooLarge(f"root of {len(data)} bytes, {ROOT_BYTES_MAX} are allowed; move entries to pages")
         return data
@@ -112,11 +124,11 @@ class RootCodec(Generic[T]):
         if got.size > ROOT_BYTES_MAX or len(got.data) != got.size:
             raise Corrupt(f"root {key} has {got.size} bytes, {ROOT_BYTES_MAX} are allowed")
         try:
-            written_by = self._format_decoder.decode(got.data).format_version
+            written_by = _FORMAT_ONLY.decode(got.data).format_version
             if written_by > FORMAT_VERSION:
                 raise NewerFormat(f"root {key} has format {written_by}, this version knows {FORMAT_VERSION}; upgrade")
-            envelope = self._envelope_decoder.decode(got.data)
-            content = self._content_decoder.decode(envelope.content)
+            envelope = _ENVELOPE.decode(got.data)
+            content = self._content.decode(envelope.content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
             raise Corrupt(f"root {key} is not readable: {broken}; restore an earlier version of the object") from broken
         if envelope.crc32c is not None and envelope.crc32c != self._crc_of(envelope):
@@ -134,10 +146,10 @@ class RootCodec(Generic[T]):
 
         Not so where a field's name is damaged: it then reads as one nobody knows, and what it said as absent.
         """
-        return self._encoder.encode(self._envelope_decoder.decode(data)) == data
+        return _ENCODER.encode(_ENVELOPE.decode(data)) == data
 
     def _crc_of(self, envelope: _Envelope) -> int:
-        unsummed = self._encoder.encode(msgspec.structs.replace(envelope, crc32c=None))
+        unsummed = _ENCODER.encode(msgspec.structs.replace(envelope, crc32c=None))
         value: int = crc32c(unsummed)
         return value
 

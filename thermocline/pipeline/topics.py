@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -74,6 +75,14 @@ class _Deleted(msgspec.Struct):
     topic_id: UUID
 
 
+# At import, in one thread: a type's first decoder, made by two threads at once, crashes (coldstore/root_format.py).
+_IMAGE: Final = msgspec.json.Decoder(_Image)
+_KIND: Final = msgspec.json.Decoder(_Kind)
+_TOPIC: Final = msgspec.json.Decoder(_Topic)
+_PARTITIONS_ADDED: Final = msgspec.json.Decoder(_PartitionsAdded)
+_DELETED: Final = msgspec.json.Decoder(_Deleted)
+
+
 def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]) -> list[_Topic]:
     """Every topic that lives, internal ones too. Raises Corrupt, AccessRefused, StoreError."""
     for attempt in range(_TRIES):
@@ -112,7 +121,7 @@ def _read_image(store: ArrowStore, page: MetadataPage) -> _Image:
     if len(data) != page.size or crc32c(data) != page.crc32c:
         raise Corrupt(f"metadata snapshot {page.key} fails its checksum; restore the object from a version")
     try:
-        return msgspec.json.decode(data, type=_Image)
+        return _IMAGE.decode(data)
     except msgspec.MsgspecError as broken:
         raise Corrupt(f"metadata snapshot {page.key} is not readable: {broken}") from broken
 
@@ -121,17 +130,17 @@ def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]
     topics = dict(image.topics)
     try:
         for raw in records:
-            kind = msgspec.json.decode(raw, type=_Kind).t
+            kind = _KIND.decode(raw).t
             if kind == "topic":
-                created = msgspec.json.decode(raw, type=_Topic)
+                created = _TOPIC.decode(raw)
                 topics.setdefault(str(created.topic_id), created)
             elif kind == "partitions":
-                added = msgspec.json.decode(raw, type=_PartitionsAdded)
+                added = _PARTITIONS_ADDED.decode(raw)
                 if (topic := topics.get(str(added.topic_id))) is not None:
                     partitions = max(topic.partitions, added.partitions)
                     topics[str(added.topic_id)] = msgspec.structs.replace(topic, partitions=partitions)
             elif kind == "deleted":
-                topics.pop(str(msgspec.json.decode(raw, type=_Deleted).topic_id), None)
+                topics.pop(str(_DELETED.decode(raw).topic_id), None)
     except msgspec.MsgspecError as broken:
         raise Corrupt(f"cluster.json holds a record that is not readable: {broken}") from broken
     return topics

@@ -72,6 +72,8 @@ STALE_MAX: Final = 20  # steps lost in a row to somebody who commits faster
 _SWEPT_MAX: Final = 8  # newest archive commits whose leftovers are looked for at a run's start
 _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it saves
 DEAD_LETTER_SUFFIX: Final = "_dead_letters"
+_VALUE_SPEC: Final = msgspec.json.Decoder(ValueSpec)
+_LOG_STARTS: Final = msgspec.json.Decoder(dict[int, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class _Archiver:
                 f"{table.properties[TOPIC_ID]}, not of {self._topic.topic} with id {self._topic.topic_id}"
                 " (deleted and created again?); archive into another table"
             )
-        said = msgspec.json.decode(table.properties[VALUES], type=ValueSpec)
+        said = _VALUE_SPEC.decode(table.properties[VALUES])
         if self._options.values not in (None, said):
             raise InvalidRequest(
                 f"table {table.name} keeps values as {said}, not as {self._options.values}: leave it out, or archive "
@@ -452,7 +454,7 @@ def _begun(table: ArchiveTable | None) -> Mapping[int, int] | None:
     """Log starts when the table was made; None when there is none yet, or it is of before that was kept."""
     if table is None or BEGUN not in table.properties:
         return None
-    return msgspec.json.decode(table.properties[BEGUN], type=dict[int, int])
+    return _LOG_STARTS.decode(table.properties[BEGUN])
 
 
 def _dead_letters_of(table: ArchiveTable) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -35,6 +35,10 @@ class _Noted(msgspec.Struct):
     findings: list[tuple[str, int | None, str]] = []
 
 
+_HEAD: Final = msgspec.json.Decoder(_Head)
+_NOTED: Final = msgspec.json.Decoder(_Noted)
+
+
 class Journal:
     """A local file of JSON lines. A line that a crash cut short is not believed; its object is read again."""
 
@@ -56,14 +60,14 @@ class Journal:
         if line == whole or (not line.endswith(b"\n") and whole.startswith(line)):  # cut short: nothing was read
             return
         try:
-            whose = f"the journal of {msgspec.json.decode(line, type=_Head).bucket}"
+            whose = f"the journal of {_HEAD.decode(line).bucket}"
         except msgspec.MsgspecError:
             whose = "no journal of a scrub"
         raise InvalidRequest(f"{self._path} is {whose}, not of {self._bucket}; name another file, or remove it")
 
     def _learn(self, line: bytes) -> None:
         try:
-            noted = msgspec.json.decode(line, type=_Noted)
+            noted = _NOTED.decode(line)
             findings = [Finding(FindingKind(kind), noted.key, offset, text) for kind, offset, text in noted.findings]
         except (msgspec.MsgspecError, ValueError):
             return
