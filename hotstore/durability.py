@@ -10,6 +10,7 @@ Must not know: who waits for the flushed end, threads, the loop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hotstore.file_names import EPOCHS_FILE, OFFSET_INDEX, PRODUCERS, SNAPSHOT, TEMPORARY, TIME_INDEX, offset_file
@@ -22,7 +23,7 @@ from seams.disk import Disk, File, replace_file
 
 
 class SyncJob(NamedTuple):
-    """One round of fdatasync: rolled files oldest first, then the active one, then the directory if names are new."""
+    """One fdatasync of a log: of rolled files and the active one, then of the directory if names are new."""
 
     target: int
     """Log end when the job was made: what is durable when it succeeded."""
@@ -34,11 +35,30 @@ class SyncJob(NamedTuple):
 
     def run(self) -> None:
         """Blocking; raises OSError, after which nothing may be believed (C10)."""
-        for file in self.files:
-            file.sync()
-        if self.directory is not None:
-            self.disk.sync_dir(self.directory)
-        crash_points.reach("flush.synced")
+        (failure,) = run_together([self])
+        if failure is not None:
+            raise failure
+
+
+def run_together(jobs: Sequence[SyncJob]) -> list[OSError | None]:
+    """Blocking: jobs of one disk, and what each of them raised."""
+    disk = jobs[0].disk
+    failures = iter(disk.sync_files([file for job in jobs for file in job.files]))
+    return [_finish(job, [next(failures) for _ in job.files]) for job in jobs]
+
+
+def _finish(job: SyncJob, failures: Sequence[OSError | None]) -> OSError | None:
+    """What `job` failed of; with its files durable, their names are made so."""
+    for failure in failures:
+        if failure is not None:
+            return failure
+    try:
+        if job.directory is not None:
+            job.disk.sync_dir(job.directory)
+    except OSError as failed:
+        return failed
+    crash_points.reach("flush.synced")
+    return None
 
 
 class PendingSeal(NamedTuple):
@@ -138,7 +158,14 @@ class Durability:
         directory = self._directory if self.directory_dirty else None
         self.directory_dirty = False
         files = (*(segment.file for segment in self._unsynced), active.file)
-        return SyncJob(log_end_offset, self.written_bytes, files, len(self._unsynced), self._disk, directory)
+        return SyncJob(
+            log_end_offset,
+            self.written_bytes,
+            files,
+            len(self._unsynced),
+            self._disk,
+            directory,
+        )
 
     def finish_sync(self, job: SyncJob) -> None:
         """The job succeeded. Segments that rolled while it ran stay unsynced: it may have seen only part of them."""

@@ -17,8 +17,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from hotstore.durability import SyncJob
 from hotstore.errors import LogFailed
 from hotstore.partition_log import LogState, PartitionLog, is_full
+from hotstore.sync_rounds import SyncRounds
 from seams.tasks import FailureReport, Tasks
 from seams.workers import Lane, Workers
 
@@ -35,12 +37,14 @@ class Flusher:
         self,
         log: PartitionLog,
         workers: Workers,
+        syncs: SyncRounds,
         on_flushed: Callable[[int], None] | None = None,
         on_failed: Callable[[LogFailed], None] | None = None,
         report: FailureReport | None = None,
     ) -> None:
         self._log = log
         self._workers = workers
+        self._syncs = syncs
         self.on_flushed = on_flushed  # settable: the leader takes over after bootstrap flushed
         self.on_failed = on_failed
         self._tasks = Tasks(report, TASKS_MAX)
@@ -155,15 +159,15 @@ class Flusher:
         log = self._log
         try:
             while True:
-                self._again = False
-                job = log.durability.begin_sync(log.active_segment, log.log_end_offset)
-                if job is None:
-                    return
                 try:
-                    await self._workers.run(job.run, lane=Lane.FLUSH)
+                    job = await self._syncs.run(self._begin_sync, log.dirty_bytes)
                 except OSError as error:
                     log.fail(error)
                     self._tell_failure()
+                    return
+                if job is None:
+                    if log.state is LogState.FAILED:
+                        self._tell_failure()
                     return
                 log.durability.finish_sync(job)
                 self._end_round()
@@ -181,6 +185,14 @@ class Flusher:
             self._syncing = False
             self._end_round()
         self._start_in_time()
+
+    def _begin_sync(self) -> SyncJob | None:
+        """None when there is nothing to sync, or a write failed meanwhile: what came before it is never synced."""
+        self._again = False
+        log = self._log
+        return (
+            None if log.state is LogState.FAILED else log.durability.begin_sync(log.active_segment, log.log_end_offset)
+        )
 
     def _start_sealing(self) -> None:
         if not self._sealing and not self._closed and self._log.state is not LogState.FAILED and self._log.has_sealing:

@@ -25,6 +25,7 @@ from hotstore.data_dir import DataDir
 from hotstore.errors import ForeignLog
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
+from hotstore.sync_rounds import SyncRounds
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Corrupt
 from logformat.gap import gap_batches
@@ -92,6 +93,7 @@ class Bootstrap:
         store: ObjectStore,
         world: World,
         data_dir: DataDir,
+        syncs: SyncRounds,
         limits: TierLimits,
         report: Callable[[str, BaseException], None],
         checkpoint: Callable[[PartitionLog], Awaitable[None]],
@@ -102,6 +104,7 @@ class Bootstrap:
         self._world = world
         self._data_dir = data_dir
         self._limits = limits
+        self._syncs = syncs
         self._report = report
         self._checkpoint = checkpoint
         self._path = data_dir.log_path(opening.topic, opening.partition)
@@ -318,5 +321,5 @@ class Bootstrap:
         await self._world.workers.run(write_reservation, self._world.disk, self._path, value)
 
     def _opened(self, local: PartitionLog) -> OpenedLog:
-        flusher = Flusher(local, self._world.workers, report=self._report)
+        flusher = Flusher(local, self._world.workers, self._syncs, report=self._report)
         return OpenedLog(local, flusher)

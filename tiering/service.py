@@ -21,6 +21,7 @@ from coldstore.root import RootVanished
 from hotstore.data_dir import DataDir
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
+from hotstore.sync_rounds import SyncRounds
 from logformat.errors import Fenced, Retryable, ThermoclineError
 from seams.disk import Space
 from seams.tasks import Tasks, supervise
@@ -86,6 +87,7 @@ class TierService:
         self._store = store
         self._world = world
         self._data_dir = data_dir
+        self._syncs = SyncRounds(world.workers)
         self._tasks = tasks
         self._limits = limits
         self._report = report
@@ -166,7 +168,15 @@ class TierService:
             deadline_s=limits.store_timeout_s,
         )
         bootstrap = Bootstrap(
-            opening, manifests, self._store, world, self._data_dir, limits, self._report, self._checkpoint
+            opening,
+            manifests,
+            self._store,
+            world,
+            self._data_dir,
+            self._syncs,
+            limits,
+            self._report,
+            self._checkpoint,
         )
         opened = await bootstrap.open()
         local, flusher = opened.log, opened.flusher

@@ -128,8 +128,13 @@ class SteppedWorkers:
     async def step(self) -> None:
         """Let the oldest waiting call run, and the loop settle."""
         self._waiting.pop(0).set()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settle()
+
+
+async def settle() -> None:
+    """Let whatever can run on the loop run."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 __all__ = [
@@ -148,4 +153,5 @@ __all__ = [
     "open_log",
     "read_all",
     "seal",
+    "settle",
 ]

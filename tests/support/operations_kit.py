@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     ProduceRequest,
@@ -123,6 +125,13 @@ def lines_with(log: str, text: str) -> list[str]:
     return [line for line in log.splitlines() if text in line]
 
 
+def fill(path: Path) -> None:
+    """Take what is free until nothing is; to allocate what statvfs says fails when the broker takes of it meanwhile."""
+    with open(path, "wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(MIB))
+
+
 # --- scenes ---------------------------------------------------------------------------------------------------------
 
 
@@ -132,8 +141,7 @@ def disk_full(directory: Path) -> Seen:
         with running_broker(disk / "data", f"file://{directory}/bucket", settings=QUICK) as broker:
             create(broker)
             assert produce(broker)[0] == 0
-            with open(disk / "somebody-elses", "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize)
+            fill(disk / "somebody-elses")
             refused = produce_until(broker, lambda code: code != 0, "refused")
             metrics = wait_until(
                 lambda: (found := metrics_of(broker))["thermocline_disk_free_bytes"] == 0 and found, "seen", 30

@@ -12,10 +12,11 @@ from hotstore.errors import LogFailed
 from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import LogState, PartitionLog
+from hotstore.sync_rounds import SyncRounds
 from seams import crash_points
 from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import LOG_PATH, SteppedWorkers, append, batch, new_log
+from tests.support.hotstore_kit import LOG_PATH, SteppedWorkers, append, batch, new_log, settle
 
 SYNC = LogConfig(segment_bytes=600)
 OS = LogConfig(segment_bytes=600, flush_sync=False)
@@ -30,7 +31,9 @@ class Stage:
         self.workers = SteppedWorkers(immediate=immediate)
         self.flushed: list[int] = []
         self.failed: list[LogFailed] = []
-        self.flusher = Flusher(self.log, self.workers, self.flushed.append, self.failed.append)
+        self.flusher = Flusher(
+            self.log, self.workers, SyncRounds(self.workers), self.flushed.append, self.failed.append
+        )
 
     def append(self, count: int = 1, size: int = 20) -> None:
         append(self.log, batch(count, size=size))
@@ -43,11 +46,6 @@ class Stage:
 
 def play(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def test_one_sync_covers_what_was_appended_before_it() -> None:

@@ -11,8 +11,9 @@ from hotstore.errors import LogFailed
 from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import LogState
+from hotstore.sync_rounds import SyncRounds
 from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import SteppedWorkers, append, batch, new_log
+from tests.support.hotstore_kit import SteppedWorkers, append, batch, new_log, settle
 
 
 def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
@@ -24,11 +25,11 @@ def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
         workers = SteppedWorkers()
         flushed: list[int] = []
         failed: list[LogFailed] = []
-        flusher = Flusher(log, workers, flushed.append, failed.append)
+        flusher = Flusher(log, workers, SyncRounds(workers), flushed.append, failed.append)
         for _ in range(2):
             append(log, batch())
             flusher.request()
-            await asyncio.sleep(0)
+            await settle()
         disk.inject("write", errno.EIO, ".log")
         with pytest.raises(LogFailed):
             append(log, batch())
@@ -46,7 +47,8 @@ def test_flush_of_a_failed_log_fails_although_nothing_waits() -> None:
     async def scene() -> None:
         disk = CrashDisk()
         _, log = new_log(disk, LogConfig())
-        flusher = Flusher(log, SteppedWorkers(immediate=True))
+        workers = SteppedWorkers(immediate=True)
+        flusher = Flusher(log, workers, SyncRounds(workers))
         append(log, batch())
         await flusher.flush()
         disk.inject("write", errno.EIO, ".log")

@@ -1,0 +1,85 @@
+"""Syncs of all logs of a data directory, in rounds: what comes while a round runs goes into the next, in one call.
+
+Owns which syncs go together. Always true: one round at a time, at most `TOGETHER_MAX` logs in it, in the order they
+asked; what a sync covers is sampled when its round begins, not when it was asked for; each log hears of its own sync
+alone; more than `ALONE_BYTES` are synced beside the rounds, so that nobody waits for somebody else's gigabyte. A call
+of a worker and a commit of the file system's journal cost more than the bytes do (ADR 11). Must not know logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hotstore.durability import SyncJob, run_together
+from seams.tasks import Tasks
+from seams.workers import Lane, Workers
+
+TOGETHER_MAX: Final = 64  # logs: some 10 ms a round on a disk that syncs in 0.15 ms
+ALONE_BYTES: Final = 1 << 20
+
+Begin = Callable[[], SyncJob | None]
+
+
+class SyncRounds:
+    """See the module. One for a data directory; used on the loop only. Runs no task while nobody waits."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._waiting: deque[tuple[Begin, asyncio.Future[SyncJob | None]]] = deque()
+        self._tasks = Tasks(bound=2)  # one, and one that just ended
+        self._are_running = False
+
+    async def run(self, begin: Begin, dirty_bytes: int) -> SyncJob | None:
+        """Call `begin` on the loop, then do its job in a worker; the job, done, or None where `begin` saw none.
+
+        `dirty_bytes`: what it will be about. Raises the job's OSError, after which nothing may be believed (C10).
+        """
+        if dirty_bytes > ALONE_BYTES:
+            if (job := begin()) is not None:
+                await self._workers.run(job.run, lane=Lane.FLUSH)
+            return job
+        done: asyncio.Future[SyncJob | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((begin, done))
+        if not self._are_running:
+            self._are_running = True
+            self._tasks.spawn("sync rounds", self._run_rounds())  # who asks in this turn of the loop comes along
+        return await done
+
+    async def _run_rounds(self) -> None:
+        try:
+            while self._waiting:
+                jobs: list[SyncJob] = []
+                waiting: list[asyncio.Future[SyncJob | None]] = []
+                for _ in range(min(TOGETHER_MAX, len(self._waiting))):
+                    begin, done = self._waiting.popleft()
+                    if (job := begin()) is None:
+                        done.set_result(None)
+                    else:
+                        jobs.append(job)
+                        waiting.append(done)
+                await self._run_round(jobs, waiting)
+        finally:
+            self._are_running = False
+            for _, done in self._waiting:
+                done.cancel()
+
+    async def _run_round(self, jobs: Sequence[SyncJob], waiting: Sequence[asyncio.Future[SyncJob | None]]) -> None:
+        if not jobs:
+            return
+        failures: Sequence[BaseException | None]
+        try:
+            failures = await self._workers.run(run_together, jobs, lane=Lane.FLUSH)
+        except BaseException as failure:  # never a disk's, and each of them has to hear of it
+            failures = [failure] * len(jobs)
+            raise
+        finally:
+            for job, done, failed in zip(jobs, waiting, failures, strict=True):
+                if done.cancelled():
+                    continue
+                if failed is None:
+                    done.set_result(job)
+                else:
+                    done.set_exception(failed)
