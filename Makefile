@@ -17,7 +17,7 @@ demo: $(READY)  ## the main job in under a minute: write, sink, replay, kill, lo
 	$(BIN)/python -m thermocline.demo
 
 test: $(READY)  ## everything that needs only Python
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peer and not slow" tests
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not peer and not slow" tests
 
 test-all: $(READY)  ## also what needs Java, versitygw or time (skips say what is missing)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests

@@ -43,6 +43,7 @@ class Side:
     pid: int
     started_s: float = 0.0
     http: str = ""
+    root: Path = Path()  # its data lies below
     topics: set[str] = field(default_factory=set)
 
     @property
@@ -77,7 +78,7 @@ class KafkaPeer:
     """Apache Kafka with tiered storage on a local directory; its data under `root`."""
 
     def __init__(self, root: Path) -> None:
-        self.side = Side("Kafka", _free_ports(), 0)
+        self.side = Side("Kafka", _free_ports(), 0, root=root)
         self._environment = {**os.environ, "KAFKA_PEER_RUN": str(root)}
 
     def start(self, command: str = "start") -> Side:
@@ -109,8 +110,8 @@ class Thermocline:
         environment: Mapping[str, str] | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self.side = Side("Thermocline", 0, 0)
         self.data_dir = root / name
+        self.side = Side("Thermocline", 0, 0, root=self.data_dir)
         self._bucket, self._environment = bucket, environment
         self._settings = {
             "log.retention.ms": -1,
