@@ -116,7 +116,7 @@ class Bench:
     turn: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def warm(self, side: str) -> None:
-        """Read what `side` will read: a host that takes back idle page cache does so while the others have their turns."""
+        """Read what `side` will read: a host that takes back idle page cache does so during the others' turns."""
         place = self.kafka.root if side.startswith("con") else self.root / "parquet" if side == PARQUET else self.root
         for path in place.rglob("*.parquet" if side == PARQUET else "*.log"):
             with path.open("rb", buffering=0) as file:

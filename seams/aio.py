@@ -124,7 +124,8 @@ def _sync_together(fds: Sequence[int]) -> list[int]:
             queue = _mine.queue = _Queue()
         count = queue.submit(fds)
     except OSError as refused:
-        _mine.is_refused = refused.errno != errno.EAGAIN  # that one: too many at once, on this machine, just now
+        # Too many at once on this machine, or a file that is closed: the next ones may be taken over.
+        _mine.is_refused = refused.errno not in (errno.EAGAIN, errno.EBADF)
         return []
     try:
         return queue.wait(count)

@@ -48,8 +48,8 @@ def speak() -> None:
 
 @functools.cache
 def spare_collections() -> None:
-    """Spark's worker collects garbage after every task, each time over all modules it has imported: 60 ms, a fifth of the
-    CPU of a task of 128 MiB. What lives when the first task is done is not looked at again."""
+    """Spark's worker collects garbage after every task, each time over all modules it has imported: 60 ms, a fifth of
+    the CPU of a task of 128 MiB. What lives when the first task is done is not looked at again."""
     gc.freeze()
 
 
