@@ -55,6 +55,8 @@ class SyncRounds:
                 waiting: list[asyncio.Future[SyncJob | None]] = []
                 for _ in range(min(TOGETHER_MAX, len(self._waiting))):
                     begin, done = self._waiting.popleft()
+                    if done.cancelled():
+                        continue
                     if (job := begin()) is None:
                         done.set_result(None)
                     else:
@@ -63,8 +65,8 @@ class SyncRounds:
                 await self._run_round(jobs, waiting)
         finally:
             self._are_running = False
-            for _, done in self._waiting:
-                done.cancel()
+            while self._waiting:
+                self._waiting.popleft()[1].cancel()
 
     async def _run_round(self, jobs: Sequence[SyncJob], waiting: Sequence[asyncio.Future[SyncJob | None]]) -> None:
         if not jobs:

@@ -124,6 +124,21 @@ def test_who_has_nothing_to_sync_waits_for_nobody() -> None:
     play(scene)
 
 
+def test_who_stopped_waiting_before_its_round_is_passed_over() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        first = stage.ask("a")
+        await settle()
+        gone, stays = stage.ask("b"), stage.ask("c")
+        await settle()
+        gone.cancel()
+        await stage.workers.step()
+        await stage.workers.step()
+        assert first.done() and stays.done() and stage.began == ["a", "c"]
+
+    play(scene)
+
+
 def test_who_stopped_waiting_takes_nobody_along() -> None:
     async def scene() -> None:
         stage = Stage()
