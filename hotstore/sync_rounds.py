@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from hotstore.durability import SyncJob, run_together
@@ -49,39 +49,40 @@ class SyncRounds:
         return await done
 
     async def _run_rounds(self) -> None:
+        asked: list[tuple[SyncJob, asyncio.Future[SyncJob | None]]] = []
         try:
             while self._waiting:
-                jobs: list[SyncJob] = []
-                waiting: list[asyncio.Future[SyncJob | None]] = []
-                for _ in range(min(TOGETHER_MAX, len(self._waiting))):
-                    begin, done = self._waiting.popleft()
-                    if done.cancelled():
-                        continue
-                    if (job := begin()) is None:
-                        done.set_result(None)
-                    else:
-                        jobs.append(job)
-                        waiting.append(done)
-                await self._run_round(jobs, waiting)
-        finally:
-            self._are_running = False
-            while self._waiting:
-                self._waiting.popleft()[1].cancel()
-
-    async def _run_round(self, jobs: Sequence[SyncJob], waiting: Sequence[asyncio.Future[SyncJob | None]]) -> None:
-        if not jobs:
-            return
-        failures: Sequence[BaseException | None]
-        try:
-            failures = await self._workers.run(run_together, jobs, lane=Lane.FLUSH)
-        except BaseException as failure:  # never a disk's, and each of them has to hear of it
-            failures = [failure] * len(jobs)
-            raise
-        finally:
-            for job, done, failed in zip(jobs, waiting, failures, strict=True):
-                if done.cancelled():
+                asked = self._begin_round()
+                if not asked:
                     continue
-                if failed is None:
-                    done.set_result(job)
-                else:
-                    done.set_exception(failed)
+                failures = await self._workers.run(run_together, [job for job, _ in asked], lane=Lane.FLUSH)
+                for (job, done), failure in zip(asked, failures, strict=True):
+                    _answer(done, job, failure)
+        finally:
+            # Without answers only where this task is cancelled, or fails in a way that no disk fails.
+            self._are_running = False
+            for _, done in (*asked, *self._waiting):
+                done.cancel()
+            self._waiting.clear()
+
+    def _begin_round(self) -> list[tuple[SyncJob, asyncio.Future[SyncJob | None]]]:
+        """Sample the jobs of those who have waited longest; who has none is answered at once."""
+        asked: list[tuple[SyncJob, asyncio.Future[SyncJob | None]]] = []
+        for _ in range(min(TOGETHER_MAX, len(self._waiting))):
+            begin, done = self._waiting.popleft()
+            if done.cancelled():
+                continue
+            if (job := begin()) is None:
+                done.set_result(None)
+            else:
+                asked.append((job, done))
+        return asked
+
+
+def _answer(done: asyncio.Future[SyncJob | None], job: SyncJob, failure: OSError | None) -> None:
+    if done.cancelled():
+        return
+    if failure is None:
+        done.set_result(job)
+    else:
+        done.set_exception(failure)

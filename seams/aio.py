@@ -55,9 +55,9 @@ class _Queue:
     """One thread's AIO context. Raises OSError where the kernel has none to give."""
 
     def __init__(self) -> None:
+        self._context = ctypes.c_ulong(0)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._setup, self._destroy, self._get_events, self._submit = _CALLS[platform.machine()]
-        self._context = ctypes.c_ulong(0)
         self._call(self._setup, ctypes.c_uint(DEPTH), ctypes.byref(self._context))
         self._requests = (_Iocb * DEPTH)()
         self._pointers = (ctypes.POINTER(_Iocb) * DEPTH)(*(ctypes.pointer(request) for request in self._requests))
@@ -81,7 +81,7 @@ class _Queue:
             except InterruptedError:
                 continue
             except OSError:
-                self.close()
+                self.close()  # waits for what the kernel still has
                 raise
             for event in self._events[:got]:
                 results[event.data] = -event.result
@@ -89,8 +89,13 @@ class _Queue:
         return results
 
     def close(self) -> None:
-        """Waits for what the kernel still has."""
-        self._call(self._destroy, self._context)
+        """Give the context back. The kernel has a bounded number of them for the whole machine (fs.aio-max-nr)."""
+        if self._context:
+            context, self._context = self._context, ctypes.c_ulong(0)
+            self._call(self._destroy, context)
+
+    def __del__(self) -> None:  # its thread ended
+        self.close()
 
     def _call(self, number: int, *arguments: object) -> int:
         result: int = self._libc.syscall(ctypes.c_long(number), *arguments)

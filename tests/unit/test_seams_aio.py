@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ def test_a_kernel_that_refuses_is_done_without(
     fds: list[int], unsyncable: int, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     def refused(self: aio._Queue) -> None:
+        self._context = ctypes.c_ulong(0)
         raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(aio._Queue, "__init__", refused)
@@ -84,3 +86,14 @@ def test_here_the_kernel_takes_over(fds: list[int]) -> None:
     assert queue.submit(fds[:8]) == 8
     assert queue.wait(8) == [0] * 8
     queue.close()
+
+
+def test_a_thread_that_ends_gives_its_context_back(fds: list[int]) -> None:
+    used = Path("/proc/sys/fs/aio-nr")
+    if not used.exists() or aio._Mine.is_refused:
+        pytest.skip("no native AIO here")
+    before = int(used.read_text())
+    for _ in range(20):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(aio.sync_files, fds[:8]).result() == [0] * 8
+    assert int(used.read_text()) - before < 20 * aio.DEPTH
