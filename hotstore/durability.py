@@ -10,7 +10,6 @@ Must not know: who waits for the flushed end, threads, the loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from hotstore.file_names import EPOCHS_FILE, OFFSET_INDEX, PRODUCERS, SNAPSHOT, TEMPORARY, TIME_INDEX, offset_file
@@ -35,30 +34,15 @@ class SyncJob(NamedTuple):
 
     def run(self) -> None:
         """Blocking; raises OSError, after which nothing may be believed (C10)."""
-        (failure,) = run_together([self])
-        if failure is not None:
-            raise failure
+        for file in self.files:
+            file.sync()
+        self.sync_names()
+        crash_points.reach("flush.synced")
 
-
-def run_together(jobs: Sequence[SyncJob]) -> list[OSError | None]:
-    """Blocking: jobs of one disk, and what each of them raised."""
-    disk = jobs[0].disk
-    failures = iter(disk.sync_files([file for job in jobs for file in job.files]))
-    return [_finish(job, [next(failures) for _ in job.files]) for job in jobs]
-
-
-def _finish(job: SyncJob, failures: Sequence[OSError | None]) -> OSError | None:
-    """What `job` failed of; with its files durable, their names are made so."""
-    for failure in failures:
-        if failure is not None:
-            return failure
-    try:
-        if job.directory is not None:
-            job.disk.sync_dir(job.directory)
-    except OSError as failed:
-        return failed
-    crash_points.reach("flush.synced")
-    return None
+    def sync_names(self) -> None:
+        """Blocking, once the files are durable; raises OSError."""
+        if self.directory is not None:
+            self.disk.sync_dir(self.directory)
 
 
 class PendingSeal(NamedTuple):

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from hotstore.durability import SyncJob, run_together
+from hotstore.durability import SyncJob
+from seams import crash_points
+from seams.syncs import Syncs
 from seams.tasks import Tasks
 from seams.workers import Lane, Workers
 
@@ -26,7 +28,8 @@ Begin = Callable[[], SyncJob | None]
 class SyncRounds:
     """See the module. One for a data directory; used on the loop only. Runs no task while nobody waits."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, syncs: Syncs, workers: Workers) -> None:
+        self._syncs = syncs
         self._workers = workers
         self._waiting: deque[tuple[Begin, asyncio.Future[SyncJob | None]]] = deque()
         self._tasks = Tasks(bound=2)  # one, and one that just ended
@@ -55,7 +58,7 @@ class SyncRounds:
                 asked = self._begin_round()
                 if not asked:
                     continue
-                failures = await self._workers.run(run_together, [job for job, _ in asked], lane=Lane.FLUSH)
+                failures = await self._sync([job for job, _ in asked])
                 for (job, done), failure in zip(asked, failures, strict=True):
                     _answer(done, job, failure)
         finally:
@@ -64,6 +67,16 @@ class SyncRounds:
             for _, done in (*asked, *self._waiting):
                 done.cancel()
             self._waiting.clear()
+
+    async def _sync(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
+        """What each job failed of: files first, then the names of those that are durable."""
+        of_files = iter(await self._syncs.sync([file for job in jobs for file in job.files]))
+        of_jobs = [[next(of_files) for _ in job.files] for job in jobs]
+        failures = [next(filter(None, of_job), None) for of_job in of_jobs]
+        if any(job.directory is not None for job in jobs):
+            failures = await self._workers.run(_sync_names, jobs, failures, lane=Lane.FLUSH)
+        crash_points.reach("flush.synced")
+        return failures
 
     def _begin_round(self) -> list[tuple[SyncJob, asyncio.Future[SyncJob | None]]]:
         """Sample the jobs of those who have waited longest; who has none is answered at once."""
@@ -77,6 +90,19 @@ class SyncRounds:
             else:
                 asked.append((job, done))
         return asked
+
+
+def _sync_names(jobs: Sequence[SyncJob], failures: Sequence[OSError | None]) -> list[OSError | None]:
+    """Blocking: of the jobs that have not failed yet; what each failed of."""
+    return [failure or _sync_names_of(job) for job, failure in zip(jobs, failures, strict=True)]
+
+
+def _sync_names_of(job: SyncJob) -> OSError | None:
+    try:
+        job.sync_names()
+    except OSError as failed:
+        return failed
+    return None
 
 
 def _answer(done: asyncio.Future[SyncJob | None], job: SyncJob, failure: OSError | None) -> None:

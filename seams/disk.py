@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from seams.aio import sync_files
-
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024  # Linux' limit for one pwritev
@@ -112,10 +110,6 @@ class Disk(Protocol):
     def remove_dir(self, path: str) -> None: ...
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
-        ...
-
-    def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
-        """`sync` of each, together where the system can: what each raised, None where it is durable."""
         ...
 
     def space(self, path: str) -> Space: ...
@@ -294,14 +288,6 @@ class PosixDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
-
-    def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
-        descriptors = [-1 if (fd := file.descriptor()) is None else fd for file in files]
-        errnos = sync_files(descriptors)
-        return [
-            OSError(code, os.strerror(code), file.path) if code else None
-            for code, file in zip(errnos, files, strict=True)
-        ]
 
     def space(self, path: str) -> Space:
         found = os.statvfs(path)

@@ -8,6 +8,7 @@ from seams.clock import Clock
 from seams.disk import Disk
 from seams.net import Net
 from seams.rng import Rng
+from seams.syncs import Syncs
 from seams.workers import Workers
 
 
@@ -17,6 +18,7 @@ class World:
 
     disk: Disk
     workers: Workers
+    syncs: Syncs
     clock: Clock
     rng: Rng
     net: Net

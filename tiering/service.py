@@ -87,7 +87,7 @@ class TierService:
         self._store = store
         self._world = world
         self._data_dir = data_dir
-        self._syncs = SyncRounds(world.workers)
+        self._syncs = SyncRounds(world.syncs, world.workers)
         self._tasks = tasks
         self._limits = limits
         self._report = report

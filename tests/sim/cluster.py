@@ -23,6 +23,7 @@ from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import FaultyStore
 from seams.disk import Lock
 from seams.rng import SeededRng
+from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.sim.bucket import RemoteBucket
 from tests.sim.clock import SimClock
@@ -129,7 +130,7 @@ class Cluster:
             "thermocline.http": "",
         }
         config = resolve(flags, [*self.settings, *extra], {}, None)
-        world = World(disk, node.workers, node.clock, rng, self.net)  # type: ignore[arg-type]
+        world = World(disk, node.workers, WorkerSyncs(node.workers), node.clock, rng, self.net)  # type: ignore[arg-type]
         node.main = node.context.run(self._launch, node, config, world, rng)
         self.nodes.append(node)
         return node

@@ -41,6 +41,7 @@ from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
 from seams.disk import FileRange
 from seams.rng import SeededRng
+from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.sim.bucket import RemoteBucket
 from tests.sim.clock import EPOCH_MS, SimClock
@@ -129,7 +130,7 @@ class Place:
         clock = SleepyClock(self.loop, lambda: boot)
         rng = SeededRng(f"{self.seed}/{self.lives}")
         workers = SimWorkers(self.loop, SeededRng(f"workers/{self.seed}/{self.lives}"))
-        world = World(self.disk, workers, clock, rng, self.net)  # type: ignore[arg-type]
+        world = World(self.disk, workers, WorkerSyncs(workers), clock, rng, self.net)  # type: ignore[arg-type]
         bucket = RemoteBucket(self.loop, self.store, copy_context())
 
         def open_bucket(_: Any, __: World) -> ObjectStore:

@@ -397,9 +397,6 @@ class CrashDisk:
             raise OSError(errno.ENOTEMPTY, "directory not empty", path)
         self._change("rmdir", path, NameChange((path,), ()))
 
-    def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
-        return [_sync(file) for file in files]
-
     def sync_dir(self, path: str) -> None:
         self._directory(path)
         self.effect("sync_dir", path)
@@ -492,11 +489,3 @@ class CrashDisk:
         after = CrashDisk(capacity_bytes=self.capacity_bytes)
         after.hits = self.hits
         return after
-
-
-def _sync(file: File) -> OSError | None:
-    try:
-        file.sync()
-    except OSError as failed:
-        return failed
-    return None

@@ -34,6 +34,7 @@ from seams.clock import SystemClock
 from seams.disk import PosixDisk
 from seams.net import TcpNet
 from seams.rng import SeededRng
+from seams.syncs import WorkerSyncs
 from seams.workers import ThreadWorkers
 from seams.world import World
 from tests.support.memory_store import upload_of
@@ -221,7 +222,8 @@ class HistoryBucket:
         async def run() -> Any:
             workers = ThreadWorkers()
             store = open_store(
-                parse_bucket_url(self.url), World(PosixDisk(), workers, SystemClock(), self._rng, TcpNet())
+                parse_bucket_url(self.url),
+                World(PosixDisk(), workers, WorkerSyncs(workers), SystemClock(), self._rng, TcpNet()),
             )
             try:
                 return await use(store)

@@ -23,6 +23,7 @@ from hotstore.partition_log import PartitionLog
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
 from seams.rng import SeededRng
+from seams.syncs import WorkerSyncs
 from seams.tasks import Tasks
 from seams.workers import Lane
 from seams.world import World
@@ -145,7 +146,7 @@ class Life:
     async def begin(cls, house: House, epoch: int, limits: TierLimits, store: ObjectStore) -> Life:
         workers: Any = LoopWorkers()
         net: Any = None
-        world = World(house.disk, workers, BootClock(house.boot), house.rng, net)
+        world = World(house.disk, workers, WorkerSyncs(workers), BootClock(house.boot), house.rng, net)
         life = cls(house, epoch, limits, world, DataDir.open(house.disk, DATA))
         life.service = TierService(
             store,

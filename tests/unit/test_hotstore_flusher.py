@@ -14,6 +14,7 @@ from hotstore.log_config import LogConfig
 from hotstore.partition_log import LogState, PartitionLog
 from hotstore.sync_rounds import SyncRounds
 from seams import crash_points
+from seams.syncs import WorkerSyncs
 from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import LOG_PATH, SteppedWorkers, append, batch, new_log, settle
@@ -32,7 +33,11 @@ class Stage:
         self.flushed: list[int] = []
         self.failed: list[LogFailed] = []
         self.flusher = Flusher(
-            self.log, self.workers, SyncRounds(self.workers), self.flushed.append, self.failed.append
+            self.log,
+            self.workers,
+            SyncRounds(WorkerSyncs(self.workers), self.workers),
+            self.flushed.append,
+            self.failed.append,
         )
 
     def append(self, count: int = 1, size: int = 20) -> None:
@@ -108,8 +113,11 @@ def test_rolled_files_are_synced_oldest_first_and_the_directory_last() -> None:
         await stage.workers.step()
         bases = [segment.base_offset for segment in stage.log.sealed_segments()]
         active = stage.log.active_info().base_offset
-        assert effects == [*(f"sync {base:020d}.log" for base in (*bases, active)), "sync_dir orders-0"]
-        assert stage.flushed == [8] and stage.workers.lanes == [Lane.FLUSH, Lane.FILES]
+        files = [f"sync {base:020d}.log" for base in (*bases, active)]
+        assert effects == files and stage.flushed == [], "a file without its name is not durable"
+        await stage.workers.step()
+        assert effects == [*files, "sync_dir orders-0"]
+        assert stage.flushed == [8] and stage.workers.lanes == [Lane.FLUSH, Lane.FLUSH, Lane.FILES]
         assert stage.log.delete_local_before(2) == [], "index files are not written yet"
         await stage.workers.step()
         assert f"{active:020d}.producers" in stage.disk.list_dir(LOG_PATH)

@@ -12,6 +12,7 @@ from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import LogState
 from hotstore.sync_rounds import SyncRounds
+from seams.syncs import WorkerSyncs
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import SteppedWorkers, append, batch, new_log, settle
 
@@ -25,7 +26,7 @@ def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
         workers = SteppedWorkers()
         flushed: list[int] = []
         failed: list[LogFailed] = []
-        flusher = Flusher(log, workers, SyncRounds(workers), flushed.append, failed.append)
+        flusher = Flusher(log, workers, SyncRounds(WorkerSyncs(workers), workers), flushed.append, failed.append)
         for _ in range(2):
             append(log, batch())
             flusher.request()
@@ -48,7 +49,7 @@ def test_flush_of_a_failed_log_fails_although_nothing_waits() -> None:
         disk = CrashDisk()
         _, log = new_log(disk, LogConfig())
         workers = SteppedWorkers(immediate=True)
-        flusher = Flusher(log, workers, SyncRounds(workers))
+        flusher = Flusher(log, workers, SyncRounds(WorkerSyncs(workers), workers))
         append(log, batch())
         await flusher.flush()
         disk.inject("write", errno.EIO, ".log")

@@ -11,6 +11,7 @@ import pytest
 from hotstore.durability import SyncJob
 from hotstore.sync_rounds import ALONE_BYTES, TOGETHER_MAX, SyncRounds
 from seams.disk import File
+from seams.syncs import WorkerSyncs
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import SteppedWorkers, settle
 
@@ -24,7 +25,7 @@ class Stage:
         self.disk = CrashDisk()
         self.disk.make_dirs("/d")
         self.workers = SteppedWorkers()
-        self.rounds = SyncRounds(self.workers)
+        self.rounds = SyncRounds(WorkerSyncs(self.workers), self.workers)
         self.began: list[str] = []
 
     def file(self, name: str) -> File:

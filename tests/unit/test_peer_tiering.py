@@ -20,6 +20,7 @@ from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.rng import SeededRng
+from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.peer_kit import WatchedStore, read_through, route_of
@@ -74,7 +75,9 @@ def test_peer_t03_gc_without_a_grace_and_with_a_wrong_clock_deletes_nothing_reac
         house = House()
         workers: Any = LoopWorkers()
         net: Any = None
-        gc = Collector(house.memory, World(house.disk, workers, WrongClock(), house.rng, net), 10.0)
+        gc = Collector(
+            house.memory, World(house.disk, workers, WorkerSyncs(workers), WrongClock(), house.rng, net), 10.0
+        )
         for number in range(3):
             life = await house.start(limits=EAGER)
             opened = await life.open(new=number == 0, tier=COLD_FAST)

@@ -16,6 +16,7 @@ from seams.clock import SystemClock
 from seams.disk import PosixDisk
 from seams.net import TcpNet
 from seams.rng import SystemRng
+from seams.syncs import WorkerSyncs
 from seams.workers import ThreadWorkers
 from seams.world import World
 
@@ -140,7 +141,7 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 def test_opening_a_directory(tmp_path: Path) -> None:
     """The store knows its URL; nothing was created by opening it."""
     workers = ThreadWorkers()
-    world = World(PosixDisk(), workers, SystemClock(), SystemRng(), TcpNet())
+    world = World(PosixDisk(), workers, WorkerSyncs(workers), SystemClock(), SystemRng(), TcpNet())
     store = open_store(parse_bucket_url(f"file://{tmp_path}/bucket"), world)
     assert isinstance(store, DirectoryStore) and store.url == f"file://{tmp_path}/bucket"
     assert list(tmp_path.iterdir()) == []

@@ -30,6 +30,7 @@ from seams.clock import SystemClock
 from seams.disk import PosixDisk
 from seams.net import TcpNet
 from seams.rng import SystemRng
+from seams.syncs import WorkerSyncs
 from seams.workers import ThreadWorkers
 from seams.world import World
 from thermocline.cli.outcome import CommandFailed
@@ -134,7 +135,7 @@ class Bucket:
 async def opened(url: str) -> AsyncIterator[Bucket]:
     """The bucket behind `url`. InvalidRequest for a bad URL."""
     workers = ThreadWorkers()
-    world = World(PosixDisk(), workers, SystemClock(), SystemRng(), TcpNet())
+    world = World(PosixDisk(), workers, WorkerSyncs(workers), SystemClock(), SystemRng(), TcpNet())
     store = open_store(parse_bucket_url(url), world)
     try:
         yield Bucket(store, world, BucketInspector(store, workers))

@@ -109,11 +109,13 @@ def run_broker(config: BrokerConfig) -> int:
     from seams.disk import PosixDisk
     from seams.net import TcpNet
     from seams.rng import SystemRng
+    from seams.syncs import KernelSyncs
     from seams.workers import ThreadWorkers
     from seams.world import World
 
     workers = ThreadWorkers()
-    world = World(PosixDisk(), workers, SystemClock(), SystemRng(), TcpNet())
+    syncs = KernelSyncs(workers)
+    world = World(PosixDisk(), workers, syncs, SystemClock(), SystemRng(), TcpNet())
 
     async def serve() -> int:
         stop = asyncio.Event()
@@ -124,6 +126,7 @@ def run_broker(config: BrokerConfig) -> int:
     try:
         return asyncio.run(serve())
     finally:
+        syncs.close()
         workers.close()
 
 

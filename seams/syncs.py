@@ -1,0 +1,117 @@
+"""fdatasync of many files at once, as a parameter: by a worker anywhere, by the kernel alone on Linux.
+
+Always true: each file gets the answer its own fdatasync would have given; what the kernel does not take over (another
+system, an old kernel, a sandbox) a worker syncs one after the other. Why the kernel: a thread has to win the
+interpreter's lock back from a busy loop after each call, twice a round (ADR 11). Must not know what the files are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from seams.aio import DEPTH, AioQueue
+from seams.disk import File
+from seams.workers import Lane, Workers
+
+# Too many at once on this machine, or a file that is closed: the next ones may be taken over.
+_PASSING: Final = (errno.EAGAIN, errno.EBADF)
+
+
+class Syncs(Protocol):
+    """Makes content and sizes of files durable."""
+
+    async def sync(self, files: Sequence[File]) -> list[OSError | None]:
+        """`File.sync` of each: what each raised, None where it is durable."""
+        ...
+
+
+class WorkerSyncs:
+    """`Syncs` by one call of a worker."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    async def sync(self, files: Sequence[File]) -> list[OSError | None]:
+        return await self._workers.run(sync_each, files, lane=Lane.FLUSH)
+
+
+class KernelSyncs:
+    """`Syncs` by Linux' native AIO: one call hands the files over, an eventfd that the loop watches tells the end.
+
+    For one loop; `close` when that is over.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._otherwise = WorkerSyncs(workers)
+        self._queue: AioQueue | None = None
+        self._is_refused = False
+        self._done: asyncio.Future[list[int]] | None = None  # what the kernel has now, and how much of it is left
+        self._left = 0
+
+    async def sync(self, files: Sequence[File]) -> list[OSError | None]:
+        taken = self._hand_over(files[:DEPTH])
+        failures: list[OSError | None] = []
+        if taken is not None:
+            errnos = await taken
+            failures += [_failure(code, file) for code, file in zip(errnos, files, strict=False)]
+        if len(failures) < len(files):
+            failures += await self._otherwise.sync(files[len(failures) :])
+        return failures
+
+    def close(self) -> None:
+        """Wait for what the kernel has and give everything back. Blocks."""
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+        self._is_refused = True
+
+    def _hand_over(self, files: Sequence[File]) -> asyncio.Future[list[int]] | None:
+        """Errnos of the first files, as many as the kernel took over, some time; None where it took none."""
+        if self._is_refused or self._done is not None:
+            return None  # the second: whoever asked before us was cancelled and did not wait for the end
+        descriptors = [fd for file in files if (fd := file.descriptor()) is not None]
+        if not files or len(descriptors) < len(files):
+            return None
+        loop = asyncio.get_running_loop()
+        try:
+            if self._queue is None:
+                self._queue = AioQueue()
+                loop.add_reader(self._queue.event_fd, self._told)
+            self._left = self._queue.submit(descriptors)
+        except OSError as refused:
+            self._is_refused = refused.errno not in _PASSING
+            return None
+        self._done = loop.create_future()
+        return self._done
+
+    def _told(self) -> None:
+        """Some of what the kernel has is done."""
+        queue, done = self._queue, self._done
+        assert queue is not None and done is not None
+        self._left -= os.eventfd_read(queue.event_fd)
+        if self._left == 0:
+            self._done = None
+            errnos = queue.results()
+            if not done.cancelled():
+                done.set_result(errnos)
+
+
+def sync_each(files: Sequence[File]) -> list[OSError | None]:
+    """Blocking: one after the other."""
+    return [_sync(file) for file in files]
+
+
+def _sync(file: File) -> OSError | None:
+    try:
+        file.sync()
+    except OSError as failed:
+        return failed
+    return None
+
+
+def _failure(code: int, file: File) -> OSError | None:
+    return OSError(code, os.strerror(code), file.path) if code else None

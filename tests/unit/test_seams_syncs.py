@@ -1,0 +1,211 @@
+"""Many files synced at once: each is told what its own fdatasync would have said, whatever the kernel takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import platform
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from seams import aio, syncs
+from seams.disk import PosixFile
+from seams.syncs import KernelSyncs, WorkerSyncs
+from seams.workers import Lane, ThreadWorkers
+
+COUNT = aio.DEPTH + 6
+
+
+class CountedWorkers(ThreadWorkers):
+    """How many files workers had to sync."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files = 0
+
+    async def run(self, function, *args, lane=Lane.FILES):  # type: ignore[no-untyped-def]
+        assert function is syncs.sync_each and lane is Lane.FLUSH
+        self.files += len(args[0])
+        return await super().run(function, *args, lane=lane)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[list[PosixFile]]:
+    opened = [
+        PosixFile(os.open(tmp_path / str(at), os.O_RDWR | os.O_CREAT), str(tmp_path / str(at))) for at in range(COUNT)
+    ]
+    for file in opened:
+        file.write_at(0, [b"x" * 5000])
+    yield opened
+    for file in opened:
+        file.close()
+
+
+@pytest.fixture
+def unsyncable() -> Iterator[PosixFile]:
+    file = PosixFile(os.open(os.devnull, os.O_RDONLY), os.devnull)  # fdatasync(2): EINVAL
+    yield file
+    file.close()
+
+
+@pytest.fixture
+def workers() -> Iterator[CountedWorkers]:
+    made = CountedWorkers()
+    yield made
+    made.close()
+
+
+def play(workers: CountedWorkers, scene: Callable[[KernelSyncs], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with contextlib.closing(KernelSyncs(workers)) as kernel:
+            await asyncio.wait_for(scene(kernel), 30)
+
+    asyncio.run(run())
+
+
+def has_aio() -> bool:
+    try:
+        aio.AioQueue().close()
+    except OSError as refused:
+        print(f"no native AIO here: {refused!r}")
+        return False
+    return True
+
+
+needs_aio = pytest.mark.skipif(not has_aio(), reason="no native AIO here: a worker syncs all")
+
+
+def errnos(failures: list[OSError | None]) -> list[int | None]:
+    return [failure.errno if failure else 0 for failure in failures]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 8, aio.DEPTH, COUNT])
+def test_all_are_synced(workers: CountedWorkers, files: list[PosixFile], count: int) -> None:
+    async def scene(kernel: KernelSyncs) -> None:
+        for _ in range(3):
+            assert await kernel.sync(files[:count]) == [None] * count
+
+    play(workers, scene)
+
+
+@pytest.mark.parametrize("at", [0, 3, 7])
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_each_hears_of_its_own(
+    workers: CountedWorkers, files: list[PosixFile], unsyncable: PosixFile, at: int, by_kernel: bool
+) -> None:
+    asked = files[:7]
+    asked.insert(at, unsyncable)
+    expected = [0] * 8
+    expected[at] = errno.EINVAL
+
+    async def scene(kernel: KernelSyncs) -> None:
+        one = kernel if by_kernel else WorkerSyncs(workers)
+        assert errnos(await one.sync(asked)) == expected
+        assert await one.sync(files[:8]) == [None] * 8, "nothing of it is left in the queue"
+
+    play(workers, scene)
+
+
+@needs_aio
+def test_the_kernel_takes_over(workers: CountedWorkers, files: list[PosixFile]) -> None:
+    """Else the tests above say nothing of it; a worker has what is beyond its depth."""
+
+    async def scene(kernel: KernelSyncs) -> None:
+        await kernel.sync(files[: aio.DEPTH])
+        assert workers.files == 0
+        await kernel.sync(files)
+        assert workers.files == COUNT - aio.DEPTH
+
+    play(workers, scene)
+
+
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_a_descriptor_that_is_closed_keeps_nobody_from_a_sync(
+    workers: CountedWorkers, files: list[PosixFile], at: int
+) -> None:
+    """The kernel stops taking over there; a worker syncs the rest one after the other."""
+    asked = files[:7]
+    closed = PosixFile(1 << 20, "closed")
+    asked.insert(at, closed)
+    expected = [0] * 8
+    expected[at] = errno.EBADF
+
+    async def scene(kernel: KernelSyncs) -> None:
+        assert errnos(await kernel.sync(asked)) == expected
+        closed._fd = -1  # nothing to close
+        before = workers.files
+        assert await kernel.sync(files[:7]) == [None] * 7
+        assert workers.files == before or not has_aio(), "the kernel takes the next ones"
+
+    play(workers, scene)
+
+
+@needs_aio
+def test_who_is_cancelled_leaves_the_queue_in_order(workers: CountedWorkers, files: list[PosixFile]) -> None:
+    """What the kernel still has is not taken for the answer to the next one."""
+
+    async def scene(kernel: KernelSyncs) -> None:
+        first = asyncio.get_running_loop().create_task(kernel.sync(files[:8]))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert await kernel.sync(files[:8]) == [None] * 8 and workers.files == 8, "by a worker, as the kernel is busy"
+        while kernel._done is not None:
+            await asyncio.sleep(0)
+        assert await kernel.sync(files[:8]) == [None] * 8 and workers.files == 8
+
+    play(workers, scene)
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM, errno.EAGAIN])
+def test_a_kernel_that_refuses_is_done_without(
+    workers: CountedWorkers,
+    files: list[PosixFile],
+    unsyncable: PosixFile,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: int,
+) -> None:
+    asked = 0
+
+    def refused(self: aio.AioQueue) -> None:
+        nonlocal asked
+        asked += 1
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(aio.AioQueue, "__init__", refused)
+
+    async def scene(kernel: KernelSyncs) -> None:
+        for _ in range(3):
+            assert errnos(await kernel.sync([*files[:3], unsyncable])) == [0, 0, 0, errno.EINVAL]
+        assert asked == (3 if refusal == errno.EAGAIN else 1), "what will not pass is not asked again"
+
+    play(workers, scene)
+
+
+@needs_aio
+def test_what_was_taken_is_given_back(
+    workers: CountedWorkers, files: list[PosixFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What aio-nr says is the machine's; so the calls of this process are counted."""
+    calls: list[int] = []
+    call = aio.AioQueue._call
+
+    def counted(self: aio.AioQueue, number: int, *arguments: object) -> int:
+        calls.append(number)
+        return call(self, number, *arguments)
+
+    monkeypatch.setattr(aio.AioQueue, "_call", counted)
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    async def scene(kernel: KernelSyncs) -> None:
+        assert await kernel.sync(files[:8]) == [None] * 8
+
+    play(workers, scene)
+    setup, destroy = aio._CALLS[platform.machine()][:2]
+    assert calls.count(destroy) == calls.count(setup) == 1
+    assert len(os.listdir("/proc/self/fd")) == open_before
