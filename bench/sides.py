@@ -93,6 +93,8 @@ class KafkaPeer:
 
     def kill(self) -> None:
         """kill -9; returns when it is gone."""
+        if not self.side.pid:
+            return
         os.kill(self.side.pid, signal.SIGKILL)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and Path(f"/proc/{self.side.pid}").exists():
@@ -146,8 +148,7 @@ def kafka_peer() -> Iterator[Side]:
     try:
         yield peer.start()
     finally:
-        if peer.side.pid:
-            peer.kill()
+        peer.kill()
         shutil.rmtree(root, ignore_errors=True)
 
 
@@ -225,19 +226,34 @@ def wait_cold(side: Side, topic: str, offset: int, timeout_s: float = 180.0) -> 
 class BackedMemory:
     """Before a measured run: what others left dirty goes to disk, and free memory is memory the machine really has.
 
-    A virtual machine whose host takes back free memory charges the first touch of each page to whoever writes next
-    (measured here: 2.3 ms of CPU per MB of page cache instead of 0.25): that alone would be measured, on both sides.
+    A disk that took much may be slow for a minute after, since the host writes on. A virtual machine whose host takes
+    back free memory charges the first touch of each page to whoever writes next (measured here: 2.3 ms of CPU per MB of
+    page cache instead of 0.25). That alone would be measured, on both sides.
     """
 
     BYTES: Final = 4 << 30  # what a run writes at most
+    CALM_S: Final = 0.01  # for one small fdatasync
+    CALM_SYNCS: Final = 100  # so many in a row
+    CALM_WAIT_S: Final = 90.0
     MADV_HUGEPAGE: Final = 14
     MADV_POPULATE_WRITE: Final = 23
 
     def settle(self) -> None:
         os.sync()
+        self._wait_for_disk()
         with mmap.mmap(-1, self.BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             memory.madvise(self.MADV_HUGEPAGE)
             memory.madvise(self.MADV_POPULATE_WRITE)
+
+    def _wait_for_disk(self) -> None:
+        """At most CALM_WAIT_S."""
+        deadline, calm = time.monotonic() + self.CALM_WAIT_S, 0
+        with tempfile.TemporaryFile() as file:
+            while calm < self.CALM_SYNCS and time.monotonic() < deadline:
+                began = time.monotonic()
+                os.write(file.fileno(), bytes(4096))
+                os.fdatasync(file.fileno())
+                calm = calm + 1 if time.monotonic() - began < self.CALM_S else 0
 
 
 def _free_ports() -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from bench.table import Floor, Measured, Row
 
 ACTIVE_BYTES: Final = 1 << 30
 PARTITIONS: Final = 8
+Broker = KafkaPeer | Thermocline
 
 
 def resident(stage: Stage) -> list[Row]:
@@ -53,19 +56,7 @@ def starting(stage: Stage) -> list[Row]:
     """A fresh directory to the first answer."""
     row = Row("start", "start to first answer, format included", "s", Floor(0.4, lower_is_better=True))
 
-    def run(broker: KafkaPeer | Thermocline, directory: Path) -> Measured:
-        try:
-            return Measured(broker.start().started_s)
-        finally:
-            broker.kill()
-            shutil.rmtree(directory, ignore_errors=True)
-
-    root = stage.root / "start"
-    return stage.compare(
-        row,
-        lambda: run(KafkaPeer(root / "kafka"), root / "kafka"),
-        lambda: run(Thermocline(root, "ours"), root / "ours"),
-    )
+    return compare_fresh(stage, row, lambda broker: broker.start().started_s)
 
 
 def restarting(stage: Stage) -> list[Row]:
@@ -73,28 +64,36 @@ def restarting(stage: Stage) -> list[Row]:
     work = f"restart after kill -9, 1 GiB in {PARTITIONS} active segments: to the ends of all partitions"
     row = Row("restart", work, "s", Floor(0.5, lower_is_better=True))
 
-    def run(broker: KafkaPeer | Thermocline, directory: Path) -> Measured:
+    def restart_s(broker: Broker) -> float:
+        side = broker.start()
+        create(side, "log", PARTITIONS, segment_bytes=1 << 30)
+        end = loads.fill(side, "log", PARTITIONS, ACTIVE_BYTES)
+        broker.kill()
+        began = time.monotonic()
+        if isinstance(broker, KafkaPeer):
+            broker.start("restart")
+        else:
+            broker.start()
+        wait_ends(side, "log", end)
+        return time.monotonic() - began
+
+    return compare_fresh(stage, row, restart_s)
+
+
+def compare_fresh(stage: Stage, row: Row, seconds: Callable[[Broker], float]) -> list[Row]:
+    """Each turn a broker that nobody ran before: its own folder, and for ours a bucket without a dead one's lease."""
+
+    def turn(make: Callable[[Path], Broker]) -> Measured:
+        root = Path(tempfile.mkdtemp(dir=stage.root))
+        broker = make(root)
         try:
-            side = broker.start()
-            create(side, "log", PARTITIONS, segment_bytes=1 << 30)
-            end = loads.fill(side, "log", PARTITIONS, ACTIVE_BYTES)
-            broker.kill()
-            began = time.monotonic()
-            if isinstance(broker, KafkaPeer):
-                broker.start("restart")
-            else:
-                broker.start()
-            wait_ends(side, "log", end)
-            return Measured(time.monotonic() - began)
+            return Measured(seconds(broker))
         finally:
             broker.kill()
-            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(root, ignore_errors=True)
 
-    root = stage.root / "restart"
     return stage.compare(
-        row,
-        lambda: run(KafkaPeer(root / "kafka"), root / "kafka"),
-        lambda: run(Thermocline(root, "ours"), root / "ours"),
+        row, lambda: turn(lambda root: KafkaPeer(root / "kafka")), lambda: turn(lambda root: Thermocline(root, "ours"))
     )
 
 
