@@ -1,7 +1,7 @@
 """Makes one log durable in the background: one fdatasync at a time covers all that was appended before it began.
 
 Owns when a sync starts; `Durability` owns what it covers. Always true: at most one sync and one sealing job run for a
-log, in workers; `on_flushed` is called on the loop after the flushed end moved, never before; after a failed sync the
+log, off the loop; `on_flushed` is called on the loop after the flushed end moved, never before; after a failed sync the
 log is offline and no sync is tried again (C10). A sync that somebody waits for starts at once when none runs, and
 whatever is appended meanwhile goes into the next; one that nobody waits for (acks=1, no reader at the log's end) starts
 `LAZY_S` after the append at the latest, since each costs more than the append itself (ADR 8). Rolling needs no wait

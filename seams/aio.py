@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 from collections.abc import Sequence
 from typing import Final
+
+from seams.syscalls import MACHINE, call
 
 DEPTH: Final = 64  # files that the kernel takes over at once
 _FDSYNC: Final = 3
@@ -58,13 +59,15 @@ class AioQueue:
 
     def __init__(self) -> None:
         self._context = ctypes.c_ulong(0)
-        if platform.system() != "Linux" or platform.machine() not in _CALLS:
-            raise OSError(errno.ENOSYS, "native AIO is known for Linux on x86_64 and aarch64 only")
-        # Keeps the interpreter's lock: none of the calls below blocks, and winning it back is what costs.
-        self._libc = ctypes.PyDLL(None, use_errno=True)
-        self._setup, self._destroy, self._get_events, self._submit = _CALLS[platform.machine()]
-        self._call(self._setup, ctypes.c_uint(DEPTH), ctypes.byref(self._context))
+        if MACHINE not in _CALLS:
+            raise OSError(errno.ENOSYS, "native AIO is known for 64-bit Linux on x86_64 and aarch64 only")
+        self._setup, self._destroy, self._get_events, self._submit = _CALLS[MACHINE]
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            call(self._setup, ctypes.c_uint(DEPTH), ctypes.byref(self._context))
+        except OSError:
+            os.close(self.event_fd)
+            raise
         self._requests = (_Iocb * DEPTH)(
             *(_Iocb(data=at, opcode=_FDSYNC, flags=_TELL_EVENT_FD, event_fd=self.event_fd) for at in range(DEPTH))
         )
@@ -76,14 +79,16 @@ class AioQueue:
         """How many of `fds`, DEPTH at most, the kernel took over: the first ones. Raises OSError when it takes none."""
         for request, fd in zip(self._requests, fds, strict=False):
             request.fd = fd
-        self._count = self._call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
+        self._count = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
         return self._count
 
     def results(self) -> list[int]:
-        """Errnos, 0 for none, of what `submit` handed over, all of which is done."""
+        """Errnos, 0 for none, of what `submit` handed over, all of which is done. Raises OSError where the kernel does
+        not say: then nothing may be believed, and the queue may not be used again."""
         count = ctypes.c_long(self._count)
-        got = self._call(self._get_events, self._context, count, count, self._events, None)
-        assert got == self._count, (got, self._count)
+        got = call(self._get_events, self._context, count, count, self._events, None)
+        if got != self._count:
+            raise OSError(errno.EIO, f"{got} of {self._count} answers of io_getevents")
         errnos = [0] * got
         for event in self._events[:got]:
             errnos[event.data] = -event.result
@@ -93,12 +98,5 @@ class AioQueue:
         """Wait for what the kernel has, and give the context back: it has a bounded number of them (fs.aio-max-nr)."""
         if self._context:
             context, self._context = self._context, ctypes.c_ulong(0)
-            self._call(self._destroy, context)
+            call(self._destroy, context)
             os.close(self.event_fd)
-
-    def _call(self, number: int, *arguments: object) -> int:
-        result: int = self._libc.syscall(ctypes.c_long(number), *arguments)
-        if result < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        return result

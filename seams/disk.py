@@ -1,8 +1,9 @@
 """Files as a parameter: the `Disk` protocol and its POSIX implementation.
 
-Owns every system call on files. Always true: a write is either complete or raises `OSError`; nothing is durable before
-`File.sync` (content) and `Disk.sync_dir` (names) returned. All calls block: call them from the loop only where they hit
-the page cache by design, otherwise through `Workers`. Must not know what the bytes mean.
+Owns the system calls on files (`seams.syncs` those for many at once). Always true: a write is either complete or raises
+`OSError`; nothing is durable before `File.sync` (content) and `Disk.sync_dir` (names) returned. All calls block: call
+them from the loop only where they hit the page cache by design, otherwise through `Workers`. Must not know what the
+bytes mean.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from seams.page_cache import is_cached
 
 Buffer = bytes | bytearray | memoryview
 
@@ -54,6 +57,10 @@ class File(Protocol):
         """Fill `buffer`; returns how much was there."""
         ...
 
+    def is_cached(self, position: int, length: int) -> bool:
+        """Whether reading those bytes would wait for no disk; False where nobody knows. Does not block."""
+        ...
+
     def sync(self) -> None:
         """fdatasync: content and size are durable when it returns. After an error assume nothing (fsyncgate)."""
         ...
@@ -61,7 +68,7 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
     def size(self) -> int: ...
     def descriptor(self) -> int | None:
-        """The descriptor for sendfile, or None where there is no kernel file behind it."""
+        """The descriptor for sendfile and syncs, or None where there is no kernel file behind it."""
         ...
 
     def close(self) -> None: ...
@@ -211,6 +218,9 @@ class PosixFile:
                 break
             got += count
         return got
+
+    def is_cached(self, position: int, length: int) -> bool:
+        return is_cached(self._fd, position, min(length, self.size() - position))
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

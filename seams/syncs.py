@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -16,6 +17,8 @@ from typing import Final, Protocol
 from seams.aio import DEPTH, AioQueue
 from seams.disk import File
 from seams.workers import Lane, Workers
+
+log = logging.getLogger(__name__)
 
 # Too many at once on this machine, or a file that is closed: the next ones may be taken over.
 _PASSING: Final = (errno.EAGAIN, errno.EBADF)
@@ -50,7 +53,7 @@ class KernelSyncs:
         self._queue: AioQueue | None = None
         self._is_refused = False
         self._done: asyncio.Future[list[int]] | None = None  # what the kernel has now, and how much of it is left
-        self._left = 0
+        self._taken = self._left = 0
 
     async def sync(self, files: Sequence[File]) -> list[OSError | None]:
         taken = self._hand_over(files[:DEPTH])
@@ -83,8 +86,10 @@ class KernelSyncs:
                 loop.add_reader(self._queue.event_fd, self._told)
             self._left = self._queue.submit(descriptors)
         except OSError as refused:
-            self._is_refused = refused.errno not in _PASSING
+            if refused.errno not in _PASSING:
+                self._refuse(refused)
             return None
+        self._taken = self._left
         self._done = loop.create_future()
         return self._done
 
@@ -95,9 +100,17 @@ class KernelSyncs:
         self._left -= os.eventfd_read(queue.event_fd)
         if self._left == 0:
             self._done = None
-            errnos = queue.results()
+            try:
+                errnos = queue.results()
+            except OSError as lost:
+                self._refuse(lost)
+                errnos = [lost.errno or errno.EIO] * self._taken  # nobody knows: as after a failed sync
             if not done.cancelled():
                 done.set_result(errnos)
+
+    def _refuse(self, why: OSError) -> None:
+        self._is_refused = True
+        log.info("files are synced by a worker from now on: the kernel's AIO is not to be had: %s", why)
 
 
 def sync_each(files: Sequence[File]) -> list[OSError | None]:

@@ -34,6 +34,7 @@ from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import read_file
+from seams.workers import Workers
 from seams.world import World
 from tiering.partition_state import first_local_offset, start_at_least
 from tiering.reservation import (
@@ -81,6 +82,11 @@ class OpenedLog:
     log: PartitionLog
     flusher: Flusher
     lost: tuple[int, int] | None = None  # [first, end) declared a gap by this opening
+
+    async def give_up(self, workers: Workers) -> None:
+        """The opening failed after all: nothing of it writes any more, since the next attempt opens the same files."""
+        await self.flusher.close()
+        await workers.run(self.log.close, False)
 
 
 class Bootstrap:
@@ -241,11 +247,15 @@ class Bootstrap:
         start_at_least(local, manifest, tiered=opening.tier.enabled)
         await self._checkpoint(local)  # the first local segment does not tell where a tiered log starts
         opened = self._opened(local)
-        lost = await self._append_gaps(opened, manifest.reserved_end_offset)
-        reserve = min(local.log_end_offset + self._limits.reservation_offsets, INT64_MAX)
-        manifest = await self._manifests.commit(lambda m: m.reserve(reserve))
-        reach("reserve.committed")
-        await self._write_reservation(manifest.reserved_end_offset)
+        try:
+            lost = await self._append_gaps(opened, manifest.reserved_end_offset)
+            reserve = min(local.log_end_offset + self._limits.reservation_offsets, INT64_MAX)
+            manifest = await self._manifests.commit(lambda m: m.reserve(reserve))
+            reach("reserve.committed")
+            await self._write_reservation(manifest.reserved_end_offset)
+        except BaseException:
+            await opened.give_up(self._world.workers)
+            raise
         local.reserved_end = manifest.reserved_end_offset
         return replace(opened, lost=lost)
 

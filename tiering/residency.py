@@ -1,9 +1,10 @@
 """Which bytes of local files may be sent now without the loop waiting for a disk (C25).
 
-Owns a bounded memory of the pieces ("steps" of 4 MiB) of files that a worker thread read a short while ago, and the
-reads under way. Always true: `ready` never blocks and never touches a file; it says yes only for bytes that a read
-brought into the page cache while at most `budget_bytes` were brought in after them; one step is read once however many
-ask for it; a failed read is told to the next asker, then tried again. Must not know segments, tiers or sockets.
+Owns a bounded memory of the pieces ("steps" of 4 MiB) of files that a worker thread found in the page cache, or brought
+there, a short while ago, and the reads under way. Always true: `ready` never blocks and never touches a file; it says
+yes only for bytes that were there while at most `budget_bytes` were asked for after them; one step is looked at once
+however many ask for it; a failed read is told to the next asker, then tried again. Must not know segments, tiers or
+sockets.
 
 A yes is a memory, not a promise of the kernel: under memory pressure a page may be gone again, and the loop then waits
 for that one page. The budget is what keeps that rare: give it a fraction of the RAM that is free for the page cache.
@@ -158,7 +159,12 @@ def _finish(waiting: asyncio.Future[None]) -> None:
 
 
 def read_through(file: File, position: int, length: int) -> int:
-    """Blocking: read the bytes in pieces and drop them, so that they are in the page cache; how many were there."""
+    """Blocking: read the bytes in pieces and drop them, so that they are in the page cache; how many were read.
+
+    None where the kernel says that they are there: a log that is followed closely is read from memory, and once.
+    """
+    if file.is_cached(position, length):
+        return 0
     scratch = memoryview(bytearray(min(_PIECE_BYTES, length)))
     end = position + length
     at = position

@@ -87,7 +87,7 @@ class TierService:
         self._store = store
         self._world = world
         self._data_dir = data_dir
-        self._syncs = SyncRounds(world.syncs, world.workers)
+        self._syncs = SyncRounds(world.syncs, world.workers, report)
         self._tasks = tasks
         self._limits = limits
         self._report = report
@@ -194,7 +194,11 @@ class TierService:
             on_fenced=self._on_fenced,
         )
         if local.reserved_end <= local.log_end_offset:
-            await self._reserve_first(partition)
+            try:
+                await self._reserve_first(partition)
+            except BaseException:  # superseded
+                await opened.give_up(world.workers)
+                raise
         tier = PartitionTier(
             partition,
             self._cold,

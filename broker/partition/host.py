@@ -336,6 +336,8 @@ class Host:
                 self._stops_clean = False
         await self._tiers.close_partition(partition.tier, give_back=self._stops_clean)
         await partition.flusher.close()
+        if partition.log.failure:  # of sealing, after its flush
+            self._stops_clean = False
         try:
             await self._world.workers.run(partition.log.close, self._stops_clean)
         except OSError as failure:  # a full or failing disk must not keep the other logs from their flush

@@ -16,7 +16,7 @@ from typing import Any
 from seams.rng import SeededRng
 from seams.workers import Lane
 
-BEFORE_MS = {Lane.FLUSH: (0.2, 6.0), Lane.STORE: (0.5, 15.0), Lane.COPY: (0.1, 2.0)}
+BEFORE_MS = {Lane.FLUSH: (0.2, 6.0), Lane.BULK_FLUSH: (0.2, 6.0), Lane.STORE: (0.5, 15.0), Lane.COPY: (0.1, 2.0)}
 SLOW = 100.0  # a slow disk is so many times slower
 
 
@@ -48,7 +48,7 @@ class SimWorkers:
             self._running[lane] += 1
             low, high = BEFORE_MS.get(lane, (0.05, 1.0))
             delay_s = self._rng.uniform(low, high) / 1000
-            if self.slow and lane is Lane.FLUSH:
+            if self.slow and lane in (Lane.FLUSH, Lane.BULK_FLUSH):
                 delay_s *= SLOW
                 self.slowed += 1
             self._loop.call_later(delay_s, self._work, lane, function, args, future, context=copy_context())

@@ -100,7 +100,7 @@ def test_the_end_moves_only_after_the_sync_returned() -> None:
 
 
 def test_rolled_files_are_synced_oldest_first_and_the_directory_last() -> None:
-    """So that what is durable is always a prefix of the log; small files wait until the acknowledgements are out."""
+    """Names count once the files do; small files wait until the acknowledgements are out."""
 
     async def scene() -> None:
         stage = Stage(SYNC)

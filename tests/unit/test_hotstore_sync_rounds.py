@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from typing import TypeVar, TypeVarTuple
 
 import pytest
 
@@ -12,8 +13,12 @@ from hotstore.durability import SyncJob
 from hotstore.sync_rounds import ALONE_BYTES, TOGETHER_MAX, SyncRounds
 from seams.disk import File
 from seams.syncs import WorkerSyncs
+from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import SteppedWorkers, settle
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 def play(test: Callable[[], Awaitable[None]]) -> None:
@@ -148,5 +153,63 @@ def test_who_stopped_waiting_takes_nobody_along() -> None:
         gone.cancel()
         await stage.workers.step()
         assert stays.done() and stays.exception() is None
+
+    play(scene)
+
+
+class Unstartable(SteppedWorkers):
+    """Threads that cannot be started (a pids limit) for the calls that `doomed` picks."""
+
+    def __init__(self, doomed: Lane) -> None:
+        super().__init__(immediate=True)
+        self.doomed: Lane | None = doomed
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
+        if lane is self.doomed:
+            raise RuntimeError("can't start new thread")
+        return await super().run(function, *args, lane=lane)
+
+
+@pytest.mark.parametrize(("lane", "dirty_bytes"), [(Lane.FLUSH, 10), (Lane.BULK_FLUSH, ALONE_BYTES + 1)])
+def test_a_sync_that_got_no_answer_has_failed(lane: Lane, dirty_bytes: int) -> None:
+    """Found in review: it was taken for cancelled, and the log's next sync was believed (C10)."""
+
+    async def scene() -> None:
+        workers, reported = Unstartable(lane), []
+        stage = Stage()
+        rounds = SyncRounds(WorkerSyncs(workers), workers, lambda name, failure: reported.append(name))
+        file = stage.file("a")
+        job = SyncJob(1, 10, (file,), 0, stage.disk, "/d")
+        asked = [rounds.run(lambda: job, dirty_bytes), rounds.run(lambda: job, dirty_bytes)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [OSError, OSError], answers
+        assert "can't start new thread" in str(answers[0])
+        assert reported == (["sync rounds"] if lane is Lane.FLUSH else []), "an operator sees why rounds ended"
+        workers.doomed = None
+        assert await rounds.run(lambda: job, dirty_bytes) is job, "the rounds go on"
+
+    play(scene)
+
+
+def test_who_cannot_be_sampled_strands_nobody() -> None:
+    """Found in review: those of the same round would have waited for ever."""
+
+    async def scene() -> None:
+        stage = Stage()
+        reported: list[str] = []
+        stage.rounds = SyncRounds(WorkerSyncs(stage.workers), stage.workers, lambda name, _: reported.append(name))
+        before = stage.ask("a")
+
+        def begin() -> SyncJob:
+            raise MemoryError
+
+        asked = asyncio.get_running_loop().create_task(stage.rounds.run(begin, 10))
+        await settle()
+        after = stage.ask("b")
+        await settle()
+        assert isinstance(before.exception(), OSError) and isinstance(asked.exception(), OSError)
+        assert reported == ["sync rounds"]
+        await stage.workers.step()
+        assert after.exception() is None
 
     play(scene)
