@@ -206,12 +206,10 @@ async def play_cells(bench: Bench, operations: tuple[str, ...], fault: Fault) ->
         found = [] if outcome in expected(operation, fault.name) else [f"heard {outcome}"]
         if not hits[operation, fault.name] and not (fault.name in ("truncate", "flip") and operation in BODILESS):
             found.append(f"it never struck: {hits}")
-        if (
-            len(operations) == 1
-            and operation not in RESENT
-            and asked[operation] > (5 if operation == "put_part" else 1)
-        ):
-            found.append(f"sent {asked[operation]} times: a write is never sent again by itself")
+        # What was struck bears this cell's key; among all that came may be a late abort of the cell before.
+        sent = hits[operation, fault.name] or asked[operation]
+        if len(operations) == 1 and operation not in RESENT and sent > (5 if operation == "put_part" else 1):
+            found.append(f"sent {sent} times: a write is never sent again by itself")
         if operation in ("put", *ROOTS):
             found += await check_effect(bench, operation, fault, keys[operation])
         wrong += [f"{operation} under {fault.name}: {what}" for what in found]
