@@ -156,7 +156,9 @@ ON_S3 = {
     "copy.committed",
     "expire.object_deleted",
 }
-MARKS = {"directory": (), "moto": (pytest.mark.slow,), "versitygw": (pytest.mark.peer,)}
+# A page of a manifest is a hundred commits, each several requests of an S3 server that shares the cores.
+PATIENT = pytest.mark.timeout(400)
+MARKS = {"directory": (), "moto": (pytest.mark.slow, PATIENT), "versitygw": (pytest.mark.peer, PATIENT)}
 CELLS = [
     pytest.param(kind, point, marks=() if kind == "moto" and point in ON_S3 else marks)
     for kind, marks in MARKS.items()
