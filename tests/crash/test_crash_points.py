@@ -156,7 +156,7 @@ ON_S3 = {
     "copy.committed",
     "expire.object_deleted",
 }
-# A page of a manifest is a hundred commits, each several requests of an S3 server that shares the cores.
+# A page of a manifest takes hundreds of copies, each several requests of an S3 server that shares the cores.
 PATIENT = pytest.mark.timeout(400)
 MARKS = {"directory": (), "moto": (pytest.mark.slow, PATIENT), "versitygw": (pytest.mark.peer, PATIENT)}
 CELLS = [
