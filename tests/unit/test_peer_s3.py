@@ -121,9 +121,10 @@ def test_peer_t06_a_storm_that_does_not_end_is_undecided() -> None:
         server.script("PUT", "root.json", "409", times=1000)
         with pytest.raises((Unsettled, Retryable)):
             await root_of(store, deadline_s=2.0).commit(adding("x"), epoch=1, initial=Counter())
+        # Undecided indeed: what was on its way at the deadline may still come in once the storm is over.
         server.scripts.clear()
-        assert await root_of(store).load() is None
-        assert (await root_of(store).commit(adding("y"), epoch=1, initial=Counter())).content.done == ("y",)
+        after = (await root_of(store, seed=2).commit(adding("y"), epoch=1, initial=Counter())).content.done
+        assert after in (("y",), ("x", "y"))
 
     run(scenario)
 
