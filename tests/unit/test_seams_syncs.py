@@ -150,10 +150,14 @@ def test_who_is_cancelled_leaves_the_queue_in_order(workers: CountedWorkers, fil
     async def scene(kernel: KernelSyncs) -> None:
         first = asyncio.get_running_loop().create_task(kernel.sync(files[:8]))
         await asyncio.sleep(0)
+        queue = kernel._queue
+        assert queue is not None
+        asyncio.get_running_loop().remove_reader(queue.event_fd)  # the kernel's end is told when we say so
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         assert await kernel.sync(files[:8]) == [None] * 8 and workers.files == 8, "by a worker, as the kernel is busy"
+        asyncio.get_running_loop().add_reader(queue.event_fd, kernel._told)
         while kernel._done is not None:
             await asyncio.sleep(0)
         assert await kernel.sync(files[:8]) == [None] * 8 and workers.files == 8
