@@ -315,7 +315,7 @@ def test_a_broker_lives_on_the_policy(tmp_path: Path) -> None:
             refused = {name: count for name, count in kit.metrics_of(broker).items() if count and "refused" in name}
             assert not refused
             assert broker.stop() == 0
-        assert "403" not in broker.log()
+        assert "AccessDenied" not in broker.log()  # not its number: a topic's UUID may hold any three digits
 
 
 @pytest.mark.slow
