@@ -24,6 +24,10 @@ class StoreUnavailable(StoreError):
     """5xx, SlowDown, time-out, reset, truncated or empty answer: whether a write took effect is unknown."""
 
 
+class StoreAway(StoreUnavailable):
+    """No answer, or one that asks to come again (429, 503): it says nothing about what the store can do."""
+
+
 class PreconditionFailed(StoreError):
     """412, or 404 to If-Match, as the store said it; for a resent write it says nothing about the first attempt."""
 

@@ -1,31 +1,39 @@
 """Does this store do what all else relies on? Asked at start (probe), and once when a bucket is formatted (race).
 
 Owns the conditions and the verdict. Always true: a store is refused for what it did, by the condition's name, never for
-being away (StoreUnavailable and AccessRefused come out as they are); how copies will be verified follows from what was
-seen, not from the store's name: some stores keep any checksum they are told (C12), some pass every sequential test and
-let every racing writer win (C23). Whatever it writes is below `.probe/<uuid>/` and deleted afterwards.
+being away or busy (StoreUnavailable and AccessRefused come out as they are); how copies will be verified follows from
+what was seen, not from the store's name: some stores keep any checksum they are told (C12), some pass every sequential
+test and let every racing writer win (C23). Whatever it writes is below `.probe/<uuid>/` and deleted afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import parse_qs, urlsplit
 
 from crc32c import crc32c
 
-from coldstore.object_store import ChecksumRefused, ObjectMissing, ObjectStore, StoreError, StoreUnavailable, Upload
+from coldstore.object_store import (
+    ChecksumRefused,
+    ObjectMissing,
+    ObjectStore,
+    StoreAway,
+    StoreError,
+    StoreUnavailable,
+    Upload,
+)
 from logformat.errors import InvalidRequest, ThermoclineError
 from seams.rng import Rng
 
 PREFIX = ".probe"
 RACE_WRITERS = 8
 RACE_ROUNDS = 10
-_TRIES = 5  # of a write whose answers are 5xx while reads work: then it is the store's way to say no
-_WAIT_S = 0.2  # after the first try, doubled each time: 3 s in all, longer than a passing 503
+_TRIES = 5  # of a write whose answers are 500 while reads work: then it is the store's way to say no
+_WAIT_S = 0.2  # after the first try, doubled each time: 3 s in all
 _SEGMENT_BYTES = 512 << 10  # a directory bucket knows the CRC32C of smaller ones, which says nothing of segments
 _RACE_BYTES = 16 << 10
 
@@ -169,9 +177,7 @@ async def race(store: ObjectStore, rng: Rng) -> RaceReport:
 
 async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) -> tuple[int, str]:
     """Number of winners, and the ETag now. A writer whose answer was lost counts if what it wrote lies there."""
-    for attempt in range(_TRIES):
-        if attempt:
-            await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))
+    async for _ in _tries():
         bodies = [rng.uuid().bytes * (_RACE_BYTES // 16) for _ in range(RACE_WRITERS)]
         answers = await asyncio.gather(*(_attempt(store, key, body, etag) for body in bodies))
         found = await _content(store, key)
@@ -262,33 +268,49 @@ class _Probe:
         return (await self._store.get(self._segment, start, length)).data
 
     async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
-        """A write that must succeed: its ETag, or what was wrong."""
-        problem = ""
-        for attempt in range(_TRIES):
-            if attempt:
-                await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))
+        """A write that must succeed: its ETag, or what was wrong. Raises StoreAway when that was all it got."""
+        problem: StoreError | InvalidRequest | None = None
+        async for _ in _tries():
             try:
                 new = await self._store.put_root(key, data, etag)
             except (StoreError, InvalidRequest) as failure:
-                problem = str(failure)
+                problem = failure
             else:
                 got = await self._store.get(key)
                 return new, None if got.data == data and got.etag == new else "read back as something else"
             found = await _content(self._store, key)  # raises when the store is away, not unable
             if found is not None and found[0] == data:
                 return found[1], None  # the answer was lost
-        return "", problem
+        if isinstance(problem, StoreAway):
+            raise problem
+        return "", str(problem)
 
     async def _refused(self, key: str, data: bytes, etag: str | None, before: bytes | None) -> str | None:
-        """A write that must be refused and change nothing; what was wrong. Any error will do: losers may get a 500."""
-        try:
-            await self._store.put_root(key, data, etag)
-        except (StoreError, InvalidRequest):
-            pass
-        else:
-            return "the write succeeded"
+        """A write that must be refused and change nothing; what was wrong. Any error will do, losers may get a 500; but
+        it must be an answer: StoreAway when none came."""
+        away: StoreAway | None = None
+        async for _ in _tries():
+            try:
+                await self._store.put_root(key, data, etag)
+            except StoreAway as failure:
+                away = failure
+            except (StoreError, InvalidRequest):
+                away = None
+                break
+            else:
+                return "the write succeeded"
+        if away is not None:
+            raise away
         found = await _content(self._store, key)
         return None if (found[0] if found is not None else None) == before else "refused, yet the object changed"
+
+
+async def _tries() -> AsyncIterator[None]:
+    """Turns with growing waits between them."""
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))
+        yield
 
 
 async def _same(read: Callable[[], Awaitable[bytes]], expected: bytes) -> str | None:

@@ -214,4 +214,4 @@ class MeteredStore:
 
 
 def _outcome_of(failure: ThermoclineError) -> Outcome:
-    return _OUTCOMES.get(type(failure), Outcome.OTHER)
+    return next((outcome for kind, outcome in _OUTCOMES.items() if isinstance(failure, kind)), Outcome.OTHER)

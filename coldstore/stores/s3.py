@@ -27,7 +27,7 @@ from botocore.client import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c
 
-from coldstore.object_store import Got, ObjectInfo, StoreUnavailable, Upload
+from coldstore.object_store import Got, ObjectInfo, StoreAway, StoreUnavailable, Upload
 from coldstore.stores.limits import GET_BYTES_MAX, PART_BYTES, check_key, check_range
 from coldstore.stores.s3_errors import mapped, refusal
 from coldstore.stores.s3_upload import decoded_crc32c, encoded_crc32c, put_object
@@ -168,7 +168,7 @@ class S3Store:
         except ThermoclineError:
             raise
         except TimeoutError as late:
-            raise StoreUnavailable(f"{what} in {self._url.bucket}: no answer within {deadline_s:g} s") from late
+            raise StoreAway(f"{what} in {self._url.bucket}: no answer within {deadline_s:g} s") from late
         except _CLIENT_ERRORS as failure:
             raise mapped(failure, f"{what} in {self._url.bucket}", conditional=conditional) from failure
 

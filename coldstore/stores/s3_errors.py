@@ -23,6 +23,7 @@ from coldstore.object_store import (
     ConditionalConflict,
     ObjectMissing,
     PreconditionFailed,
+    StoreAway,
     StoreUnavailable,
 )
 from logformat.errors import InvalidRequest, ThermoclineError
@@ -48,6 +49,8 @@ def refusal(what: str, status: int, code: str, message: str, *, conditional: boo
     text = f"{what}: {status} {code} {message}".rstrip()
     if code in _CHECKSUM:
         return ChecksumRefused(text)
+    if status in (429, 503):
+        return StoreAway(text)
     if conditional:
         if status in (404, 412) and code != "NoSuchBucket":
             return PreconditionFailed(text)
@@ -55,7 +58,7 @@ def refusal(what: str, status: int, code: str, message: str, *, conditional: boo
             return ConditionalConflict(text)
         if status not in (401, 403):
             return StoreUnavailable(text)
-    if code in _PASSING or status >= 500 or status in (408, 409, 412, 429):
+    if code in _PASSING or status >= 500 or status in (408, 409, 412):
         return StoreUnavailable(text)
     if status in (401, 403) or code in _CREDENTIALS:
         return AccessRefused(f"{text}; check the credentials and the bucket's policy")
@@ -79,4 +82,4 @@ def mapped(failure: Exception, what: str, *, conditional: bool = False) -> Therm
     if isinstance(failure, ParamValidationError):
         return InvalidRequest(f"{what}: {failure}")
     kind = "" if isinstance(failure, BotoCoreError) else f"{type(failure).__name__}: "
-    return StoreUnavailable(f"{what}: {kind}{failure}")
+    return StoreAway(f"{what}: {kind}{failure}")

@@ -35,7 +35,7 @@ ACCESS_KEY = "thermocline-test"
 SECRET_KEY = "thermocline-secret"
 START_S = 30.0
 _MOTO = """
-import logging, sys
+import io, logging, sys
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 import threading
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication as App
@@ -44,6 +44,8 @@ conditional, answer = threading.Lock(), App.__call__
 def one_at_a_time(self, environ, start_response):
     # moto looks at the condition, then writes: two writers of a loaded machine may both win.
     if environ["REQUEST_METHOD"] == "PUT" and environ.keys() & {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}:
+        # Whoever is stopped (SIGSTOP) in mid-request must not keep the others waiting.
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
         with conditional:
             return answer(self, environ, start_response)
     return answer(self, environ, start_response)

@@ -15,6 +15,7 @@ from coldstore.object_store import (
     ObjectInfo,
     ObjectStore,
     PreconditionFailed,
+    StoreAway,
     StoreUnavailable,
     Upload,
 )
@@ -193,6 +194,36 @@ def test_a_store_that_is_away_is_not_refused() -> None:
 
     with pytest.raises(AccessRefused):
         probed(Forbidden())
+
+
+class Hangs(MemoryStore):
+    """Conditional writes of one kind get no answer; reads go through."""
+
+    def __init__(self, *, creates: bool) -> None:
+        super().__init__()
+        self.creates = creates
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        if (if_match is None) == self.creates:
+            raise StoreAway("no answer within 10 s")
+        return await super().put_root(key, data, if_match)
+
+
+class NeverRefuses(MemoryStore):
+    """A second create gets no answer."""
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        if key in self.objects and if_match is None:
+            raise StoreAway("no answer within 10 s")
+        return await super().put_root(key, data, if_match)
+
+
+@pytest.mark.parametrize("store", [Hangs(creates=True), Hangs(creates=False), NeverRefuses()])
+def test_a_store_whose_writes_hang_is_not_refused(store: MemoryStore) -> None:
+    """Found in CI: conditional PUTs timed out while reads went through, and the broker ended with exit code 3. Nor does
+    silence count as the refusal that a condition asks for."""
+    with pytest.raises(StoreAway):
+        probed(store)
 
 
 def test_lost_answers_do_not_confuse_the_probe() -> None:
