@@ -23,11 +23,11 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.rows import consume, footprint, mixed, produce, s3
-from bench.sides import BENCH, BackedMemory, Side, create, kafka_peer
+from bench.sides import BENCH, CalmMachine, Side, create, kafka_peer
 from bench.stage import Stage
 from bench.table import HEAD, Row, write
 
-__all__ = ["BackedMemory", "Side", "create", "kafka_peer"]  # of bench/spark.py
+__all__ = ["CalmMachine", "Side", "create", "kafka_peer"]  # of bench/spark.py
 
 ROUNDS: Final = 3
 BENCHMARKS: Final[dict[str, Callable[[Stage], list[Row]]]] = {

@@ -93,11 +93,12 @@ class KafkaPeer:
 
     def kill(self) -> None:
         """kill -9; returns when it is gone."""
-        if not self.side.pid:
+        pid, self.side.pid = self.side.pid, 0  # the number may be somebody else's soon
+        if not pid:
             return
-        os.kill(self.side.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and Path(f"/proc/{self.side.pid}").exists():
+        while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
             time.sleep(0.01)
 
 
@@ -223,7 +224,7 @@ def wait_cold(side: Side, topic: str, offset: int, timeout_s: float = 180.0) -> 
     return starts
 
 
-class BackedMemory:
+class CalmMachine:
     """Before a measured run: what others left dirty goes to disk, and free memory is memory the machine really has.
 
     A disk that took much may be slow for a minute after, since the host writes on. A virtual machine whose host takes
@@ -246,7 +247,7 @@ class BackedMemory:
             memory.madvise(self.MADV_POPULATE_WRITE)
 
     def _wait_for_disk(self) -> None:
-        """At most CALM_WAIT_S."""
+        """At most CALM_WAIT_S; then says so, for whoever reads the rows."""
         deadline, calm = time.monotonic() + self.CALM_WAIT_S, 0
         with tempfile.TemporaryFile() as file:
             while calm < self.CALM_SYNCS and time.monotonic() < deadline:
@@ -254,6 +255,8 @@ class BackedMemory:
                 os.write(file.fileno(), bytes(4096))
                 os.fdatasync(file.fileno())
                 calm = calm + 1 if time.monotonic() - began < self.CALM_S else 0
+        if calm < self.CALM_SYNCS:
+            print(f"the disk did not calm down within {self.CALM_WAIT_S:.0f} s; what follows is measured all the same")
 
 
 def _free_ports() -> int:

@@ -30,7 +30,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import thermocline
-from bench.sides import BackedMemory, Side, create, kafka_peer
+from bench.sides import CalmMachine, Side, create, kafka_peer
 from bench.spark_data import MONTH_MS, PARTITIONS, Log, make_log
 from tests.support.history_bucket import HistoryBucket
 from tests.support.kafka_connector import connector_jars
@@ -112,7 +112,7 @@ class Bench:
     spark: SparkSession
     large: Log
     small: Log
-    memory: BackedMemory = field(default_factory=BackedMemory)
+    machine: CalmMachine = field(default_factory=CalmMachine)
     turn: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def warm(self, side: str) -> None:
@@ -133,7 +133,7 @@ class Bench:
                 if number < 0 and name.startswith("consume()"):
                     continue  # C code, and the slowest of all
                 with self.turn():
-                    self.memory.settle()
+                    self.machine.settle()
                     self.warm(name)
                     began = time.perf_counter()
                     answers.add(run())

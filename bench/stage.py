@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import loads
-from bench.sides import BackedMemory, Side, create, delete, kafka_peer, thermocline, wait_cold
+from bench.sides import CalmMachine, Side, create, delete, kafka_peer, thermocline, wait_cold
 from bench.table import Measured, Row
 
 LOG_BYTES = 1 << 30
@@ -34,7 +34,7 @@ class Stage:
         self.root = root
         self.rounds = rounds
         self.sides = sides
-        self._memory = BackedMemory()
+        self._machine = CalmMachine()
         self._logs: dict[tuple[str, str], Log] = {}
 
     @cached_property
@@ -80,10 +80,10 @@ class Stage:
         return self._logs[side.address, topic]
 
     def rounds_of(self, *turns: Callable[[], None]) -> None:
-        """Each round every turn once, after memory was settled."""
+        """Each round every turn once, after the machine calmed down."""
         for _ in range(self.rounds):
             for turn in turns:
-                self._memory.settle()
+                self._machine.settle()
                 turn()
 
     def compare(self, row: Row, peer: Callable[[], Measured], ours: Callable[[], Measured]) -> list[Row]:

@@ -88,9 +88,6 @@ class MemoryFile:
     def size(self) -> int:
         return len(self._data)
 
-    def is_cached(self, position: int, length: int) -> bool:
-        return True
-
     def descriptor(self) -> int | None:
         return None
 

@@ -1,7 +1,7 @@
 """How much of a log survives a power cut, and the blocking work that makes it more.
 
 Owns the flushed end, the list of files with bytes that no sync covered, and what has to be written beside a segment
-once it is sealed. A machine: `begin_*` samples the state into a job, the job runs in a worker, `finish_*` takes note.
+once it is sealed. A machine: `begin_*` samples the state into a job, the job runs off the loop, `finish_*` takes note.
 Always true: the flushed end only moves to a target that was sampled before its sync began, after older files and the
 directory were synced too; the recovery point never passes an epoch that the checkpoint file lacks; index files and
 producer files of a sealed segment are written only after its bytes are durable, so that their presence proves that.

@@ -3,6 +3,7 @@
 Owns which syncs go together. Always true: one round at a time, at most `TOGETHER_MAX` logs in it, in the order they
 asked; what a sync covers is sampled when its round begins, not when it was asked for; each log hears of its own sync
 alone; a sync that began and got no answer, whatever cut it off, is told as a failed one: nobody knows what is durable.
+Who only waits for a round meanwhile gets the next one.
 More than `ALONE_BYTES` are synced beside the rounds, so that few wait for somebody else's gigabyte. A hand-over and a
 commit of the file system's journal cost more than the bytes do (ADR 11). Must not know logs.
 """
@@ -17,8 +18,8 @@ from typing import Final
 
 from hotstore.durability import SyncJob
 from seams import crash_points
-from seams.syncs import Syncs
-from seams.tasks import FailureReport, Tasks
+from seams.syncs import Syncs, failure_of
+from seams.tasks import FailureReport, Tasks, log_failure
 from seams.workers import Lane, Workers
 
 TOGETHER_MAX: Final = 64  # logs: some 10 ms a round on a disk that syncs in 0.15 ms
@@ -35,6 +36,7 @@ class SyncRounds:
         self._syncs = syncs
         self._workers = workers
         self._waiting: deque[tuple[Begin, asyncio.Future[SyncJob | None]]] = deque()
+        self._report = report or log_failure
         self._tasks = Tasks(report, bound=2)  # one, and one that just ended
         self._are_running = False
 
@@ -63,56 +65,76 @@ class SyncRounds:
         return job
 
     async def _run_rounds(self) -> None:
-        asked: list[_Asked] = []
         try:
             while self._waiting:
-                asked.clear()
-                self._begin_round(asked)
-                if asked:
-                    failures = await self._sync([job for job, _ in asked])
-                    for (job, done), failure in zip(asked, failures, strict=True):
-                        _answer(done, job, failure)
-        except BaseException as cut_off:
-            for _, done in (*asked, *self._waiting):
-                _answer(done, None, _unanswered(cut_off))
-            self._waiting.clear()
+                await self._run_round()
+        except asyncio.CancelledError as cut_off:
+            while self._waiting:
+                _answer(self._waiting.popleft()[1], None, _unanswered(cut_off))
             raise
         finally:
             self._are_running = False
+
+    async def _run_round(self) -> None:
+        asked = self._begin_round()
+        if not asked:
+            return
+        failures: Sequence[OSError | None] = [None] * len(asked)
+        try:
+            failures = await self._sync([job for job, _ in asked])
+        except BaseException as cut_off:
+            failures = [_unanswered(cut_off)] * len(asked)
+            if not isinstance(cut_off, Exception):
+                raise
+            self._report("sync rounds", cut_off)
+        finally:
+            for (job, done), failure in zip(asked, failures, strict=True):
+                _answer(done, job, failure)
+
+    def _begin_round(self) -> list[_Asked]:
+        """The jobs of those who have waited longest, sampled now; who has none is answered at once."""
+        asked: list[_Asked] = []
+        for _ in range(min(TOGETHER_MAX, len(self._waiting))):
+            begin, done = self._waiting.popleft()
+            if done.cancelled():
+                continue
+            try:
+                job = begin()
+            except Exception as failed:  # noqa: BLE001 - whatever it is, the others of the round have their turn
+                _answer(done, None, _unanswered(failed))
+                self._report("sync rounds", failed)
+                continue
+            if job is None:
+                _answer(done, None, None)
+            else:
+                asked.append((job, done))
+        return asked
 
     async def _sync(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
         """What each job failed of: files first, then the names of those that are durable."""
         of_files = iter(await self._syncs.sync([file for job in jobs for file in job.files]))
         of_jobs = [[next(of_files) for _ in job.files] for job in jobs]
         failures = [next(filter(None, of_job), None) for of_job in of_jobs]
-        if any(job.directory is not None for job in jobs):
-            failures = await self._workers.run(_sync_names, jobs, failures, lane=Lane.FLUSH)
-        crash_points.reach("flush.synced")
+        named = [at for at, job in enumerate(jobs) if job.directory is not None and failures[at] is None]
+        if named:
+            of_names = await self._sync_names([jobs[at] for at in named])
+            for at, failure in zip(named, of_names, strict=True):
+                failures[at] = failure
+        if None in failures:
+            crash_points.reach("flush.synced")
         return failures
 
-    def _begin_round(self, asked: list[_Asked]) -> None:
-        """Sample the jobs of those who have waited longest into `asked`; who has none is answered at once."""
-        for _ in range(min(TOGETHER_MAX, len(self._waiting))):
-            begin, done = self._waiting[0]
-            job = None if done.cancelled() else begin()
-            self._waiting.popleft()
-            if job is None:
-                _answer(done, None, None)
-            else:
-                asked.append((job, done))
+    async def _sync_names(self, jobs: Sequence[SyncJob]) -> Sequence[OSError | None]:
+        try:
+            return await self._workers.run(_sync_names_of, jobs, lane=Lane.FLUSH)
+        except Exception as cut_off:  # noqa: BLE001 - theirs alone: the other logs of the round are durable
+            self._report("sync rounds", cut_off)
+            return [_unanswered(cut_off)] * len(jobs)
 
 
-def _sync_names(jobs: Sequence[SyncJob], failures: Sequence[OSError | None]) -> list[OSError | None]:
-    """Blocking: of the jobs that have not failed yet; what each failed of."""
-    return [failure or _sync_names_of(job) for job, failure in zip(jobs, failures, strict=True)]
-
-
-def _sync_names_of(job: SyncJob) -> OSError | None:
-    try:
-        job.sync_names()
-    except OSError as failed:
-        return failed
-    return None
+def _sync_names_of(jobs: Sequence[SyncJob]) -> list[OSError | None]:
+    """Blocking."""
+    return [failure_of(job.sync_names) for job in jobs]
 
 
 def _answer(done: asyncio.Future[SyncJob | None], job: SyncJob | None, failure: OSError | None) -> None:

@@ -54,7 +54,7 @@ class _Event(ctypes.Structure):
 class AioQueue:
     """One AIO context and its eventfd. Raises OSError where the system has none to give.
 
-    `submit`, then, once `event_fd` has told of as many as that returned, `results`; then again.
+    `submit`, then `results` whenever `event_fd` is readable until it has them; then again.
     """
 
     def __init__(self) -> None:
@@ -73,22 +73,27 @@ class AioQueue:
         )
         self._pointers = (ctypes.POINTER(_Iocb) * DEPTH)(*(ctypes.pointer(request) for request in self._requests))
         self._events = (_Event * DEPTH)()
-        self._count = 0
+        self.taken = self._left = 0
 
-    def submit(self, fds: Sequence[int]) -> int:
-        """How many of `fds`, DEPTH at most, the kernel took over: the first ones. Raises OSError when it takes none."""
+    def submit(self, fds: Sequence[int]) -> None:
+        """Hand over `fds`, DEPTH at most; `taken` tells how many the kernel took: the first ones.
+
+        Raises OSError when it takes none."""
         for request, fd in zip(self._requests, fds, strict=False):
             request.fd = fd
-        self._count = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
-        return self._count
+        self.taken = self._left = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
 
-    def results(self) -> list[int]:
-        """Errnos, 0 for none, of what `submit` handed over, all of which is done. Raises OSError where the kernel does
-        not say: then nothing may be believed, and the queue may not be used again."""
-        count = ctypes.c_long(self._count)
+    def results(self) -> list[int] | None:
+        """Errnos, 0 for none, of what the kernel took; None while it still has some of it.
+
+        Raises OSError where it does not say: then nothing may be believed, and the queue may not be used again."""
+        self._left -= os.eventfd_read(self.event_fd)
+        if self._left:
+            return None
+        count = ctypes.c_long(self.taken)
         got = call(self._get_events, self._context, count, count, self._events, None)
-        if got != self._count:
-            raise OSError(errno.EIO, f"{got} of {self._count} answers of io_getevents")
+        if got != self.taken:
+            raise OSError(errno.EIO, f"{got} of {self.taken} answers of io_getevents")
         errnos = [0] * got
         for event in self._events[:got]:
             errnos[event.data] = -event.result

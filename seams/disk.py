@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from seams.page_cache import is_cached
-
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024  # Linux' limit for one pwritev
@@ -57,10 +55,6 @@ class File(Protocol):
         """Fill `buffer`; returns how much was there."""
         ...
 
-    def is_cached(self, position: int, length: int) -> bool:
-        """Whether reading those bytes would wait for no disk; False where nobody knows. Does not block."""
-        ...
-
     def sync(self) -> None:
         """fdatasync: content and size are durable when it returns. After an error assume nothing (fsyncgate)."""
         ...
@@ -68,7 +62,7 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
     def size(self) -> int: ...
     def descriptor(self) -> int | None:
-        """The descriptor for sendfile and syncs, or None where there is no kernel file behind it."""
+        """For what goes past this protocol (sendfile, syncs by the kernel); None where no kernel file is behind it."""
         ...
 
     def close(self) -> None: ...
@@ -218,9 +212,6 @@ class PosixFile:
                 break
             got += count
         return got
-
-    def is_cached(self, position: int, length: int) -> bool:
-        return is_cached(self._fd, position, min(length, self.size() - position))
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

@@ -33,9 +33,10 @@ class _Found(ctypes.Structure):
 
 
 def is_cached(fd: int, position: int, length: int) -> bool:
-    """Whether all of the range, which must not go beyond the file's end, is in memory, or on its way there (readahead).
+    """Whether the page cache has all of the range, which must not go beyond the file's end.
 
-    False where nobody knows: an empty range, an older kernel, another system, a sandbox.
+    Its pages may be on their way still (readahead), or be what a failed read left behind. False where nobody knows: an
+    empty range, an older kernel, another system, a sandbox.
     """
     if length <= 0 or not syscalls.MACHINE:
         return False

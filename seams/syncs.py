@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from seams.aio import DEPTH, AioQueue
@@ -20,8 +20,8 @@ from seams.workers import Lane, Workers
 
 log = logging.getLogger(__name__)
 
-# Too many at once on this machine, or a file that is closed: the next ones may be taken over.
-_PASSING: Final = (errno.EAGAIN, errno.EBADF)
+# Too much of something on this machine, or a file that is closed: the next ones may be taken over.
+_PASSING: Final = (errno.EAGAIN, errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Syncs(Protocol):
@@ -52,8 +52,7 @@ class KernelSyncs:
         self._otherwise = WorkerSyncs(workers)
         self._queue: AioQueue | None = None
         self._is_refused = False
-        self._done: asyncio.Future[list[int]] | None = None  # what the kernel has now, and how much of it is left
-        self._taken = self._left = 0
+        self._done: asyncio.Future[list[int]] | None = None  # what the kernel has now
 
     async def sync(self, files: Sequence[File]) -> list[OSError | None]:
         taken = self._hand_over(files[:DEPTH])
@@ -79,48 +78,55 @@ class KernelSyncs:
         descriptors = [fd for file in files if (fd := file.descriptor()) is not None]
         if not files or len(descriptors) < len(files):
             return None
-        loop = asyncio.get_running_loop()
         try:
             if self._queue is None:
-                self._queue = AioQueue()
-                loop.add_reader(self._queue.event_fd, self._told)
-            self._left = self._queue.submit(descriptors)
+                self._queue = self._watched()
+            self._queue.submit(descriptors)
         except OSError as refused:
             if refused.errno not in _PASSING:
                 self._refuse(refused)
             return None
-        self._taken = self._left
-        self._done = loop.create_future()
+        self._done = asyncio.get_running_loop().create_future()
         return self._done
+
+    def _watched(self) -> AioQueue:
+        queue = AioQueue()
+        try:
+            asyncio.get_running_loop().add_reader(queue.event_fd, self._told)
+        except OSError:
+            queue.close()
+            raise
+        return queue
 
     def _told(self) -> None:
         """Some of what the kernel has is done."""
         queue, done = self._queue, self._done
         assert queue is not None and done is not None
-        self._left -= os.eventfd_read(queue.event_fd)
-        if self._left == 0:
+        try:
+            errnos = queue.results()
+        except OSError as lost:
+            asyncio.get_running_loop().remove_reader(queue.event_fd)
+            self._refuse(lost)
+            errnos = [lost.errno or errno.EIO] * queue.taken  # nobody knows: as after a failed sync
+        if errnos is not None:
             self._done = None
-            try:
-                errnos = queue.results()
-            except OSError as lost:
-                self._refuse(lost)
-                errnos = [lost.errno or errno.EIO] * self._taken  # nobody knows: as after a failed sync
             if not done.cancelled():
                 done.set_result(errnos)
 
     def _refuse(self, why: OSError) -> None:
         self._is_refused = True
-        log.info("files are synced by a worker from now on: the kernel's AIO is not to be had: %s", why)
+        log.warning("files are synced by a worker from now on, acks=all is slower: no AIO of the kernel: %s", why)
 
 
 def sync_each(files: Sequence[File]) -> list[OSError | None]:
     """Blocking: one after the other."""
-    return [_sync(file) for file in files]
+    return [failure_of(file.sync) for file in files]
 
 
-def _sync(file: File) -> OSError | None:
+def failure_of(call: Callable[[], None]) -> OSError | None:
+    """What it raised, None where it succeeded."""
     try:
-        file.sync()
+        call()
     except OSError as failed:
         return failed
     return None

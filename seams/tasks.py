@@ -23,7 +23,7 @@ class Tasks:
     """Owner of a set of tasks. `bound` caps how many run at once (RuntimeError above: a leak, not a load)."""
 
     def __init__(self, report: FailureReport | None = None, bound: int = 100_000) -> None:
-        self._report = report or _log_failure
+        self._report = report or log_failure
         self._bound = bound
         self._running: dict[asyncio.Task[Any], None] = {}  # a set's order would differ from run to run
         self._closed = False
@@ -82,5 +82,5 @@ async def supervise(
         wait_s = min(wait_s * 2, backoff_max_s)
 
 
-def _log_failure(name: str, failure: BaseException) -> None:
+def log_failure(name: str, failure: BaseException) -> None:
     log.error("background task %s failed: %s", name, failure, exc_info=failure)

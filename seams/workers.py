@@ -19,7 +19,7 @@ Ts = TypeVarTuple("Ts")
 class Lane(Enum):
     """A kind of blocking work; the value is how many threads serve it."""
 
-    FLUSH = ("flush", 2)  # small syncs that the kernel did not take over, and directories: every ack may wait for them
+    FLUSH = ("flush", 1)  # of a round: what the kernel did not take over, and directories; every ack may wait for it
     BULK_FLUSH = ("bulk-flush", 4)  # fdatasync of much, of several logs in parallel
     HOT_READ = ("hot-read", 2)  # old local segments brought into the page cache
     COLD_READ = ("cold-read", 2)  # chunk cache, directory bucket, CRC of cold chunks

@@ -3,8 +3,8 @@
 Owns a bounded memory of the pieces ("steps" of 4 MiB) of files that a worker thread found in the page cache, or brought
 there, a short while ago, and the reads under way. Always true: `ready` never blocks and never touches a file; it says
 yes only for bytes that were there while at most `budget_bytes` were asked for after them; one step is looked at once
-however many ask for it; a failed read is told to the next asker, then tried again. Must not know segments, tiers or
-sockets.
+however many ask for it; a failed read is told to the next asker, then tried again, and from then on nobody's word is
+taken for that step but a read's. Must not know segments, tiers or sockets.
 
 A yes is a memory, not a promise of the kernel: under memory pressure a page may be gone again, and the loop then waits
 for that one page. The budget is what keeps that rare: give it a fraction of the RAM that is free for the page cache.
@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Final
+from typing import Final, TypeVar
 
 from logformat.errors import Retryable
 from seams.disk import File
+from seams.page_cache import is_cached
 from seams.tasks import FailureReport, Tasks
 from seams.workers import Lane, Workers
+
+T = TypeVar("T")
 
 STEP_BYTES: Final = 4 << 20
 BUDGET_BYTES: Final = 256 << 20
@@ -50,6 +53,7 @@ class Residency:
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
         self._failed: OrderedDict[Step, OSError] = OrderedDict()
+        self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not read since
         self.hits = 0
         self.reads = 0
         self.read_bytes = 0
@@ -88,7 +92,7 @@ class Residency:
 
     def forget(self, path: str) -> None:
         """The file at `path` is gone or was cut: nothing is remembered of it."""
-        for memory in (self._known, self._failed):
+        for memory in (self._known, self._failed, self._suspect):
             for step in [step for step in memory if step[0] == path]:
                 del memory[step]
 
@@ -129,18 +133,16 @@ class Residency:
         position = step[1] * self._step_bytes
         try:
             self.read_bytes += await self._workers.run(
-                read_through, file, position, self._step_bytes, lane=Lane.HOT_READ
+                read_through, file, position, self._step_bytes, step in self._suspect, lane=Lane.HOT_READ
             )
         except OSError as failure:
             self.read_errors += 1
-            self._failed[step] = failure
-            if len(self._failed) > self._waiting_max:
-                self._failed.popitem(last=False)
+            _note(self._failed, step, failure, self._waiting_max)
+            _note(self._suspect, step, None, self._waiting_max)
         else:
             self.reads += 1
-            self._known[step] = None
-            if len(self._known) > self._steps_max:
-                self._known.popitem(last=False)
+            self._suspect.pop(step, None)
+            _note(self._known, step, None, self._steps_max)
         finally:
             waiting = self._reading.pop(step, None)
             if waiting is not None:
@@ -158,12 +160,21 @@ def _finish(waiting: asyncio.Future[None]) -> None:
         waiting.set_result(None)
 
 
-def read_through(file: File, position: int, length: int) -> int:
+def _note(memory: OrderedDict[Step, T], step: Step, value: T, count_max: int) -> None:
+    """Remember it as the newest; the oldest goes when there are too many."""
+    memory[step] = value
+    if len(memory) > count_max:
+        memory.popitem(last=False)
+
+
+def read_through(file: File, position: int, length: int, suspect: bool = False) -> int:
     """Blocking: read the bytes in pieces and drop them, so that they are in the page cache; how many were read.
 
-    None where the kernel says that they are there: a log that is followed closely is read from memory, and once.
+    Nothing is read where the kernel has them, so that a log that is followed closely is read once, by sendfile; but the
+    pages of a failed read count as had, so not when they are `suspect`.
     """
-    if file.is_cached(position, length):
+    descriptor = None if suspect else file.descriptor()
+    if descriptor is not None and is_cached(descriptor, position, min(length, file.size() - position)):
         return 0
     scratch = memoryview(bytearray(min(_PIECE_BYTES, length)))
     end = position + length

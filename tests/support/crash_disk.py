@@ -195,9 +195,6 @@ class CrashFile:
         self._check()
         return len(self._inode.data)
 
-    def is_cached(self, position: int, length: int) -> bool:
-        return False
-
     def descriptor(self) -> int | None:
         return None
 

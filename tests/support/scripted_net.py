@@ -46,9 +46,6 @@ class BytesFile:
     def size(self) -> int:
         return len(self.data)
 
-    def is_cached(self, position: int, length: int) -> bool:
-        return False
-
     def descriptor(self) -> int | None:
         return None
 
