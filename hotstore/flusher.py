@@ -37,14 +37,14 @@ class Flusher:
         self,
         log: PartitionLog,
         workers: Workers,
-        syncs: SyncRounds,
+        sync_rounds: SyncRounds,
         on_flushed: Callable[[int], None] | None = None,
         on_failed: Callable[[LogFailed], None] | None = None,
         report: FailureReport | None = None,
     ) -> None:
         self._log = log
         self._workers = workers
-        self._syncs = syncs
+        self._sync_rounds = sync_rounds
         self.on_flushed = on_flushed  # settable: the leader takes over after bootstrap flushed
         self.on_failed = on_failed
         self._tasks = Tasks(report, TASKS_MAX)
@@ -160,7 +160,7 @@ class Flusher:
         try:
             while True:
                 try:
-                    job = await self._syncs.run(self._begin_sync, log.dirty_bytes)
+                    job = await self._sync_rounds.run(self._begin_sync, log.dirty_bytes)
                 except OSError as error:
                     log.fail(error)
                     self._tell_failure()

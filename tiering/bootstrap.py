@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import UUID
@@ -83,10 +84,16 @@ class OpenedLog:
     flusher: Flusher
     lost: tuple[int, int] | None = None  # [first, end) declared a gap by this opening
 
-    async def give_up(self, workers: Workers) -> None:
-        """The opening failed after all: nothing of it writes any more, since the next attempt opens the same files."""
-        await self.flusher.close()
-        await workers.run(self.log.close, False)
+
+@asynccontextmanager
+async def given_up_on_failure(opened: OpenedLog, workers: Workers) -> AsyncIterator[None]:
+    """Close the log when its opening fails after all, however: the next attempt opens the files it would write to."""
+    try:
+        yield
+    except BaseException:
+        await opened.flusher.close()
+        await workers.run(opened.log.close, False)
+        raise
 
 
 class Bootstrap:
@@ -99,7 +106,7 @@ class Bootstrap:
         store: ObjectStore,
         world: World,
         data_dir: DataDir,
-        syncs: SyncRounds,
+        sync_rounds: SyncRounds,
         limits: TierLimits,
         report: Callable[[str, BaseException], None],
         checkpoint: Callable[[PartitionLog], Awaitable[None]],
@@ -110,7 +117,7 @@ class Bootstrap:
         self._world = world
         self._data_dir = data_dir
         self._limits = limits
-        self._syncs = syncs
+        self._sync_rounds = sync_rounds
         self._report = report
         self._checkpoint = checkpoint
         self._path = data_dir.log_path(opening.topic, opening.partition)
@@ -247,15 +254,12 @@ class Bootstrap:
         start_at_least(local, manifest, tiered=opening.tier.enabled)
         await self._checkpoint(local)  # the first local segment does not tell where a tiered log starts
         opened = self._opened(local)
-        try:
+        async with given_up_on_failure(opened, self._world.workers):
             lost = await self._append_gaps(opened, manifest.reserved_end_offset)
             reserve = min(local.log_end_offset + self._limits.reservation_offsets, INT64_MAX)
             manifest = await self._manifests.commit(lambda m: m.reserve(reserve))
             reach("reserve.committed")
             await self._write_reservation(manifest.reserved_end_offset)
-        except BaseException:
-            await opened.give_up(self._world.workers)
-            raise
         local.reserved_end = manifest.reserved_end_offset
         return replace(opened, lost=lost)
 
@@ -331,5 +335,5 @@ class Bootstrap:
         await self._world.workers.run(write_reservation, self._world.disk, self._path, value)
 
     def _opened(self, local: PartitionLog) -> OpenedLog:
-        flusher = Flusher(local, self._world.workers, self._syncs, report=self._report)
+        flusher = Flusher(local, self._world.workers, self._sync_rounds, report=self._report)
         return OpenedLog(local, flusher)

@@ -27,7 +27,7 @@ from seams.disk import Space
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.backlog import Backlog, sentence
-from tiering.bootstrap import Bootstrap
+from tiering.bootstrap import Bootstrap, given_up_on_failure
 from tiering.cold_read import open_cold_reader
 from tiering.collector import Collector
 from tiering.copier import CopyCounters
@@ -87,7 +87,7 @@ class TierService:
         self._store = store
         self._world = world
         self._data_dir = data_dir
-        self._syncs = SyncRounds(world.syncs, world.workers, report)
+        self._sync_rounds = SyncRounds(world.syncs, world.workers, report)
         self._tasks = tasks
         self._limits = limits
         self._report = report
@@ -173,7 +173,7 @@ class TierService:
             self._store,
             world,
             self._data_dir,
-            self._syncs,
+            self._sync_rounds,
             limits,
             self._report,
             self._checkpoint,
@@ -194,11 +194,8 @@ class TierService:
             on_fenced=self._on_fenced,
         )
         if local.reserved_end <= local.log_end_offset:
-            try:
+            async with given_up_on_failure(opened, world.workers):
                 await self._reserve_first(partition)
-            except BaseException:  # superseded
-                await opened.give_up(world.workers)
-                raise
         tier = PartitionTier(
             partition,
             self._cold,

@@ -21,6 +21,7 @@ from broker.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
+from hotstore.durability import SealJob
 from logformat.errors import StorageFailed
 from logformat.record_batch import ATTRIBUTES_AT, CRC_AT, HEADER, TRANSACTIONAL_BIT, Codec, read_header
 from seams.tasks import Tasks
@@ -493,5 +494,46 @@ def test_a_clean_start_leaves_nothing_to_recover() -> None:
         request = fetch_request(("log", 0, 3), max_wait_ms=100)
         assert (await life.call(ApiKey.FETCH, request)).responses[0].partitions[0].error_code == 0
         await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("leader-epoch-checkpoint.tmp", []),  # sealing fails in the background, and only the log knows
+        ("00000000000000000000.index.tmp", ["close log-0"]),
+    ],
+    ids=["sealing", "closing"],
+)
+def test_a_stop_is_not_clean_when_the_disk_fails_after_the_flush(file: str, told: list[str]) -> None:
+    """The records are durable, the small files beside them are not: with the marker the next start would believe
+    these. It recovers instead, and has every record."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.create("log")
+        run = life.workers.run
+
+        async def seals_late(function: object, *args: object, **how: object) -> object:
+            if isinstance(getattr(function, "__self__", None), SealJob):
+                await asyncio.sleep(5.0)  # until after the flush of the stop
+            return await run(function, *args, **how)  # type: ignore[arg-type]
+
+        life.workers.run = seals_late  # type: ignore[method-assign,assignment]
+        assert (await life.produce("log", b"a")).error_code == ErrorCode.NONE
+        host = life.broker._rooms.host
+        assert host is not None
+        reported: list[str] = []
+        host._report = lambda name, failure: reported.append(name)
+        place.disk.inject("write", errno.EIO, f"/log-0/{file}")
+        await life.stop()
+        assert place.disk.hits["fault:write"] == 1 and reported == told
+        assert place.disk.stat("/data/a/.kafka_cleanshutdown") is None
+        life = await place.start()
+        assert [value for _, value in await life.read_all("log")] == [b"a"]
+        await life.stop()
+        assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
 
     play(scenario())

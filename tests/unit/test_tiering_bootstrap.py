@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import errno
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -11,9 +12,12 @@ from uuid import UUID
 import pytest
 
 from coldstore.keys import manifest_key
-from coldstore.stores.faulty import FaultyStore
+from coldstore.stores.faulty import FaultPlan, FaultyStore
 from hotstore.errors import ReservationExhausted
-from logformat.errors import Corrupt, Retryable
+from hotstore.file_names import EPOCHS_FILE, TEMPORARY
+from hotstore.flusher import SEAL_AGAIN_S
+from hotstore.partition_log import PartitionLog
+from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.gap import gap_range
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
@@ -29,7 +33,8 @@ from tests.support.tier_kit import (
     records_in,
     settle,
 )
-from tiering.bootstrap import Found, Way, way_of
+from tiering import bootstrap
+from tiering.bootstrap import Bootstrap, Found, OpenedLog, Way, way_of
 from tiering.reservation import LocalReservation, read_reservation
 
 UNTIERED = replace(TIER, enabled=False)
@@ -535,6 +540,174 @@ def test_records_survive_kill_and_power_cut_in_sync_mode() -> None:
             opened = await life.open()
             assert opened.log.log_end_offset == end
             assert records_in(local_bytes(opened.log, 0, end)) == before
+        await life.stop()
+
+    run_fast(scenario())
+
+
+# ── an opening that fails after all ──────────────────────────────────────────────────────────────────────────────────
+async def claimed_by_another(house: House, opening: asyncio.Task[Any]) -> None:
+    other = House()
+    other.memory = other.store = house.memory
+    life = await other.start(epoch=house.lives + 1)
+    await life.open()
+    await life.kill()
+
+
+async def damaged(house: House, opening: asyncio.Task[Any]) -> None:
+    key = manifest_key(TOPIC_ID, 0)
+    whole = house.memory.objects[key]
+    house.memory.objects[key] = replace(whole, data=b"#" + whole.data[1:], etag="rotten")
+
+
+async def cancelled(house: House, opening: asyncio.Task[Any]) -> None:
+    opening.cancel()
+
+
+MEANWHILE = pytest.mark.parametrize(
+    ("meanwhile", "raised"),
+    [(claimed_by_another, Fenced), (damaged, Corrupt), (cancelled, asyncio.CancelledError)],
+)
+Meanwhile = Callable[[House, asyncio.Task[Any]], Awaitable[None]]
+
+
+@pytest.fixture
+def opened_logs(monkeypatch: pytest.MonkeyPatch) -> list[OpenedLog]:
+    """Every log that an opening has come to hold, also where the opening failed."""
+    found: list[OpenedLog] = []
+    make = Bootstrap._opened
+
+    def noted(self: Bootstrap, local: PartitionLog) -> OpenedLog:
+        found.append(make(self, local))
+        return found[-1]
+
+    monkeypatch.setattr(Bootstrap, "_opened", noted)
+    return found
+
+
+def is_given_up(opened: OpenedLog) -> bool:
+    """Whether it can neither write nor sync: its flusher starts nothing, its file is closed."""
+    try:
+        opened.log.active_segment.file.size()
+    except OSError as refused:
+        return refused.errno == errno.EBADF and opened.flusher._closed
+    return False
+
+
+def slow_after_the_gap(monkeypatch: pytest.MonkeyPatch, store: FaultyStore) -> asyncio.Event:
+    """Set when the gap was appended; from then on the store takes a second to answer."""
+    appended = asyncio.Event()
+
+    def reach(point: str) -> None:
+        if point == "gap.appended":
+            store.plan = FaultPlan(latency_s=(1.0, 1.0))
+            appended.set()
+
+    monkeypatch.setattr(bootstrap, "reach", reach)
+    return appended
+
+
+@MEANWHILE
+def test_a_log_whose_hole_was_closed_is_given_up_when_no_reservation_follows(
+    meanwhile: Meanwhile,
+    raised: type[BaseException],
+    opened_logs: list[OpenedLog],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Superseded, refused by a damaged root, or its topic deleted, while the commit of the reservation was under way:
+    no task of it goes on, none of its files stays open."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        await life.lose_disk()
+        opened_logs.clear()
+
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        appended = slow_after_the_gap(monkeypatch, store)
+        opening = asyncio.get_running_loop().create_task(life.open())
+        await appended.wait()
+        (first,) = opened_logs
+        assert first.log.log_end_offset == BLOCK
+        await meanwhile(house, opening)
+        with pytest.raises(raised):
+            await opening
+        assert is_given_up(first)
+        await life.kill()
+
+    run_fast(scenario())
+
+
+@MEANWHILE
+def test_a_log_without_headroom_is_given_up_when_its_first_reservation_fails(
+    meanwhile: Meanwhile, raised: type[BaseException], opened_logs: list[OpenedLog]
+) -> None:
+    """A clean stop gave the reservation back, so that opening asks the root once the log is open; only a bucket that
+    does not answer is waited for."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        await life.fill(3)
+        await life.stop(seal=True)
+        opened_logs.clear()
+
+        store = FaultyStore(house.memory, SeededRng(1), FaultPlan(latency_s=(1.0, 1.0)))
+        life = await house.start(store=store)
+        opening = asyncio.get_running_loop().create_task(life.open())
+        await settle(lambda: bool(opened_logs))
+        (first,) = opened_logs
+        assert first.log.reserved_end == first.log.log_end_offset == 3
+        await meanwhile(house, opening)
+        with pytest.raises(raised):
+            await opening
+        assert is_given_up(first)
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_nothing_of_an_opening_that_failed_writes_beside_the_next_one(
+    opened_logs: list[OpenedLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gap is appended, the full disk does not take the epochs beside it, the bucket not the reservation. Once both
+    do, and the partition is opened again, nobody is left who would write the first log's epochs over the second's."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True, log=OS_LOG, tier=UNTIERED)
+        life.append()
+        await life.power_cut()
+        opened_logs.clear()
+
+        store = FaultyStore(house.memory, SeededRng(1))
+        life = await house.start(store=store)
+        appended = slow_after_the_gap(monkeypatch, store)
+        house.disk.inject("write", errno.ENOSPC, EPOCHS_FILE + TEMPORARY, times=-1)
+        opening = asyncio.get_running_loop().create_task(life.open(log=OS_LOG, tier=UNTIERED))
+        await appended.wait()
+        store.down = True
+        with pytest.raises(Retryable):
+            await opening
+        assert house.disk.hits["fault:write"] > 0, "the first log's epochs wait for space"
+
+        store.calm()
+        house.disk.heal()
+        opened = await life.open(log=OS_LOG, tier=UNTIERED)
+        effects: list[tuple[str, str]] = []
+        house.disk.on_effect = lambda kind, path: effects.append((kind, path))
+        await asyncio.sleep(2 * SEAL_AGAIN_S)
+        assert effects == []
+        first, second = opened_logs
+        assert is_given_up(first) and not is_given_up(second)
+        assert opened.log.log_end_offset == BLOCK and opened.log.reserved_end == 2 * BLOCK
+        assert life.append() == BLOCK
+        await opened.flusher.flush()
+        assert sorted(records_in(local_bytes(opened.log, 0, BLOCK + 1))) == [BLOCK]
         await life.stop()
 
     run_fast(scenario())
