@@ -232,7 +232,8 @@ class Broker:
         controller.host = host
         await tiers.start()
         self.health.starting("opening logs")
-        await asyncio.gather(*(host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()))
+        with tiers.holding_back():
+            await asyncio.gather(*(host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()))
         for topic in controller.image.deleted.values():
             self._purge_later(topic)
         rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)

@@ -128,14 +128,19 @@ class ManifestStore:
         )
         return root.content
 
-    async def claim(self, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
-        """The first tiering act of an epoch: from here on only this process may commit (C1).
+    async def claim(self, epoch: int, topic: str, configs: dict[str, str], also: Edit | None = None) -> Manifest:
+        """The first tiering act of an epoch: from here on only this process may commit (C1). `also`: in the same write.
 
         Remote end and reserved end of a log whose tail is lost are to be read from what this returns, nothing else.
         Raises Fenced under a higher epoch, RootMissing when the partition has no root; else as `RootStore.commit`.
         """
         async with self._commits:
-            root = await self._commit(lambda m: m.claim(epoch, topic, configs), epoch, claim=True)
+
+            def edit(manifest: Manifest) -> Manifest:
+                claimed = manifest.claim(epoch, topic, configs)
+                return claimed if also is None else also(claimed)
+
+            root = await self._commit(edit, epoch, claim=True)
             reach("claim.committed")
             if root.epoch > epoch:
                 raise Fenced(f"{self._root.key}: claimed for epoch {epoch}, and for {root.epoch} right after; stop")

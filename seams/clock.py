@@ -6,6 +6,7 @@ Waiting is `asyncio.sleep`/`asyncio.timeout` on whatever loop runs (the simulati
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Protocol
 
 
@@ -42,5 +43,11 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def boot_id(self) -> str:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        return _boot_id()
+
+
+@cache
+def _boot_id() -> str:
+    """No process outlives its boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()

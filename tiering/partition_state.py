@@ -128,15 +128,17 @@ class TieredPartition:
         return next((block.value for block in Block if block in self.blocks), None)
 
     # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
-    async def claim(self) -> Manifest:
-        """Claim the partition unless this process did; the manifest. Raises Fenced, Retryable and as
-        `ManifestStore`."""
+    async def claim(self, also: Callable[[Manifest], Manifest] | None = None) -> Manifest:
+        """Claim the partition, and do `also` in the same write, unless this process claimed it; the manifest.
+
+        Raises Fenced, Retryable and as `ManifestStore`."""
         async with self._claiming:
             manifest = self.manifests.manifest
             if not self.claimed or manifest is None:
                 self.check_not_fenced()
                 try:
-                    manifest = await self.manifests.claim(self.epoch, self.config.topic, dict(self.config.configs))
+                    topic, configs = self.config.topic, dict(self.config.configs)
+                    manifest = await self.manifests.claim(self.epoch, topic, configs, also)
                 except Fenced as fenced:
                     raise self.fence(fenced) from fenced
                 await self._reconcile(manifest)
@@ -206,11 +208,13 @@ class TieredPartition:
             wanted = self.reservation_wanted()
             if wanted is None:
                 return False
-            await self.claim()
+            target, log_end = wanted, self.log.log_end_offset
+            # Thousands of partitions open at once: claim and reservation are one request where both are due.
+            manifest = await self.claim(lambda m: m if m.bucket_end_offset > log_end else m.reserve(target))
             if Block.BEHIND in self.blocks:
                 return False
-            target = wanted
-            manifest = await self.commit(lambda m: m.reserve(target))
+            if manifest.reserved_end_offset < target:
+                manifest = await self.commit(lambda m: m.reserve(target))
             reach("reserve.committed")
             await self.write_local_reservation(manifest.reserved_end_offset)
             self.log.reserved_end = manifest.reserved_end_offset

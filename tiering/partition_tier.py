@@ -253,9 +253,9 @@ class PartitionTier:
         if partition.fenced:
             return None
         try:
+            await partition.reserve()
             manifest = await partition.claim()
             partition.blocks.pop(Block.CLAIM, None)
-            await partition.reserve()
             config = partition.config
             if (manifest.topic, manifest.configs) != (config.topic, dict(config.configs)):
                 await partition.commit(lambda m: m.set_topic(config.topic, dict(config.configs)))

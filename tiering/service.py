@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -103,6 +104,7 @@ class TierService:
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
         self._open: dict[tuple[UUID, int], Opened] = {}
+        self._holds_back = False
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
         self.checkpoints = asyncio.Lock()
         """Held while a `DataDir.checkpoint` job runs: one at a time, whoever asks for it."""
@@ -152,8 +154,20 @@ class TierService:
                 self._on_fenced(str(fenced))
                 raise
             self._open[key] = opened
-            opened.tier.start()
+            if not self._holds_back:
+                opened.tier.start()
             return opened
+
+    @contextmanager
+    def holding_back(self) -> Iterator[None]:
+        """Partitions that are opened in here begin to claim, copy and expire when all are: until then clients wait."""
+        self._holds_back = True
+        known = set(self._open)
+        yield
+        self._holds_back = False
+        for key, opened in self._open.items():
+            if key not in known:
+                opened.tier.start()
 
     async def _open_new(self, opening: Opening) -> Opened:
         world, limits = self._world, self._limits

@@ -49,8 +49,9 @@ class DirectoryFiles:
         self._lock_wait_s = lock_wait_s
         self._writer = ""
         self._writer_lock: Lock | None = None
-        # Directories of roots synced up to the bucket's root: one a partition. They hold their root, so nobody prunes
-        # them; directories of segments may be pruned and made again by other processes and are synced every time.
+        # Directories whose names are known to be durable, up to the bucket's root: one a partition, and those above.
+        # They hold a root, so nobody prunes them; where something new is created, all are synced again: directories of
+        # segments may be pruned and made anew by other processes.
         self._durable: set[str] = set()
         self._formatted = False  # we saw the system directory
 
@@ -226,14 +227,14 @@ class DirectoryFiles:
 
     def _sync_names(self, key: str, *, all_parents: bool) -> None:
         """Make the object's name durable, and with it the names of its directories unless known to be."""
-        parent = above = f"{self.root}/{key}".rpartition("/")[0]
-        self._disk.sync_dir(parent)
-        if parent in self._durable and not all_parents:
-            return
-        while above != self.root:
+        above = f"{self.root}/{key}".rpartition("/")[0]
+        self._disk.sync_dir(above)
+        made_durable = []
+        while above != self.root and (all_parents or above not in self._durable):
+            made_durable.append(above)
             above = above.rpartition("/")[0]
             self._disk.sync_dir(above)
-        self._durable.add(parent)
+        self._durable.update(made_durable)
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
