@@ -20,6 +20,7 @@ from coldstore.object_store import (
     ConditionalConflict,
     ObjectMissing,
     PreconditionFailed,
+    StoreAway,
     StoreUnavailable,
     Upload,
 )
@@ -148,7 +149,7 @@ def test_a_root_that_never_arrived_is_unknown_too(proxy: StoreProxy, fault: Faul
 def test_each_refusal_of_a_root_has_its_own_name(proxy: StoreProxy) -> None:
     """T6: 409 is not 412; 404 to If-Match is; anything else that is no success is unknown; 403 is for an operator."""
     outcomes = {409: ConditionalConflict, 412: PreconditionFailed, 404: PreconditionFailed, 403: AccessRefused}
-    outcomes |= {400: StoreUnavailable, 429: StoreUnavailable, 501: StoreUnavailable, 504: StoreUnavailable}
+    outcomes |= {400: StoreUnavailable, 429: StoreAway, 501: StoreUnavailable, 504: StoreUnavailable}
 
     async def scenario(store: S3Store) -> None:
         for status, outcome in outcomes.items():
@@ -198,7 +199,7 @@ def test_every_operation_ends_by_its_deadline(proxy: StoreProxy) -> None:
             anext(store.list("")),
             return_exceptions=True,
         )
-        assert {type(result) for result in results} == {StoreUnavailable}
+        assert {type(result) for result in results} == {StoreAway}
         # Three seconds each by its deadline; the store would hold them for thirty. The rest is a loaded machine.
         assert asyncio.get_running_loop().time() - began < 20
 
