@@ -130,6 +130,34 @@ def test_an_object_has_its_name_only_when_its_bytes_are_durable(tmp_path: Path, 
     run(store, scenario)
 
 
+def test_directories_known_to_be_durable_are_not_synced_again(tmp_path: Path, workers: ThreadWorkers) -> None:
+    """Roots that were there before this process: for each the names up to one that is known, thousands at a start."""
+    root = str(tmp_path / "bucket")
+    keys = [f"topics/{place}/manifest.json" for place in ("t/0", "t/1", "u/0")]
+    etags: dict[str, str] = {}
+
+    async def before(store: ObjectStore) -> None:
+        etags.update({key: await store.put_root(key, b"1", None) for key in keys})
+
+    async def after(store: ObjectStore) -> None:
+        await store.put_root("lease.json", b"1", None)  # and all that a first write does
+        synced = []
+        for key in keys:
+            disk.effects.clear()
+            await store.put_root(key, b"2", etags[key])
+            below = [path.removeprefix(root) for name, path in disk.effects if name == "sync_dir"]
+            synced.append([path for path in below if path == "" or path.startswith("/topics")])
+        assert synced == [
+            ["/topics/t/0", "/topics/t", "/topics", ""],
+            ["/topics/t/1", "/topics/t"],
+            ["/topics/u/0", "/topics/u", "/topics"],
+        ]
+
+    run(DirectoryStore(WatchedDisk(), workers, root, SystemRng()), before)
+    disk = WatchedDisk()
+    run(DirectoryStore(disk, workers, root, SystemRng()), after)
+
+
 def test_a_root_is_read_only_once_it_is_durable(tmp_path: Path, workers: ThreadWorkers) -> None:
     """C3: the directory sync after a rename failed; the read-back must not report a commit that a power cut undoes."""
     disk = WatchedDisk()

@@ -1,0 +1,85 @@
+"""What opening and closing costs each of thousands of partitions: writes to the bucket, syncs of the disk."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coldstore.object_store import ObjectStore
+from coldstore.stores.metered import MeteredStore
+from coldstore.stores.operations import Operation
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.tier_kit import BLOCK, House, Life
+
+PARTITIONS = 3
+
+
+async def opened(house: House, store: ObjectStore, *, new: bool = False) -> Life:
+    life = await house.start(store=store)
+    for partition in range(PARTITIONS):
+        await life.open(new=new, partition=partition)
+    return life
+
+
+def root_writes(store: MeteredStore) -> int:
+    return store.meters[Operation.PUT_ROOT].calls
+
+
+def test_after_a_clean_stop_claim_and_reservation_are_one_write() -> None:
+    """Both are due when a reservation was given back; together they halve what a start asks of the bucket."""
+
+    async def scenario() -> None:
+        house = House()
+        await (await opened(house, house.memory, new=True)).stop()
+        store = MeteredStore(house.memory, FastClock())
+        life = await opened(house, store)
+        assert root_writes(store) == PARTITIONS
+        for partition in range(PARTITIONS):
+            manifest = await house.manifest(partition)
+            assert manifest.leader_epoch == life.epoch
+            assert manifest.reserved_end_offset == life.opened[partition].log.reserved_end == BLOCK
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_tiering_waits_until_all_logs_are_open() -> None:
+    """Claims of the first partitions would only slow down the opening of the last: nobody is served before."""
+
+    async def scenario() -> None:
+        house = House()
+        await (await opened(house, house.memory, new=True)).kill()
+        store = MeteredStore(house.memory, FastClock())
+        life = await house.start(store=store)
+        with life.service.holding_back():
+            for partition in range(PARTITIONS):
+                await life.open(partition=partition)
+                await asyncio.sleep(60)
+            assert root_writes(store) == 0
+        await asyncio.sleep(60)
+        assert root_writes(store) == PARTITIONS
+        late = await life.open(new=True, partition=PARTITIONS)
+        await asyncio.sleep(60)
+        assert late.tier.partition_state.claimed, "one that comes later starts by itself"
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_a_log_that_nobody_wrote_to_is_closed_without_syncs() -> None:
+    """Its files beside the segment are there and say the same: only their names are made sure of."""
+
+    async def scenario() -> None:
+        house = House()
+        first = await opened(house, house.memory, new=True)
+        await first.fill(3)
+        await first.stop()
+        life = await opened(house, house.memory)
+        logs = [opened.log for opened in life.opened.values()]
+        house.disk.hits.clear()
+        for log in logs:
+            log.close(True)
+        assert house.disk.hits["sync"] == house.disk.hits["rename"] == 0
+        assert house.disk.hits["sync_dir"] == PARTITIONS
+        await life.kill()
+
+    run_fast(scenario())
