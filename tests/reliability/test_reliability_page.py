@@ -72,6 +72,16 @@ def test_planted_power_cut_and_flip_lines_are_read() -> None:
     assert (flips["bits"], flips["wrong"], flips["refused"], flips["known_wrong_offset"]) == (880, 1, 780, 64)
 
 
+def test_a_sample_is_not_counted_beside_the_whole_it_is_part_of() -> None:
+    """Found in review: `make test`'s sampled runs stood on the page, and in the sums, beside the full ones."""
+    line = "{:7} bits: {:6} refused,      0 repaired,      0 harmless, 0 wrong"
+    flips = bit_flips(outcome("  page 0  " + line.format(10, 10), "  page 0  " + line.format(70, 70)))
+    assert flips["bits"] == 70 and len(flips["rows"]) == 1
+    cuts = "{}: {} restarts after power cuts, of {} effects x 2 kept subsets"
+    seen = [cuts.format("sync", 20, 10), cuts.format("sync", 200, 100), cuts.format("os", 30, 15)]
+    assert power_cuts(outcome(*seen))["restarts"] == 230
+
+
 def test_every_step_names_what_exists() -> None:
     """Files and modules of the commands are there."""
     for step in STEPS:
