@@ -25,7 +25,8 @@ class StoreUnavailable(StoreError):
 
 
 class StoreAway(StoreUnavailable):
-    """No answer, or one that asks to come again (429, 503): it says nothing about what the store can do."""
+    """No answer, one from before the request was looked at (429, 502, 503, 504, 507), or a directory's disk is slow,
+    full or failing: that says nothing about what the store can do."""
 
 
 class PreconditionFailed(StoreError):

@@ -149,9 +149,9 @@ async def probe(store: ObjectStore, rng: Rng) -> ProbeReport:
     """Ask for every condition, one after the other (about 20 requests)."""
     run = _Probe(store, f"{PREFIX}/{rng.uuid()}")
     try:
-        await run.roots()
-        await run.segments()
-        await run.deletion()
+        if await run.roots():
+            await run.segments()
+            await run.deletion()
     finally:
         with contextlib.suppress(ThermoclineError):
             await store.delete(run.written)
@@ -219,21 +219,22 @@ class _Probe:
         self.findings.append(Finding(condition, problem is None, problem or ""))
         return problem is None
 
-    async def roots(self) -> None:
-        """The conditional writes."""
+    async def roots(self) -> bool:
+        """The conditional writes; False where the store knows none: then the verdict stands."""
         first, problem = await self._written(self._root, b"first", None)
         if not self._found(Condition.CREATE, problem):
-            return
+            return False
         self._found(Condition.CREATE_ONCE, await self._refused(self._root, b"second", None, b"first"))
         second, problem = await self._written(self._root, b"third", first)
         if not self._found(Condition.REPLACE, problem):
-            return
+            return False
         self._found(Condition.STALE, await self._refused(self._root, b"fourth", first, b"third"))
         self._found(Condition.ABSENT, await self._refused(self._absent, b"fifth", second, None))
         unchanged = await self._store.get_if_changed(self._root, second)
         changed = await self._store.get_if_changed(self._root, first)
         fine = unchanged is None and changed is not None and changed.data == b"third"
         self._found(Condition.UNCHANGED, None if fine else "the answer did not depend on the ETag")
+        return True
 
     async def segments(self) -> None:
         """Objects, ranges, checksums."""

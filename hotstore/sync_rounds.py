@@ -79,15 +79,15 @@ class SyncRounds:
         asked = self._begin_round()
         if not asked:
             return
-        failures: Sequence[OSError | None] = [None] * len(asked)
         try:
             failures = await self._sync([job for job, _ in asked])
         except BaseException as cut_off:
-            failures = [_unanswered(cut_off)] * len(asked)
+            for _, done in asked:
+                _answer(done, None, _unanswered(cut_off))
             if not isinstance(cut_off, Exception):
                 raise
             self._report("sync rounds", cut_off)
-        finally:
+        else:
             for (job, done), failure in zip(asked, failures, strict=True):
                 _answer(done, job, failure)
 

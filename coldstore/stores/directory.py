@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar, TypeVarTuple
 
-from coldstore.object_store import AccessRefused, Got, ObjectInfo, StoreUnavailable, Upload
+from coldstore.object_store import AccessRefused, Got, ObjectInfo, StoreAway, StoreUnavailable, Upload
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from coldstore.stores.limits import check_key, check_range
 from logformat.errors import InvalidRequest, ThermoclineError
@@ -31,11 +31,15 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _PAGE = 1000  # listed entries a worker call
+# A full, failing or remounting disk, a machine short of something. Else (no hard links, no locks) a file system cannot.
+_PASSING = frozenset(
+    {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryDeadlines:
-    """Seconds after which a call gives up as StoreUnavailable; what it began may still take effect."""
+    """Seconds after which a call gives up as StoreAway; what it began may still take effect."""
 
     small_s: float = 20.0  # everything but segments
     segment_s: float = 300.0
@@ -127,7 +131,7 @@ class DirectoryStore:
             async with asyncio.timeout(deadline_s or self._deadlines.small_s):
                 return await self._workers.run(function, *args, lane=lane)
         except TimeoutError as late:
-            raise StoreUnavailable(f"{self.url}: no answer from the disk in time; what was begun may happen") from late
+            raise StoreAway(f"{self.url}: no answer from the disk in time; what was begun may happen") from late
         except OSError as failure:
             raise _mapped(failure, self.url) from failure
 
@@ -142,4 +146,5 @@ def _mapped(failure: OSError, url: str) -> ThermoclineError:
         return AccessRefused(f"{url}: {failure}; the broker's user must be able to read and write there")
     if failure.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):
         return InvalidRequest(f"{url}: {failure}; on a directory bucket the key a excludes a/b")
-    return StoreUnavailable(f"{url}: {failure}")
+    kind = StoreAway if failure.errno in _PASSING else StoreUnavailable
+    return kind(f"{url}: {failure}")

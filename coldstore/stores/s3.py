@@ -52,7 +52,7 @@ _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class S3Deadlines:
-    """Seconds after which a call gives up as StoreUnavailable, its wait for a turn included."""
+    """Seconds after which a call gives up as StoreAway, its wait for a turn included."""
 
     get_s: float = 30.0
     small_s: float = 10.0  # HEAD, roots both ways, one page of a listing, one request of deletions

@@ -40,6 +40,7 @@ NO_CREDENTIALS = (
 _PASSING = frozenset(
     {"RequestTimeout", "RequestTimeTooSkewed", "IncompleteBody", "SlowDown", "OperationAborted", "NoSuchUpload"}
 )
+_AWAY = frozenset({429, 502, 503, 504, 507})  # the store, or what stands before it, did not get to the request
 _CHECKSUM = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _CREDENTIALS = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "AuthorizationHeaderMalformed"})
 
@@ -49,7 +50,7 @@ def refusal(what: str, status: int, code: str, message: str, *, conditional: boo
     text = f"{what}: {status} {code} {message}".rstrip()
     if code in _CHECKSUM:
         return ChecksumRefused(text)
-    if status in (429, 503):
+    if status in _AWAY:
         return StoreAway(text)
     if conditional:
         if status in (404, 412) and code != "NoSuchBucket":

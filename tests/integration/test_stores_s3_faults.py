@@ -149,7 +149,7 @@ def test_a_root_that_never_arrived_is_unknown_too(proxy: StoreProxy, fault: Faul
 def test_each_refusal_of_a_root_has_its_own_name(proxy: StoreProxy) -> None:
     """T6: 409 is not 412; 404 to If-Match is; anything else that is no success is unknown; 403 is for an operator."""
     outcomes = {409: ConditionalConflict, 412: PreconditionFailed, 404: PreconditionFailed, 403: AccessRefused}
-    outcomes |= {400: StoreUnavailable, 429: StoreAway, 501: StoreUnavailable, 504: StoreUnavailable}
+    outcomes |= {400: StoreUnavailable, 429: StoreAway, 501: StoreUnavailable, 504: StoreAway}
 
     async def scenario(store: S3Store) -> None:
         for status, outcome in outcomes.items():

@@ -20,9 +20,11 @@ from coldstore.object_store import (
     ConditionalConflict,
     ObjectMissing,
     ObjectStore,
+    StoreAway,
     StoreError,
     StoreUnavailable,
 )
+from coldstore.probe import Condition, StoreRefused, probe
 from coldstore.stores.directory import DirectoryDeadlines, DirectoryStore
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from logformat.errors import InvalidRequest
@@ -568,3 +570,35 @@ def test_a_stuck_disk_costs_a_deadline(tmp_path: Path, workers: ThreadWorkers) -
         gate.set()
 
     run(store, scenario)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_probe_waits_for_a_full_or_failing_disk(tmp_path: Path, workers: ThreadWorkers, code: int) -> None:
+    """Reads go through, no root can be written: nothing of that is the store's way to say that it cannot."""
+
+    class Full(PosixDisk):
+        def rename(self, source: str, target: str) -> None:
+            raise OSError(code, os.strerror(code), target)
+
+        def link(self, source: str, target: str) -> None:
+            raise OSError(code, os.strerror(code), target)
+
+    async def scenario(store: ObjectStore) -> None:
+        with pytest.raises(StoreAway):
+            await probe(store, SystemRng())
+
+    run(DirectoryStore(Full(), workers, str(tmp_path / "bucket"), SystemRng()), scenario)
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, workers: ThreadWorkers) -> None:
+    """By the condition's name, and not waited for."""
+
+    class NoLinks(PosixDisk):
+        def link(self, source: str, target: str) -> None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), target)
+
+    async def scenario(store: ObjectStore) -> None:
+        with pytest.raises(StoreRefused, match=Condition.CREATE.value):
+            (await probe(store, SystemRng())).require()
+
+    run(DirectoryStore(NoLinks(), workers, str(tmp_path / "bucket"), SystemRng()), scenario)
