@@ -238,8 +238,15 @@ class Broker:
             self._purge_later(topic)
         rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)
         rooms.groups = groups = GroupCoordinator(
-            offsets, world.clock, world.rng, config.groups, self._tasks, topics=registry.facts
+            offsets,
+            world.clock,
+            world.rng,
+            config.groups,
+            self._tasks,
+            topics=registry.facts,
+            leaving=lambda: [topic.name for topic in controller.image.deleted.values()],
         )
+        registry.on_withdrawn = groups.topic_withdrawn
         groups.start()
         for name, service in (
             ("group snapshots", partial(offsets.keep_snapshots, groups)),

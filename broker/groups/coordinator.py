@@ -2,19 +2,19 @@
 
 Owns the shards, the timers and the requests that wait. Always true: between an event and its effects nothing else runs;
 a commit is answered, and seen, only once its records are durable; everything a client can grow has a bound in
-`GroupConfig`; two background tasks serve all groups (timers, expiry), and one a partition while it has writes. Must not
-know the wire (`broker.handlers.groups`), nor how the log is kept (`log.OffsetsLog`).
+`GroupConfig`; two background tasks serve all groups (timers, `cleaner`), and one a partition while it has writes. Must
+not know the wire (`broker.handlers.groups`), nor how the log is kept (`log.OffsetsLog`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar, cast
-from uuid import UUID
 
+from broker.groups.cleaner import Cleaner
 from broker.groups.config import CLIENT_ID_CHARS_MAX, NAME_BYTES_MAX, GroupConfig
 from broker.groups.events import (
     NO_MEMBER,
@@ -42,23 +42,30 @@ from broker.groups.events import (
     Timer,
     Unload,
 )
-from broker.groups.expiry import expiry_rule
+from broker.groups.fate import code_of, fate_of
 from broker.groups.ledger import Ledger
 from broker.groups.log import OffsetsLog
-from broker.groups.offsets import OFFSET_OVERHEAD_BYTES, Fetched, GroupOffsets, TopicPosition, Wanted, refuses_metadata
+from broker.groups.offsets import (
+    OFFSET_OVERHEAD_BYTES,
+    Fetched,
+    GroupOffsets,
+    TopicLookup,
+    TopicPosition,
+    Wanted,
+    any_topic,
+    refuses_metadata,
+)
 from broker.groups.records import (
     NO_EXPIRY,
     CommittedOffset,
     KeyValue,
     group_record,
     partition_of,
-    stored_group_record,
 )
 from broker.groups.shard import Group, Shard, ShardState, Snapshot
 from broker.groups.timers import Timers
 from broker.wire.errors import ErrorCode
-from broker.wire.primitives import ZERO_UUID
-from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed, ThermoclineError
+from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng
 from seams.tasks import Tasks, supervise
@@ -68,19 +75,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Result)
 
 
-class TopicFacts(NamedTuple):
-    """What a commit to a topic needs to know of it."""
-
-    topic_id: UUID
-    partitions: int
-
-
-TopicLookup = Callable[[str], TopicFacts | None]
-"""By name; None when there is no such topic."""
-
-_ANY_TOPIC: Final = TopicFacts(ZERO_UUID, 2**31)
 _TIMERS_AT_ONCE: Final = 200  # before others get a turn: about 5 ms of expiries
-_GROUPS_AT_ONCE: Final = 200
 _LOAD_BACKOFF_S: Final = 0.5
 _LOAD_BACKOFF_MAX_S: Final = 30.0
 _RELOAD_S: Final = 5.0  # a partition that comes back does so after some seconds; replaying a damaged one costs reads
@@ -114,9 +109,13 @@ class GroupCoordinator:
         config: GroupConfig,
         tasks: Tasks,
         *,
-        topics: TopicLookup | None = None,
+        topics: TopicLookup = any_topic,
+        leaving: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`topics` knows what may be committed to; without it everything may."""
+        """`topics` knows what may be committed to; without it everything may.
+
+        `leaving`: names of deleted topics that are still being removed.
+        """
         self._log = offsets_log
         self._clock = clock
         self._rng = rng
@@ -132,12 +131,17 @@ class GroupCoordinator:
             Shard(partition, offsets_log, clock, config, tasks, self._ledger)
             for partition in range(offsets_log.partitions)
         ]
+        self._cleaner = Cleaner(self._shards, clock, config, topics, leaving)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to load; until a group's partition is loaded, its requests get COORDINATOR_LOAD_IN_PROGRESS."""
-        services = (("groups-load", self._load), ("groups-timers", self._run_timers), ("groups-expiry", self._expire))
+        services = (
+            ("groups-load", self._load),
+            ("groups-timers", self._run_timers),
+            ("groups-cleaner", self._cleaner.run),
+        )
         for name, service in services:
             self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
 
@@ -178,6 +182,8 @@ class GroupCoordinator:
                     shard.reset()
                     shard.state = ShardState.FAILED
         self._loaded.set()
+        for shard in self._shards:
+            await self._cleaner.after_load(shard)
         await self._load_failed()
 
     async def _load_failed(self) -> None:
@@ -190,6 +196,7 @@ class GroupCoordinator:
                 try:
                     await self._load_shard(shard)
                     log.warning("__consumer_offsets-%d can be read again, its groups are back", shard.partition)
+                    await self._cleaner.after_load(shard)
                 except (ThermoclineError, OSError) as failure:
                     log.debug("__consumer_offsets-%d still cannot be read: %s", shard.partition, failure)
                     shard.reset()
@@ -202,6 +209,7 @@ class GroupCoordinator:
         for group, effects in shard.restore():
             self._perform(shard, group, effects)
             shard.settle(group)
+        self._cleaner.adopt(shard)
         shard.state = ShardState.READY
 
     # ---- snapshots (the broker writes them) ------------------------------------------------------------------------
@@ -358,7 +366,7 @@ class GroupCoordinator:
             codes, write = [error] * len(rows), None
         shard.settle(group)
         if write is not None:
-            failure = await self._await_write(write)
+            failure = await fate_of(write, self._config.offsets_commit_timeout_ms)
             codes = [failure if code is ErrorCode.NONE else code for code in codes]
         return codes
 
@@ -371,14 +379,16 @@ class GroupCoordinator:
         values: list[tuple[TopicPosition, CommittedOffset]] = []
         growth = 0
         for row in rows:
-            facts = _ANY_TOPIC if self._topics is None else self._topics(row.topic)
+            facts = self._topics(row.topic)
             code = refuses_metadata(row.metadata, self._config.offset_metadata_bytes_max)
             if facts is None or not 0 <= row.partition < facts.partitions or _is_too_long(row.topic):
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             codes.append(code)
             if code is ErrorCode.NONE:
-                topic_id = ZERO_UUID if facts is None else facts.topic_id
-                value = CommittedOffset(row.offset, row.leader_epoch, row.metadata, now_ms, expire_at_ms, topic_id)
+                assert facts is not None
+                value = CommittedOffset(
+                    row.offset, row.leader_epoch, row.metadata, now_ms, expire_at_ms, facts.topic_id
+                )
                 values.append(((row.topic, row.partition), value))
                 if group.offsets.get(row.topic, row.partition) is None:
                     growth += OFFSET_OVERHEAD_BYTES + len(row.metadata)
@@ -388,17 +398,6 @@ class GroupCoordinator:
             full = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             return [full if code is ErrorCode.NONE else code for code in codes], None
         return codes, shard.write_positions(group, values)
-
-    async def _await_write(self, write: asyncio.Future[Exception | None]) -> ErrorCode:
-        """The append goes on when the client's time is over: what it then brings is applied all the same."""
-        # Cheaper than asyncio.timeout around a shield, and every commit passes here.
-        timeout_s = self._config.offsets_commit_timeout_ms / 1000
-        timer = asyncio.get_running_loop().call_later(timeout_s, _give_up, write)
-        try:
-            failure = await write
-        finally:
-            timer.cancel()
-        return ErrorCode.NONE if failure is None else _code_of(failure, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
     async def fetch_offsets(
         self, group_id: str, wanted: Sequence[Wanted] | None
@@ -423,46 +422,11 @@ class GroupCoordinator:
             group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE, GroupOffsets().fetch(wanted)
-        return ErrorCode.NONE, group.offsets.fetch(wanted)
+        return ErrorCode.NONE, group.offsets.fetch(wanted, self._topics)
 
-    def forget_topics(self, topics: frozenset[str]) -> None:
-        """Topics were deleted: their positions get tombstones."""
-        for shard in self._shards:
-            if shard.state is ShardState.READY:
-                for group in list(shard.groups.values()):
-                    if positions := group.offsets.of_topics(topics):
-                        shard.write_positions(group, [(position, None) for position in positions])
-
-    # ---- expiry ----------------------------------------------------------------------------------------------------
-
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
-            for shard in self._shards:
-                if shard.state is ShardState.READY:
-                    await self._expire_shard(shard)
-
-    async def _expire_shard(self, shard: Shard) -> None:
-        now_ms = self._clock.wall_ms()
-        for i, group in enumerate(list(shard.groups.values())):
-            if i % _GROUPS_AT_ONCE == _GROUPS_AT_ONCE - 1:
-                await asyncio.sleep(0)
-            if shard.groups.get(group.group_id) is not group:
-                continue
-            write = self._expire_group(shard, group, now_ms)
-            if write is not None:
-                await self._await_write(write)  # a queue of tombstones must not push commits out
-
-    def _expire_group(self, shard: Shard, group: Group, now_ms: int) -> asyncio.Future[Exception | None] | None:
-        rule = expiry_rule(group.machine)
-        if rule is None:
-            return None
-        gone = group.offsets.expired(rule, now_ms, self._config.offsets_retention_ms)
-        write = shard.write_positions(group, [(position, None) for position in gone]) if gone else None
-        stays = len(gone) < group.offsets.count or (group.offsets.is_pending and not gone)
-        if not stays and group.machine.is_idle and group.record is not None and not group.record_writes:
-            shard.write_group(group, stored_group_record(group.group_id, None), lambda _: None)
-        return write
+    def topic_withdrawn(self, name: str) -> None:
+        """A topic was deleted. Its positions are shown no more from now on, and get tombstones soon."""
+        self._cleaner.topic_withdrawn(name)
 
     # ---- machines, effects, timers ---------------------------------------------------------------------------------
 
@@ -506,7 +470,7 @@ class GroupCoordinator:
 
     def _store(self, shard: Shard, group: Group, ticket: int, record: KeyValue) -> None:
         def stored(failure: Exception | None) -> None:
-            error = ErrorCode.NONE if failure is None else _code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
+            error = ErrorCode.NONE if failure is None else code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
             self._step(shard, group, Stored(ticket, error))
 
         shard.write_group(group, record, stored)
@@ -538,25 +502,8 @@ class GroupCoordinator:
                 self._give(shard, group, TimedOut(key.timer))
 
 
-def _give_up(write: asyncio.Future[Exception | None]) -> None:
-    if not write.done():
-        write.set_result(TimeoutError("the commit was not durable in time; its outcome is unknown"))
-
-
 def _is_too_long(name: str) -> bool:
     return len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX
-
-
-def _code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
-    """What a client is told when its state could not be stored (as Kafka translates append errors for groups).
-
-    Not `broker.errors.code_of`: a client must look for the coordinator again, not for a partition's leader.
-    """
-    if isinstance(failure, Fenced | StorageFailed):
-        return ErrorCode.NOT_COORDINATOR
-    if isinstance(failure, InvalidRequest):
-        return too_large
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def _report(name: str, failure: BaseException) -> None:

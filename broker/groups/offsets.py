@@ -1,17 +1,20 @@
 """The committed offsets of one group: what is durable, and what is on its way.
 
 Owns the positions and which of them have a write pending. Always true: what `fetch` shows is durable; a position with a
-pending write never expires, so a tombstone decided on old facts cannot follow a commit into the log. Must not know
+pending write never expires, so a tombstone decided on old facts cannot follow a commit into the log; a position is the
+topic's that had the name when it was committed, and is never shown as a later one's (topic ids, KIP-516). Must not know
 members, generations (the machine admits a commit before it comes here), the log, the wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from broker.groups.records import NO_EXPIRY, CommittedOffset
 from broker.wire.errors import ErrorCode
+from broker.wire.primitives import ZERO_UUID
 
 OFFSET_OVERHEAD_BYTES: Final = 500
 """A position without its metadata (measured: 0.19 KB in a topic of many, 0.47 KB alone in its topic, CPython 3.11)."""
@@ -20,6 +23,29 @@ NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1)
 """What is answered for a partition nobody committed."""
 
 TopicPosition: TypeAlias = tuple[str, int]
+
+
+class TopicFacts(NamedTuple):
+    """What groups need to know of a topic."""
+
+    topic_id: UUID
+    partitions: int
+
+
+TopicLookup: TypeAlias = Callable[[str], TopicFacts | None]
+"""By name; None when there is no such topic."""
+
+_ANY_TOPIC: Final = TopicFacts(ZERO_UUID, 2**31)
+
+
+def any_topic(_: str) -> TopicFacts:
+    """A `TopicLookup` without topics: whatever is named exists, once."""
+    return _ANY_TOPIC
+
+
+def belongs(value: CommittedOffset, facts: TopicFacts | None) -> bool:
+    """Whether a position is of the topic that has its name now."""
+    return facts is not None and value.topic_id == facts.topic_id
 
 
 class Wanted(NamedTuple):
@@ -54,6 +80,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
         self._pending: dict[TopicPosition, int] = {}
+        self._adopted: set[TopicPosition] = set()  # whose topic id is not in the log yet
         self.count = 0
         self.size_bytes = 0
 
@@ -96,16 +123,57 @@ class GroupOffsets:
             self.size_bytes += OFFSET_OVERHEAD_BYTES + len(value.metadata)
         elif not partitions:
             del self._topics[topic]
+        if self._adopted:
+            self._adopted.discard((topic, partition))
 
-    def fetch(self, wanted: Sequence[Wanted] | None) -> tuple[Fetched, ...]:
+    def fetch(self, wanted: Sequence[Wanted] | None, topics: TopicLookup = any_topic) -> tuple[Fetched, ...]:
         """Durable positions, NO_OFFSET where there is none; None asks for all there are."""
         if wanted is None:
-            return tuple(Fetched(topic, tuple(partitions.items())) for topic, partitions in self._topics.items())
+            found = ((topic, self._of(topic, topics)) for topic in self._topics)
+            return tuple(Fetched(topic, tuple(held.items())) for topic, held in found if held)
         rows = []
         for topic, indexes in wanted:
-            held = self._topics.get(topic, {})
+            held = self._of(topic, topics)
             rows.append(Fetched(topic, tuple((index, held.get(index, NO_OFFSET)) for index in indexes)))
         return tuple(rows)
+
+    def _of(self, topic: str, topics: TopicLookup) -> dict[int, CommittedOffset]:
+        held = self._topics.get(topic)
+        if held is None:
+            return {}
+        facts = topics(topic)
+        return {partition: value for partition, value in held.items() if belongs(value, facts)}
+
+    # ---- topics that come and go -----------------------------------------------------------------------------------
+
+    def adopt(self, topics: TopicLookup, leaving: Collection[str]) -> None:
+        """Give positions without a topic id to the topics of their names, those in `leaving` excepted."""
+        for topic, partitions in self._topics.items():
+            for partition, value in partitions.items():
+                if value.topic_id != ZERO_UUID or topic in leaving:
+                    continue
+                facts = topics(topic)
+                if facts is not None and facts.topic_id != ZERO_UUID:
+                    partitions[partition] = value._replace(topic_id=facts.topic_id)
+                    self._adopted.add((topic, partition))
+
+    def adopted(self) -> list[tuple[TopicPosition, CommittedOffset]]:
+        """What `adopt` changed and no later record replaced or is about to."""
+        return [(at, self._topics[at[0]][at[1]]) for at in sorted(self._adopted) if at not in self._pending]
+
+    def orphaned(self, topics: TopicLookup, names: Collection[str] | None = None) -> list[TopicPosition]:
+        """Positions in topics that are gone (of these `names` only), but for those being written at this moment."""
+        gone: list[TopicPosition] = []
+        for topic in self._topics if names is None else names:
+            held = self._topics.get(topic)
+            if held is None:
+                continue
+            facts = topics(topic)
+            dead = ((topic, partition) for partition, value in held.items() if not belongs(value, facts))
+            gone += [position for position in dead if position not in self._pending]
+        return gone
+
+    # ---- expiry ----------------------------------------------------------------------------------------------------
 
     def expired(self, rule: Expiry, now_ms: int, retention_ms: int) -> list[TopicPosition]:
         """Positions whose time is over. An explicit expiry (OffsetCommit v2–4) overrides the retention."""
@@ -121,9 +189,3 @@ class GroupOffsets:
             if over:
                 gone.append((topic, partition))
         return gone
-
-    def of_topics(self, topics: frozenset[str]) -> list[TopicPosition]:
-        """Positions of topics that were deleted, those still being written too."""
-        held = [(topic, partition) for topic in sorted(topics) for partition in self._topics.get(topic, {})]
-        known = set(held)
-        return held + [position for position in self._pending if position[0] in topics and position not in known]

@@ -4,7 +4,9 @@ Owns keys and values of committed offsets and of groups, batches of them, and th
 `parse` returns encodes to the same meaning; records of other kinds (KIP-848 groups, transactions) are left out, never
 guessed. Must not know what a group does with them.
 Source: observed in Apache Kafka 4.3.1: keys 0–1 are offsets (1 is written), 2 groups; offset values are version 4 with
-the topic id, 3 without one, 1 when the client set a retention; group values are version 3.
+the topic id, 3 without one, 1 when the client set a retention; group values are version 3. Version 1 has no room for
+the topic id, without which nobody could tell the topic from a later one of its name: with a retention version 4 is
+written here too, and the expiry as a tagged field of ours, which Kafka skips. Version 1 is read.
 """
 
 from __future__ import annotations
@@ -96,10 +98,10 @@ def offset_record(key: OffsetKey, value: CommittedOffset | None) -> KeyValue:
     raw_key = encode_record("OffsetCommitKey", _OFFSET_KEY_VERSION, OffsetCommitKey(*key))
     if value is None:
         return KeyValue(raw_key, None)
-    if value.expire_at_ms != NO_EXPIRY:
-        version = _OFFSET_VALUE_WITH_EXPIRY  # leader epoch and topic id have no room there
+    if value.topic_id != ZERO_UUID:
+        version = _OFFSET_VALUE_WITH_TOPIC_ID
     else:
-        version = _OFFSET_VALUE if value.topic_id == ZERO_UUID else _OFFSET_VALUE_WITH_TOPIC_ID
+        version = _OFFSET_VALUE if value.expire_at_ms == NO_EXPIRY else _OFFSET_VALUE_WITH_EXPIRY
     message = OffsetCommitValue(
         offset=value.offset,
         leader_epoch=value.leader_epoch,
@@ -107,6 +109,7 @@ def offset_record(key: OffsetKey, value: CommittedOffset | None) -> KeyValue:
         commit_timestamp=value.committed_at_ms,
         expire_timestamp=value.expire_at_ms,
         topic_id=value.topic_id,
+        own_expire_timestamp=value.expire_at_ms,
     )
     return KeyValue(raw_key, encode_record("OffsetCommitValue", version, message))
 
@@ -168,7 +171,7 @@ def _offset(value: bytes) -> CommittedOffset:
         message.leader_epoch,
         message.metadata,
         message.commit_timestamp,
-        message.expire_timestamp,
+        message.expire_timestamp if message.own_expire_timestamp == NO_EXPIRY else message.own_expire_timestamp,
         message.topic_id,
     )
 

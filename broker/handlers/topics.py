@@ -259,7 +259,6 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
                 request.timeout_ms,
                 lambda: context.controller.delete_topic(chosen),  # noqa: B023
             )
-            context.groups.forget_topics(frozenset((chosen,)))
             answer.name, answer.topic_id = name, UUID(deleted.topic_id)
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)

@@ -6,10 +6,10 @@ the moment its topic is deleted; the two indexes agree. Must not know how partit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from broker.groups.coordinator import TopicFacts
+from broker.groups.offsets import TopicFacts
 from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 
@@ -23,6 +23,8 @@ class Registry:
         self.names: dict[UUID, str] = {}
         self.touched: set[Partition] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
+        self.on_withdrawn: Callable[[str], None] | None = None
+        """Told of every topic that goes, by name, however it came to be deleted."""
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
@@ -39,6 +41,8 @@ class Registry:
             self.partitions.pop((name, index)) for index in range(topic.partitions) if (name, index) in self.partitions
         ]
         self.touched.difference_update(gone)  # a closed log is never seen clean again: ticks would hold it for ever
+        if self.on_withdrawn is not None:
+            self.on_withdrawn(name)
         return gone
 
     def facts(self, name: str) -> TopicFacts | None:

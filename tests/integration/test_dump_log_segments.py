@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from broker.groups.records import CommittedOffset, OffsetKey, batch_of, offset_record
 from tests.support.kafka_tools import kafka_tool, require_kafka
 from tests.support.site import Site, wait_copied
 from tests.support.stock_clients import Written, create_topic, write_confluent
@@ -64,3 +68,16 @@ def test_kafka_reads_every_local_file_and_every_object(directory_site: Site, tmp
             command = [sys.executable, "-m", "thermocline", "bucket", "dump", site.bucket.url, key, "--log"]
             subprocess.run(command, stdout=out, check=True, timeout=60)
         assert "baseOffset" in dump(log_file), key
+
+
+def test_kafka_reads_a_commit_with_a_retention_of_its_own(tmp_path: Path) -> None:
+    """Written with the topic id, which Kafka's version 1 has no room for, and a tagged field that Kafka skips."""
+    require_kafka()
+    value = CommittedOffset(5, 1, "m", 1_000, expire_at_ms=123_456, topic_id=UUID(int=7))
+    log_file = tmp_path / f"{0:020}.log"
+    log_file.write_bytes(batch_of([offset_record(OffsetKey("g", "t", 0), value)], 1_000))
+    found = kafka_tool("org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(log_file))
+    (payload,) = re.findall(r"payload: (\{.*\})", found)
+    topic_id = base64.urlsafe_b64encode(value.topic_id.bytes).decode().rstrip("=")
+    said = {"offset": 5, "leaderEpoch": 1, "metadata": "m", "commitTimestamp": 1_000, "topicId": topic_id}
+    assert json.loads(payload) == {"version": "4", "data": said}

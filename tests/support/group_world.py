@@ -9,7 +9,7 @@ from typing import Any
 from broker.groups.config import GroupConfig
 from broker.groups.coordinator import CommitRow, GroupCoordinator
 from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
-from broker.groups.offsets import Wanted
+from broker.groups.offsets import TopicFacts, Wanted, any_topic
 from broker.wire.errors import ErrorCode
 from seams.rng import SeededRng
 from seams.tasks import Tasks
@@ -25,12 +25,22 @@ class GroupWorld:
         self.config = GroupConfig(**{"initial_rebalance_delay_ms": 0, **config})
         self.rng = SeededRng(1)
         self.failures: list[BaseException] = []
+        self.topics: dict[str, TopicFacts] | None = None  # None: whatever is named exists
+        self.leaving: set[str] = set()
         self.tasks: Tasks
         self.groups: GroupCoordinator
 
     def start(self) -> None:
         self.tasks = Tasks(lambda _, failure: self.failures.append(failure))
-        self.groups = GroupCoordinator(self.log, FastClock(), self.rng, self.config, self.tasks)
+        self.groups = GroupCoordinator(
+            self.log,
+            FastClock(),
+            self.rng,
+            self.config,
+            self.tasks,
+            topics=any_topic if self.topics is None else self.topics.get,
+            leaving=lambda: self.leaving,
+        )
         self.groups.start()
 
     async def ready(self) -> None:

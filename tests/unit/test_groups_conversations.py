@@ -15,7 +15,8 @@ from uuid import UUID
 import pytest
 
 from broker.groups.config import GroupConfig
-from broker.groups.coordinator import GroupCoordinator, TopicFacts
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.offsets import TopicFacts
 from broker.handlers import groups as handlers
 from broker.handlers.groups import ClientInfo, CoordinatorNode
 from broker.wire.apis import ApiKey

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.groups.config import GroupConfig
 from broker.groups.expiry import expiry_rule, subscribed_topics
-from broker.groups.offsets import NO_OFFSET, Expiry, GroupOffsets, Wanted, refuses_metadata
+from broker.groups.offsets import NO_OFFSET, Expiry, GroupOffsets, TopicFacts, Wanted, refuses_metadata
 from broker.groups.records import CommittedOffset
 from broker.wire.errors import ErrorCode
 from tests.support.group_conversation import subscription
@@ -92,13 +94,42 @@ def test_what_counts_when_offsets_expire():
     assert offsets.expired(Expiry(None, frozenset({"old"})), 100, 100) == []
 
 
-def test_deleted_topics_take_their_positions_along():
-    """Those being written at this moment too."""
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+def test_positions_belong_to_the_topic_id():
+    """Neither a topic that is gone nor a later one of its name has them; they are found for their tombstones, but for
+    those being written at this moment: a tombstone must not follow a commit to the new topic into the log."""
     offsets = GroupOffsets()
-    offsets.apply("t", 0, at(1))
-    offsets.apply("u", 0, at(1))
-    offsets.begin([("t", 0), ("t", 7)])
-    assert offsets.of_topics(frozenset({"t"})) == [("t", 0), ("t", 7)]
+    for topic, partition, topic_id in (("t", 0, OLD), ("t", 1, NEW), ("t", 2, OLD), ("gone", 0, OLD), ("u", 0, OLD)):
+        offsets.apply(topic, partition, at(5)._replace(topic_id=topic_id))
+    topics = {"t": TopicFacts(NEW, 3), "u": TopicFacts(OLD, 1)}.get
+    found = [(row.topic, [i for i, _ in row.partitions]) for row in offsets.fetch(None, topics)]
+    assert found == [("t", [1]), ("u", [0])]
+    named = offsets.fetch([Wanted("t", [0, 1]), Wanted("gone", [0])], topics)
+    assert [value.offset for row in named for _, value in row.partitions] == [-1, 5, -1]
+    assert offsets.orphaned(topics) == [("t", 0), ("t", 2), ("gone", 0)]
+    offsets.begin([("t", 0)])
+    assert offsets.orphaned(topics) == [("t", 2), ("gone", 0)]
+    assert offsets.orphaned(topics, {"gone", "u", "never"}) == [("gone", 0)]
+
+
+def test_positions_without_a_topic_id_are_adopted_once():
+    """By the topic that has the name, unless an earlier one of that name is still being removed."""
+    offsets = GroupOffsets()
+    for topic in ("t", "leaving", "gone"):
+        offsets.apply(topic, 0, at(5))
+    topics = {"t": TopicFacts(OLD, 1), "leaving": TopicFacts(NEW, 1)}.get
+    offsets.adopt(topics, {"leaving"})
+    assert offsets.adopted() == [(("t", 0), at(5)._replace(topic_id=OLD))]
+    assert offsets.orphaned(topics) == [("leaving", 0), ("gone", 0)]
+    later = {"t": TopicFacts(NEW, 1)}.get
+    assert offsets.orphaned(later, {"t"}) == [("t", 0)]
+    offsets.begin([("t", 0)])
+    assert offsets.adopted() == []
+    offsets.end([("t", 0)])
+    offsets.apply("t", 0, at(6)._replace(topic_id=NEW))
+    assert offsets.adopted() == [] and offsets.orphaned(later) == [("leaving", 0), ("gone", 0)]
 
 
 # ---- the rule --------------------------------------------------------------------------------------------------------

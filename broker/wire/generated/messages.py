@@ -1048,6 +1048,7 @@ class OffsetCommitValue(Message):
     commit_timestamp: int = 0
     expire_timestamp: int = -1  # 1
     topic_id: UUID = ZERO_UUID  # 4+
+    own_expire_timestamp: int = -1  # 4+
 
 
 class GroupMetadataKey(Message):

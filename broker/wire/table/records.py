@@ -1,7 +1,8 @@
 """The records of `__consumer_offsets`, as Kafka's group coordinator writes them.
 
 Facts in the notation of `broker.wire.schema`; nothing else. The version is the int16 in front of the record's key or
-value; for keys it also says which record it is (0 and 1: a commit, 2: a group).
+value; for keys it also says which record it is (0 and 1: a commit, 2: a group). One field is ours:
+`own_expire_timestamp`, which Kafka's readers skip as they skip every tagged field they do not know (KIP-482).
 """
 
 TEXT = """
@@ -17,6 +18,7 @@ record OffsetCommitValue 0-4 flexible:4
   commit_timestamp                        int64
   expire_timestamp                        int64                 1 =-1
   topic_id                                uuid                  4+ tag:0
+  own_expire_timestamp                    int64                 4+ =-1 tag:4919
 
 record GroupMetadataKey 2
   group                                   string

@@ -1,0 +1,131 @@
+"""What must not stay in the groups for ever: expired offsets, positions in topics that are gone, groups of nothing.
+
+Owns when positions get tombstones that no client asked for, and the adoption of positions without a topic id. Always
+true: a tombstone is decided only while no commit of its position is under way, so it never follows one into the log.
+Nobody waits for it: a position in a topic that is gone is not shown, whether its tombstone is written or not
+(`offsets.belongs`). Must not know requests, members, the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final
+
+from broker.groups.config import GroupConfig
+from broker.groups.expiry import expiry_rule
+from broker.groups.offsets import TopicLookup
+from broker.groups.records import stored_group_record
+from broker.groups.shard import Group, Shard, ShardState
+from seams.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_GROUPS_AT_ONCE: Final = 200  # before others get a turn, and before their writes are waited for
+
+Write = asyncio.Future[Exception | None]
+Clean = Callable[[Shard, Group], list[Write]]
+
+
+class Cleaner:
+    """One a coordinator. `leaving`: names of deleted topics that are still being removed."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        clock: Clock,
+        config: GroupConfig,
+        topics: TopicLookup,
+        leaving: Callable[[], Collection[str]],
+    ) -> None:
+        self._shards = shards
+        self._clock = clock
+        self._config = config
+        self._topics = topics
+        self._leaving = leaving
+        self._withdrawn: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def topic_withdrawn(self, name: str) -> None:
+        """A topic was deleted: its positions get tombstones soon."""
+        self._withdrawn.add(name)
+        self._wake.set()
+
+    def adopt(self, shard: Shard) -> None:
+        """Before a loaded shard is asked anything: positions without a topic id (OffsetCommit 2–4 with a retention, as
+        Kafka and earlier versions of this broker store it) are the present topic's, unless an earlier topic of that
+        name is still being removed: then they are most likely its own, and stay nobody's."""
+        leaving = frozenset(self._leaving())
+        for group in shard.groups.values():
+            group.offsets.adopt(self._topics, leaving)
+
+    async def run(self) -> None:
+        """Until cancelled: expire at every interval, and see to deleted topics when there are any."""
+        interval_s = self._config.offsets_retention_check_interval_ms / 1000
+        next_s = self._clock.monotonic_s() + interval_s
+        while True:
+            try:
+                async with asyncio.timeout(max(next_s - self._clock.monotonic_s(), 0)):
+                    await self._wake.wait()
+            except TimeoutError:
+                next_s = self._clock.monotonic_s() + interval_s
+                await self._everywhere(self._expire)
+                continue
+            self._wake.clear()
+            names, self._withdrawn = frozenset(self._withdrawn), set()
+            await self._everywhere(partial(self._forget, names=names))
+
+    async def after_load(self, shard: Shard) -> None:
+        """Write what loading found out: who owns what it adopted, and which positions are nobody's."""
+        await self._in(shard, self._settle_owners)
+
+    async def _everywhere(self, clean: Clean) -> None:
+        for shard in self._shards:
+            await self._in(shard, clean)
+
+    async def _in(self, shard: Shard, clean: Clean) -> None:
+        """Writes of a bounded number of groups at a time: a queue of tombstones must not push commits out."""
+        groups = list(shard.groups.values())
+        for at in range(0, len(groups), _GROUPS_AT_ONCE):
+            if shard.state is not ShardState.READY:
+                return
+            writes: list[Write] = []
+            for group in groups[at : at + _GROUPS_AT_ONCE]:
+                if shard.groups.get(group.group_id) is group:
+                    writes += clean(shard, group)
+            await self._settled(shard, writes)
+            await asyncio.sleep(0)
+
+    async def _settled(self, shard: Shard, writes: list[Write]) -> None:
+        if not writes:
+            return
+        done, late = await asyncio.wait(writes, timeout=self._config.offsets_commit_timeout_ms / 1000)
+        failures = [failure for write in done if (failure := write.result()) is not None]
+        if failures or late:
+            why = failures[0] if failures else "not durable in time"
+            log.warning("cleaning __consumer_offsets-%d: %s; trying again later", shard.partition, why)
+
+    def _expire(self, shard: Shard, group: Group) -> list[Write]:
+        writes = self._settle_owners(shard, group)
+        rule = expiry_rule(group.machine)
+        if rule is None:
+            return writes
+        gone = group.offsets.expired(rule, self._clock.wall_ms(), self._config.offsets_retention_ms)
+        if gone:
+            writes.append(shard.write_positions(group, [(position, None) for position in gone]))
+        stays = len(gone) < group.offsets.count or (group.offsets.is_pending and not gone)
+        if not stays and group.machine.is_idle and group.record is not None and not group.record_writes:
+            shard.write_group(group, stored_group_record(group.group_id, None), lambda _: None)
+        return writes
+
+    def _settle_owners(self, shard: Shard, group: Group) -> list[Write]:
+        adopted = group.offsets.adopted()
+        writes = [shard.write_positions(group, adopted)] if adopted else []
+        return writes + self._forget(shard, group)
+
+    def _forget(self, shard: Shard, group: Group, names: frozenset[str] | None = None) -> list[Write]:
+        """Positions in topics that are gone, of these names only if there are any."""
+        gone = group.offsets.orphaned(self._topics, names)
+        return [shard.write_positions(group, [(position, None) for position in gone])] if gone else []
