@@ -8,6 +8,7 @@ bytes mean.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -143,16 +144,17 @@ def replace_file(disk: Disk, path: str, data: bytes) -> None:
 
 
 def remove_tree(disk: Disk, path: str) -> None:
-    """Delete a directory and all below it; what is gone already is fine."""
+    """Delete a directory and all below it. What is gone already is fine, also when another one is just removing it."""
     found = disk.stat(path)
     if found is None:
         return
-    if not found.is_dir:
-        disk.unlink(path)
-        return
-    for name in disk.list_dir(path):
-        remove_tree(disk, f"{path}/{name}")
-    disk.remove_dir(path)
+    with contextlib.suppress(FileNotFoundError):
+        if not found.is_dir:
+            disk.unlink(path)
+            return
+        for name in disk.list_dir(path):
+            remove_tree(disk, f"{path}/{name}")
+        disk.remove_dir(path)
 
 
 class PosixFile:
