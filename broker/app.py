@@ -233,7 +233,7 @@ class Broker:
         await tiers.start()
         self.health.starting("opening logs")
         with tiers.holding_back():
-            await asyncio.gather(*(host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()))
+            await asyncio.gather(*[host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()])
         for topic in controller.image.deleted.values():
             self._purge_later(topic)
         rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from broker.config.resolve import BrokerConfig
@@ -40,18 +41,23 @@ log = logging.getLogger(__name__)
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 PRODUCER_ID_BLOCK: Final = 1000  # Kafka's ProducerIdsBlock
 _SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown
+_TURN_S: Final = 60.0  # a change waits for those before it, of which each may wait for the bucket
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
 
 
 class PartitionHost(Protocol):
-    """Who turns a topic in the image into partitions that serve, and back."""
+    """Who turns a topic in the image into partitions that serve, and back. What it begins it goes on with, however
+    long disk or bucket let it wait."""
 
-    async def open_topic(self, topic: Topic, first_partition: int) -> None:
-        """Give partitions from `first_partition` on their roots, reservations and logs, then make them visible."""
+    def open_topic(self, topic: Topic, first_partition: int) -> asyncio.Task[None]:
+        """Begin to give partitions from `first_partition` on their roots, reservations and logs; done: visible.
+
+        Cancelled when the topic is deleted first.
+        """
         ...
 
     def reconfigure(self, topic: Topic) -> None: ...
-    async def withdraw(self, topic: Topic) -> None:
+    def withdraw(self, topic: Topic) -> None:
         """Stop serving a topic's partitions; nothing is removed yet."""
         ...
 
@@ -78,6 +84,7 @@ class Controller:
         self._purge_later = purge_later
         self._changes = asyncio.Lock()
         self._in_doubt = False  # a change ended in the middle: the bucket may hold what `image` or the host lacks
+        self._openings: dict[str, asyncio.Task[None]] = {}  # the last one of each topic, by id
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()
         self.image = image
@@ -97,7 +104,10 @@ class Controller:
         internal: bool = False,
         validate_only: bool = False,
     ) -> Topic:
-        """Create a topic and open its partitions. ApiError names what is wrong with the request."""
+        """Create a topic and wait until its partitions serve. ApiError names what is wrong with the request.
+
+        A caller that waits no longer ends the wait only, once the topic is committed.
+        """
         check_topic_name(name)
         if name in INTERNAL_TOPICS and not internal:
             # A client's ordinary topic of that name would be tiered, deletable, and where groups write.
@@ -109,7 +119,7 @@ class Controller:
                 ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {PARTITIONS_PER_TOPIC_MAX}"
             )
         kept = configs_at_creation(self._config, configs, internal=internal)
-        async with self._changes:
+        async with self._turn(self._changes):
             await self._settle()
             self._check_free(name)
             topic = Topic(str(self._rng.uuid()), name, partitions, kept, internal)
@@ -117,7 +127,8 @@ class Controller:
                 return topic
             await self._commit(TopicCreated(topic.topic_id, name, partitions, topic.configs, internal))
             reach("topic.committed")
-            await self._require_host().open_topic(topic, 0)
+            self._open(topic, 0)
+        await self.opened(topic)
         log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, partitions)
         return topic
 
@@ -133,7 +144,7 @@ class Controller:
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Let a topic have `count` partitions in all."""
-        async with self._changes:
+        async with self._turn(self._changes):
             await self._settle()
             topic = self.topic(name)
             if count <= topic.partitions:
@@ -145,7 +156,8 @@ class Controller:
             if validate_only:
                 return
             await self._commit(PartitionsAdded(topic.topic_id, count))
-            await self._require_host().open_topic(self.topic(name), topic.partitions)
+            self._open(self.topic(name), topic.partitions)
+        await self.opened(topic)
 
     async def set_configs(
         self,
@@ -155,7 +167,7 @@ class Controller:
         validate_only: bool = False,
     ) -> None:
         """Replace a topic's explicit overrides by what `change`, which judges them, makes of the topic."""
-        async with self._changes:
+        async with self._turn(self._changes):
             await self._settle()
             topic = self.topic(name)
             configs = dict(change(topic))
@@ -169,38 +181,48 @@ class Controller:
 
         Files and objects follow in the background, remembered until they are gone.
         """
-        async with self._changes:
+        async with self._turn(self._changes):
             await self._settle()
             topic = self.topic(name)
             if topic.internal:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is internal and cannot be deleted")
             await self._commit(TopicDeleted(topic.topic_id))
             reach("topic.deleted")
-            try:
-                await self._require_host().withdraw(topic)
-            finally:
-                self._purge_later(topic)  # it is deleted, whatever closing its logs met
+            self._require_host().withdraw(topic)
+            self._purge_later(topic)
         log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
         return topic
 
     async def purge(self, topic: Topic) -> None:
         """Remove what a deleted topic left, then forget it."""
         await self._require_host().purge(topic)
-        async with self._changes:
+        async with self._turn(self._changes):
             await self._settle()
             await self._commit(TopicPurged(topic.topic_id))
 
     async def next_producer_id(self) -> int:
         """A producer id never given before: blocks are reserved by compare-and-set before use (C7)."""
-        async with self._producer_ids_lock:
+        async with self._turn(self._producer_ids_lock):
             if not self._producer_ids:
-                async with self._changes:
+                async with self._turn(self._changes):
                     await self._settle()
                     first = self.image.producer_ids_end
                     await self._commit(ProducerIdsReserved(first + PRODUCER_ID_BLOCK))
                 self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
             given, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
             return given
+
+    async def opened(self, topic: Topic) -> None:
+        """Wait until the partitions of `topic` that were decided so far are open; deleted first, it is an ApiError."""
+        opening = self._openings.get(topic.topic_id)
+        if opening is not None:
+            await asyncio.wait([opening])
+        if topic.topic_id not in self.image.topics:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted before it could be opened"
+            )
+        if opening is not None and opening.cancelled():
+            raise Retryable(f"the broker stops before topic {topic.name!r} is open")
 
     def topic(self, name: str) -> Topic:
         """ApiError UNKNOWN_TOPIC_OR_PARTITION when there is none of this name."""
@@ -215,10 +237,23 @@ class Controller:
             await asyncio.sleep(_SETTLE_S)
             if self._in_doubt:
                 try:
-                    async with self._changes:
+                    async with self._turn(self._changes):
                         await self._settle()
                 except Retryable as unanswered:
                     log.warning("a change of the cluster is still in doubt: %s", unanswered)
+
+    @asynccontextmanager
+    async def _turn(self, lock: asyncio.Lock) -> AsyncIterator[None]:
+        """The lock, or Retryable: a bucket that is away must not make each wait for all who came before."""
+        try:
+            async with asyncio.timeout(_TURN_S):
+                await lock.acquire()
+        except TimeoutError as late:
+            raise Retryable(f"earlier changes of the cluster still wait for the bucket after {_TURN_S:.0f} s") from late
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def _commit(self, *records: MetadataRecord) -> None:
         self._in_doubt = True  # also when the caller is cancelled in the middle: the PUT may land
@@ -235,7 +270,7 @@ class Controller:
         for topic in before.topics.values():
             if topic.topic_id not in image.topics:
                 log.warning("the deletion of topic %s (%s) came true", topic.name, topic.topic_id)
-                await host.withdraw(topic)
+                host.withdraw(topic)
                 self._purge_later(topic)
         for topic in image.topics.values():
             known = before.topics.get(topic.topic_id)
@@ -244,7 +279,17 @@ class Controller:
             served = 0 if known is None else known.partitions
             if served < topic.partitions:
                 log.warning("the change of topic %s (%s) came true", topic.name, topic.topic_id)
-                await host.open_topic(topic, served)
+                self._open(topic, served)
+
+    def _open(self, topic: Topic, first_partition: int) -> None:
+        opening = self._require_host().open_topic(topic, first_partition)
+        self._openings[topic.topic_id] = opening
+
+        def over(ended: asyncio.Task[None]) -> None:
+            if self._openings.get(topic.topic_id) is ended:
+                del self._openings[topic.topic_id]
+
+        opening.add_done_callback(over)
 
     def _require_host(self) -> PartitionHost:
         assert self.host is not None, "the controller serves only after its host is wired"

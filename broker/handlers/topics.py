@@ -53,6 +53,7 @@ _NULL_NAMES_SINCE: Final = 12
 _DELETION_DISABLED_SINCE: Final = 3
 _AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # topics a Metadata request may name and still create what is missing
 _TOPICS_PER_REQUEST_MAX: Final = 1_000  # changes a single admin request may ask for
+_AUTO_CREATION_S: Final = 5.0  # how long a Metadata request waits for the topics it makes, all together
 _TIMEOUT_MAX_S: Final = 120.0
 _DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
 
@@ -75,14 +76,16 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
         assert request.topics is not None
         may_create = context.config.auto_create_topics_enable and request.allow_auto_topic_creation
         may_create = may_create and len(request.topics) <= _AUTO_CREATED_PER_REQUEST_MAX
+        create_until_s = asyncio.get_running_loop().time() + _AUTO_CREATION_S if may_create else 0.0
         for wanted in request.topics:
-            response.topics.append(await _one(context, wanted, call.version, may_create=may_create))
+            response.topics.append(await _one(context, wanted, call.version, create_until_s))
     return response
 
 
 async def _one(
-    context: Context, wanted: MetadataRequestTopic, version: int, *, may_create: bool
+    context: Context, wanted: MetadataRequestTopic, version: int, create_until_s: float
 ) -> MetadataResponseTopic:
+    """`create_until_s`: the loop's time up to which a missing topic is made and waited for."""
     name = wanted.name
     if wanted.topic_id != ZERO_UUID:
         name = context.registry.names.get(wanted.topic_id)
@@ -98,18 +101,28 @@ async def _one(
     except InvalidTopicName:
         # Final: "not available" would make a client ask for ever.
         return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
+    left_s = create_until_s - asyncio.get_running_loop().time()
     try:
-        if not may_create or context.controller.image.topic_named(name) is not None:
+        if left_s <= 0 or context.controller.image.topic_named(name) is not None:
             # In the image but not in the registry: its partitions are still being opened.
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
-        await context.controller.create_topic(name, context.config.num_partitions, {})
+        await within(context, int(left_s * 1000), lambda: _made(context, name))
         return _shown(context, context.registry.topics[name])
     except ApiError as refused:
-        if refused.code is ErrorCode.TOPIC_ALREADY_EXISTS and name in context.registry.topics:
-            return _shown(context, context.registry.topics[name])  # another client's request came first
         return MetadataResponseTopic(error_code=refused.code, name=name)
-    except ThermoclineError:
+    except (ThermoclineError, TimeoutError):
         return MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name)
+
+
+async def _made(context: Context, name: str) -> None:
+    """Make a topic of default shape and wait until it serves; another client's request may have come first."""
+    controller = context.controller
+    try:
+        await controller.create_topic(name, context.config.num_partitions, {})
+    except ApiError as refused:
+        if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+        await controller.opened(controller.topic(name))
 
 
 def _shown(context: Context, topic: Topic) -> MetadataResponseTopic:

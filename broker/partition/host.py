@@ -1,9 +1,9 @@
 """From a topic in the image to partitions that serve, and back.
 
-Owns opening, reconfiguring, closing and purging led partitions: the shell between the controller's decisions and
-tiering's `open_partition`. Always true: a partition is published only when it may serve; opening that fails is tried
-again for as long as the topic exists, because the topic is a committed fact. Must not know how a log or a tier is
-opened.
+Owns opening, reconfiguring and closing led partitions: the shell between the controller's decisions and tiering's
+`open_partition`. Always true: a partition is published only when it may serve; opening that fails is tried again for
+as long as the topic exists, because the topic is a committed fact; it follows what was decided about the topic
+meanwhile. Must not know how a log or a tier is opened, nor how a deleted topic's files go (removal).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Final
 from uuid import UUID
 
@@ -21,13 +20,12 @@ from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
+from broker.partition.removal import Removal
 from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, ForeignLog
-from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
 from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
-from seams.disk import read_file
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.service import TierService
@@ -83,17 +81,21 @@ class Host:
         self._stops_clean = False
         self._opening: dict[asyncio.Task[None], _TopicOpening] = {}
         self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
-        # A new topic's directories are not made while those of a deleted one under the same name are moved away (C9).
-        self._directories = asyncio.Lock()
+        self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
+        self._removal = Removal(world, data_dir, tiers, tasks, report)
         self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
 
-    async def open_topic(self, topic: Topic, first_partition: int, *, new: bool = True) -> None:
-        """Open the topic's partitions from `first_partition` on and publish the topic."""
+    def open_topic(self, topic: Topic, first_partition: int, *, new: bool = True) -> asyncio.Task[None]:
+        """Begin to open the topic's partitions from `first_partition` on; they are published when the task is done.
+
+        It tries until they are open, and is cancelled by `withdraw` and `close` only.
+        """
+        self._topics[topic.topic_id] = topic
         way = _TopicOpening(topic.topic_id)
 
         async def attempt() -> None:
             missing = [index for index in range(first_partition, topic.partitions) if index not in way.opened]
-            async with self._directories if new else nullcontext():
+            async with self._removal.turn(topic.name):
                 # All of them end before any is tried again.
                 outcomes = await asyncio.gather(
                     *(self._open_one(topic, index, way, new=new) for index in missing), return_exceptions=True
@@ -105,8 +107,7 @@ class Host:
                 reach("topic.rooted")
             if way.lost:
                 log.warning("%s", _lost_tails(topic.name, way.lost))
-            self._all_changed = True
-            self._registry.publish(topic, [found for _, found in sorted(way.opened.items()) if found is not None])
+            self._publish(topic.topic_id, [found for _, found in sorted(way.opened.items()) if found is not None])
             for index in way.again:
                 self._open_again(topic, index)
 
@@ -115,8 +116,14 @@ class Host:
         task = self._tasks.spawn(name, work)
         self._opening[task] = way
         task.add_done_callback(self._opening.pop)
-        # The caller's patience may end; the opening goes on.
-        await asyncio.shield(task)
+        return task
+
+    def _publish(self, topic_id: str, partitions: list[Partition]) -> None:
+        """Let clients see them, as the topic is now: it may have changed while they were opened."""
+        topic = self._topics[topic_id]
+        self._configure(topic, partitions)
+        self._all_changed = True
+        self._registry.publish(topic, partitions)
 
     async def _open_one(self, topic: Topic, index: int, way: _TopicOpening, *, new: bool) -> None:
         """Note the partition, or that it stays offline while its neighbours serve, and a person is told."""
@@ -141,10 +148,9 @@ class Host:
         place = TopicPartition(topic.name, index)
 
         async def attempt() -> None:
-            now = self._registry.topics.get(topic.name, topic)  # its configs may have changed
             lost: dict[int, tuple[int, int]] = {}
             try:
-                partition = await self._open(now, index, lost, new=False)
+                partition = await self._open(topic, index, lost, new=False)
             except DamagedLog as refused:
                 self._stays_offline(place, refused)
                 return
@@ -152,8 +158,7 @@ class Host:
                 log.warning("%s", _lost_tails(topic.name, lost))
             del self.damaged[place]
             log.warning("%s is online: what the bucket gives for it is whole again", place)
-            self._all_changed = True
-            self._registry.publish(now, [partition])
+            self._publish(topic.topic_id, [partition])
 
         async def after_a_while() -> None:
             await asyncio.sleep(_REOPEN_S)
@@ -165,6 +170,7 @@ class Host:
         task.add_done_callback(lambda _: self._healing.pop(place, None))
 
     async def _open(self, topic: Topic, index: int, lost: dict[int, tuple[int, int]], *, new: bool) -> Partition:
+        topic = self._topics.get(topic.topic_id, topic)  # its configs may have changed since the first attempt
         config = resolve_topic(self._config, topic.configs, internal=topic.internal)
         opening = Opening(
             topic=topic.name,
@@ -207,57 +213,44 @@ class Host:
         )
 
     def reconfigure(self, topic: Topic) -> None:
-        """Let the open partitions of `topic` follow its configs."""
-        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
-        for partition in self._registry.of_topic(topic.name):
-            partition.config = config
-            partition.log.reconfigure(log_config_of(config))
-            partition.tier.reconfigure(self._tier_config(topic, config))
+        """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
+        self._topics[topic.topic_id] = topic
+        self._configure(topic, self._registry.of_topic(topic.name))
         if topic.name in self._registry.topics:
             self._registry.topics[topic.name] = topic
 
-    async def withdraw(self, topic: Topic) -> None:
-        """Stop serving a deleted topic; its waiters learn it now, its files are renamed away."""
+    def _configure(self, topic: Topic, partitions: list[Partition]) -> None:
+        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
+        for partition in partitions:
+            partition.config = config
+            partition.log.reconfigure(log_config_of(config))
+            partition.tier.reconfigure(self._tier_config(topic, config))
+
+    def withdraw(self, topic: Topic) -> None:
+        """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
+        topic of the name is opened."""
+        self._topics.pop(topic.topic_id, None)
         cut_off = {task: way for task, way in self._opening.items() if way.topic_id == topic.topic_id}
         ending = [*cut_off, *(task for place, task in self._healing.items() if place.topic == topic.name)]
         for task in ending:
             task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-        for index in range(topic.partitions):
-            self.damaged.pop(TopicPartition(topic.name, index), None)
         withdrawn = self._registry.withdraw(topic.name) if topic.name in self._registry.topics else []
-        unpublished = [p for way in cut_off.values() for p in way.opened.values() if p is not None]
-        withdrawn += [partition for partition in unpublished if partition not in withdrawn]
-        for partition in withdrawn:  # all of them at once: closing one may wait for its disk
+        for partition in withdrawn:
             partition.log.on_start_moved = None
             partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
-        for partition in withdrawn:
-            await self._tiers.close_partition(partition.tier, give_back=False)
-            await partition.flusher.close()
-            await self._world.workers.run(partition.log.close, False)
+
+        async def ended() -> list[Partition]:
+            await asyncio.gather(*ending, return_exceptions=True)
+            for index in range(topic.partitions):
+                self.damaged.pop(TopicPartition(topic.name, index), None)
+            unpublished = [p for way in cut_off.values() for p in way.opened.values() if p is not None]
+            return withdrawn + [partition for partition in unpublished if partition not in withdrawn]
+
+        self._removal.close(topic, ended)
 
     async def purge(self, topic: Topic) -> None:
         """Remove a withdrawn topic's local files, then its objects."""
-        topic_id = UUID(topic.topic_id)
-        async with self._directories:
-            await self._world.workers.run(self._move_away, topic)
-        await self._world.workers.run(self._remove_moved)
-        await self._tiers.purge_topic(topic_id, topic.partitions)
-
-    def _move_away(self, topic: Topic) -> None:
-        for index in range(topic.partitions):
-            path = self._data_dir.log_path(topic.name, index)
-            metadata = f"{path}/{PARTITION_METADATA_FILE}"
-            # A new topic may have taken the name since: its directory carries another id (C9).
-            if (
-                self._world.disk.stat(metadata) is not None
-                and decode_partition_metadata(read_file(self._world.disk, metadata)) == UUID(topic.topic_id).bytes
-            ):
-                self._data_dir.mark_deleted(topic.name, index, self._world.rng.uuid().hex)
-
-    def _remove_moved(self) -> None:
-        for path in self._data_dir.deleted_directories():
-            self._data_dir.remove_deleted(path)
+        await self._removal.purge(topic)
 
     async def checkpoint(self) -> None:
         """Note recovery points, log starts and high watermarks, so that the next start looks at less.
@@ -315,7 +308,7 @@ class Host:
             async with slots:
                 await self._close_one(partition)
 
-        await asyncio.gather(*(close_one(partition) for partition in tuple(self._registry)))
+        await asyncio.gather(*(close_one(partition) for partition in tuple(self._registry)), self._removal.closed())
         if self._stops_clean:
             try:
                 self._all_changed = True

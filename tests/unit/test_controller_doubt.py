@@ -38,13 +38,14 @@ class StandInHost:
     serving: dict[str, Topic] = field(default_factory=dict)
     configured: list[str] = field(default_factory=list)
 
-    async def open_topic(self, topic: Topic, first_partition: int) -> None:
+    def open_topic(self, topic: Topic, first_partition: int) -> asyncio.Task[None]:
         self.serving[topic.name] = topic
+        return asyncio.get_running_loop().create_task(asyncio.sleep(0))
 
     def reconfigure(self, topic: Topic) -> None:
         self.configured.append(topic.name)
 
-    async def withdraw(self, topic: Topic) -> None:
+    def withdraw(self, topic: Topic) -> None:
         assert self.serving.pop(topic.name).topic_id == topic.topic_id
 
     async def purge(self, topic: Topic) -> None:
