@@ -3,8 +3,9 @@
 Owns the content of `manifest.json` (docs/formats/manifest.md). Always true of a manifest that `check` passes and of
 every edit's result: segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or
 above the log start; `added − removed = live` for bytes, records and segments, and `live_hash` is the sum of the live
-entries' hashes (C13); the log start, deletion cursor and remote end never fall. Edits are idempotent by the ids and
-offsets they name, because a commit whose outcome is unknown is made again (C29). Pure: no store, clock or randomness.
+entries' hashes (C13); the log start and deletion cursor never fall, the remote end only by `withdraw`. Edits are
+idempotent by the ids and offsets they name, because a commit whose outcome is unknown is made again (C29). Pure: no
+store, clock or randomness.
 """
 
 from __future__ import annotations
@@ -179,6 +180,28 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             gaps=tuple(gap for gap in self.gaps if gap[1] > cursor),
             pages=tuple(page for page in self.pages if page.end_offset > cursor),
             tail=self.tail[at:],
+        )
+
+    def withdraw(self, live: Sequence[RemoteSegment]) -> Manifest:
+        """Name no segment any more: tiering was switched off, and the local log holds all from the log start on.
+
+        `live` are all live segments, as the caller read them; their objects may be deleted once readers of older roots
+        let go. The remote end falls back to the log start, so that tiering switched on again copies from there. Done
+        already: no change. Raises EditRefused when `live` is not what the books say, e.g. a copy came in between.
+        """
+        if self.live.segments == 0:
+            return self
+        if totals_of(live) != self.live or hash_of(live) != self.live_hash:
+            raise EditRefused(f"{self._name}: the live segments changed while they were withdrawn")
+        return replace(
+            self,
+            removed=self.removed + self.live,
+            live=Totals(),
+            live_hash=ZERO_HASH,
+            remote_end_offset=min(self.remote_end_offset, self.log_start_offset),
+            gaps=(),
+            pages=(),
+            tail=(),
         )
 
     def _check_oldest(self, fresh: Sequence[RemoteSegment]) -> None:

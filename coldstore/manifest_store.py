@@ -210,7 +210,7 @@ class ManifestStore:
             if pointer.uuid in kept or (not pointer.level and await self._is_below(pointer, after)):
                 continue
             self._drop(str(pointer.key(*place)))
-            if pointer.level and pointer.end_offset <= after.deletion_cursor:
+            if pointer.level and (pointer.end_offset <= after.deletion_cursor or not after.live.segments):
                 await self._drop_leaves(pointer)
         old = before.snapshot
         if old is not None and (after.snapshot is None or after.snapshot.uuid != old.uuid):
@@ -228,7 +228,7 @@ class ManifestStore:
         return False
 
     async def _drop_leaves(self, pointer: PagePointer) -> None:
-        """A whole level-1 page expired: the pages it named go with it."""
+        """A whole level-1 page expired, or was withdrawn: the pages it named go with it."""
         try:
             page = await self._reader.pointers(pointer)
         except (StoreError, ObjectMissing, Corrupt):

@@ -243,6 +243,11 @@ class DataDir:
             self._unsaved.add(LOG_START_FILE)
         self.save_checkpoints()  # also where an attempt that failed forgot it already
 
+    def believe_log_start(self, topic: str, partition: int, offset: int) -> None:
+        """The root of a closed log says that it begins at `offset`. In memory: the next checkpoint writes it."""
+        key = TopicPartition(topic, partition)
+        self._note(LOG_START_FILE, key, max(offset, self._log_starts.get(key, 0)))
+
     def _note(self, name: str, key: TopicPartition, offset: int) -> None:
         offsets = self._offsets(name)
         if offsets.get(key) != offset:

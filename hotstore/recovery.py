@@ -24,7 +24,7 @@ from uuid import UUID
 
 from hotstore.batch_walk import walk_headers
 from hotstore.durability import write_index_files, write_producer_files
-from hotstore.errors import DamagedLog, ForeignLog
+from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import (
     EPOCHS_FILE,
     LOG,
@@ -198,7 +198,7 @@ class _Recovery:
             return self._open_empty(plan, durable, log_start or 0)
         first = plan.bases[0]
         if log_start is not None and first > log_start and not self._config.tiered:
-            raise DamagedLog(self._path, 0, log_start, f"segments below offset {first} are missing", _HINT)
+            raise MissingSegments(self._path, log_start, first, _HINT)
         segments = [self._open_file(base) for base in plan.bases]
         # After a clean stop nothing is scanned. Otherwise the segment that holds the recovery point, and all after it.
         trusted = len(segments) if clean else max(sum(base <= durable for base in plan.bases) - 1, 0)

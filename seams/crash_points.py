@@ -21,6 +21,8 @@ POINTS: dict[str, str] = {
     "expire.local_unlinked": "one file of a local segment is unlinked, the others are not",
     "expire.start_moved": "the log start moved in the root, no object was deleted",
     "expire.object_deleted": "an object was deleted, the deletion cursor has not advanced",
+    "expire.withdrawn": "tiering of a topic was switched off and its root names no object any more, none was deleted",
+    "expire.unnamed_deleted": "objects that no root names any more were deleted, others perhaps not yet",
     "reserve.committed": "the root's reserved end was raised, the local copy was not",
     "claim.committed": "the root carries our epoch, nothing else was done in it",
     "gap.appended": "the hole after a lost tail was closed locally, nothing of it was copied",

@@ -3,8 +3,9 @@
 Owns the decision which of the two to ask first, and the order of steps. Always true: a log without a usable
 reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which
 that claim produced (C30); the hole up to the reserved end is closed by declared gaps, flushed, before a new
-reservation is made and before the first append; every other log serves at once, without asking the bucket. Each step
-may be cut off by a crash and is finished by the next opening. Must not know what happens after the log serves."""
+reservation is made and before the first append; every other log serves at once, without asking the bucket, but for one
+whose topic is tiered no more and lacks segments that only the bucket held. Each step may be cut off by a crash and is
+finished by the next opening. Must not know what happens after the log serves."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from coldstore.object_store import ObjectStore, StoreUnavailable
 from coldstore.root import RootMissing
 from coldstore.segment_reader import fetch_footer
 from hotstore.data_dir import DataDir
-from hotstore.errors import ForeignLog
+from hotstore.errors import ForeignLog, MissingSegments
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
 from hotstore.sync_rounds import SyncRounds
@@ -181,7 +182,7 @@ class Bootstrap:
         manifest = await self._manifests.create(
             opening.leader_epoch, opening.topic, dict(opening.tier.configs), self._limits.reservation_offsets
         )
-        local = await run(self._open_local) if found.log_exists else await run(self._create_local, 0)
+        local = await self._open_local() if found.log_exists else await run(self._create_local, 0)
         await self._write_reservation(manifest.reserved_end_offset)
         local.reserved_end = manifest.reserved_end_offset
         if not opening.new:
@@ -191,10 +192,12 @@ class Bootstrap:
     # ── a log that is whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _serve(self, reservation: LocalReservation) -> OpenedLog:
         opening = self._opening
-        local = await self._world.workers.run(self._open_local)
-        if reservation.reserved_end < local.log_end_offset:
+        local = await self._open_local()
+        known = self._manifests.manifest  # only where opening it asked the root
+        is_behind = known is not None and known.bucket_end_offset > local.log_end_offset
+        if is_behind or reservation.reserved_end < local.log_end_offset:
             log.error(
-                "%s ends at %d, above its reserved end %d: asking the bucket first",
+                "%s ends at %d, its reserved end is %d: going on where the bucket says",
                 self._name,
                 local.log_end_offset,
                 reservation.reserved_end,
@@ -222,7 +225,7 @@ class Bootstrap:
         if found.log_exists:
             # Not before the claim: without the bucket the local log stays as it is.
             await run(remove_reservation, self._world.disk, self._path)
-            return await self._close_hole(manifest, await run(self._open_local))
+            return await self._close_hole(manifest, await self._open_local())
         return await self._close_hole(manifest, None)
 
     async def _claimed(self) -> Manifest:
@@ -292,8 +295,33 @@ class Bootstrap:
         return footer.lineage, footer.producer_state().producers
 
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def _open_local(self) -> PartitionLog:
-        """Recovered, its checkpoints as the data directory has them."""
+    async def _open_local(self) -> PartitionLog:
+        """Recovered. A log whose first segments only the bucket holds, because its topic was tiered until the last
+        process ended, begins at its first local segment from now on: in the root, then here (KIP-950)."""
+        try:
+            return await self._world.workers.run(self._recover)
+        except MissingSegments as missing:
+            await self._begin_at(missing)
+        return await self._world.workers.run(self._recover)
+
+    async def _begin_at(self, missing: MissingSegments) -> None:
+        """Move the log start behind segments that the bucket held; raises `missing` where it did not: they are lost."""
+        first = missing.first
+        try:
+            manifest = await self._claimed()
+        except RootMissing:
+            raise missing from None
+        if manifest.bucket_end_offset < first:
+            raise missing
+        if manifest.log_start_offset < first:
+            await self._manifests.commit(lambda m: m.set_log_start(first))
+        log.warning(
+            "%s is not tiered any more: its log begins at offset %d, where its local files do", self._name, first
+        )
+        self._data_dir.believe_log_start(self._opening.topic, self._opening.partition, first)
+
+    def _recover(self) -> PartitionLog:
+        """Blocking: its checkpoints are as the data directory has them."""
         opening = self._opening
         local = self._data_dir.open_log(
             opening.topic,

@@ -3,8 +3,10 @@
 Owns the order of deletion of one partition. Always true: cold, the log start moves in the root first, then the grace
 passes, then objects go, then the deletion cursor moves (KAFKA-15352); local, bytes of a tiered log go only where the
 committed manifest covers them with objects this process saw in the store after their commit; a log that is not tiered
-loses what its own retention allows, its start checkpointed first. Every step may be cut off and is found again by the
-next run. Must not know when it runs, nor what the disk's limit is.
+loses what its own retention allows, its start checkpointed first. Where tiering was switched off the log start moves to
+the local start in the root before any object goes, and a range that is still local is named no more before its object
+goes, so that tiering may be switched on again at any moment. Every step may be cut off and is found again by the next
+run, or by gc. Must not know when it runs, nor what the disk's limit is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coldstore.manifest import Manifest, RemoteSegment
+from coldstore.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
 from hotstore.local_retention import active_expired, expirable
 from hotstore.log_config import LogConfig
@@ -103,6 +105,7 @@ class Expirer:
         try:
             await self._move_start()
             await self._delete_cold()
+            await self._withdraw()
         except (Retryable, AccessRefused) as refused:
             return refused
         return None
@@ -118,7 +121,9 @@ class Expirer:
         if manifest is None or partition.config.internal:
             return
         start = partition.log_start_offset
-        if partition.config.enabled and manifest.live.segments:
+        if not partition.config.enabled:
+            start = max(start, partition.log.local_log_start_offset)  # switched off: Kafka does the same (KIP-950)
+        elif manifest.live.segments:
             start = max(start, await self._retention_start(manifest))
         if start > manifest.log_start_offset and (partition.config.enabled or manifest.remote_end_offset):
             await self.move_start(start)
@@ -176,7 +181,34 @@ class Expirer:
             self._graces.popleft()
         while self._unnamed and self._unnamed[0][0] <= now_s:
             await self._delete_keys(self._unnamed[0][1])
+            reach("expire.unnamed_deleted")
             self._unnamed.popleft()
+
+    async def _withdraw(self) -> None:
+        """Tiering was switched off: name no copy of what is local any more, then delete the objects after the grace.
+
+        Those that end at or below the log start are deleted first, by the cursor. What a kill leaves is left to gc."""
+        partition = self._partition
+        manifest, local = partition.manifest, partition.log
+        assert manifest is not None
+        start = manifest.log_start_offset
+        is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
+        if partition.config.enabled or partition.config.internal or not manifest.live.segments or not is_held:
+            return
+        live = [segment async for segment in partition.manifests.segments()]
+        if live[0].end_offset <= start:
+            return
+        try:
+            await partition.commit(lambda m: m.withdraw(live))
+        except EditRefused as changed:
+            raise Retryable(f"{partition.name}: {changed}") from changed
+        reach("expire.withdrawn")
+        log.info("%s is not tiered any more: %d objects are deleted after the grace", partition.name, len(live))
+        keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]
+        due_s = partition.world.clock.monotonic_s() + partition.limits.gc_grace_ms / 1000
+        self._unnamed.extend((due_s, keys[at : at + DELETE_BATCH]) for at in range(0, len(keys), DELETE_BATCH))
+        self._counters.deleted_objects += len(live)
+        self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in live)
 
     async def _delete_up_to(self, start: int) -> None:
         """Delete the objects that end at or below the log start of a grace that is over."""

@@ -112,9 +112,10 @@ def _accept(
         _judge_tiered(broker, accepted, config)
     elif _was_tiered(broker, existing) and not config.remote_log_delete_on_disable:
         raise InvalidConfig(
-            "It is invalid to disable remote storage without deleting remote data: set "
-            "remote.log.delete.on.disable=true as well, or keep the data readable with "
-            "remote.storage.enable=true and remote.log.copy.disable=true"
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote "
+            "data and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you "
+            "want to disable remote storage and delete all remote data, please set "
+            "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
         )
     if config.remote_storage_enable:
         accepted.setdefault(_TIERED, "true")
@@ -152,6 +153,6 @@ def _judge_tiered(broker: BrokerConfig, explicit: Mapping[str, str], config: Top
 def _judge_copy_disabled(unit: str, local: int, retention: int, config: TopicConfig) -> None:
     if config.remote_log_copy_disable and local not in (-2, retention):
         raise InvalidConfig(
-            f"When remote.log.copy.disable is true, local.retention.{unit} must be retention.{unit} or -2: "
-            "nothing more is copied, so nothing may leave the disk earlier"
+            f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and `retention.{unit}` must "
+            "be set to the identical value because there will be no more logs copied to the remote storage."
         )

@@ -78,6 +78,11 @@ def _terminate(broker: BrokerProcess) -> None:
     broker.process.send_signal(signal.SIGTERM)
 
 
+def _switch_off(broker: BrokerProcess) -> None:
+    """First expire what local retention had left to the bucket, then give up the rest."""
+    alter_topic(broker.kafka, DOOMED, remote_storage_enable="false", remote_log_delete_on_disable="true")
+
+
 CASES: dict[str, Case] = {
     "append.written": Case(at=60),
     "flush.synced": Case(at=25),
@@ -90,6 +95,8 @@ CASES: dict[str, Case] = {
     "expire.local_unlinked": Case(at=2),
     "expire.start_moved": Case(),
     "expire.object_deleted": Case(),
+    "expire.withdrawn": Case(also=_switch_off),
+    "expire.unnamed_deleted": Case(also=_switch_off),
     "reserve.committed": Case(at=2),
     "claim.committed": Case(),
     "gap.appended": Case(lose_disk=True),

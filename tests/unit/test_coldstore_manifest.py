@@ -52,6 +52,7 @@ STEP = st.one_of(
     st.tuples(st.just("start"), st.integers(0, 400)),
     st.tuples(st.just("expire"), st.integers(0, 4)),
     st.tuples(st.just("skip"), st.integers(1, 30)),
+    st.tuples(st.just("withdraw"), st.just(0)),
     st.tuples(st.just("again"), st.integers(0, 3)),
 )
 
@@ -79,6 +80,12 @@ def test_design_c13_conservation_over_any_history(steps: list[tuple[str, int]]) 
             edit = lambda m, d=dead: m.expire(d)  # noqa: E731
             model.live = model.live[len(dead) :]
             model.cursor = dead[-1].end_offset if dead else model.cursor
+        elif kind == "withdraw":
+            listed = list(model.live)
+            edit = lambda m, d=listed: m.withdraw(d)  # noqa: E731
+            if listed:
+                model.live = []
+                model.remote_end = min(model.remote_end, model.log_start)
         elif kind == "again":
             for repeated in done[-1 - n :]:
                 assert repeated(manifest) in (manifest,)
@@ -179,6 +186,21 @@ def test_everything_expired_leaves_empty_books_and_the_remote_end() -> None:
     gone.check()
     assert (gone.live, gone.live_hash, gone.remote_end_offset, gone.coverage_start) == (Totals(), ZERO_HASH, 20, 20)
     assert gone.removed == gone.added
+
+
+def test_withdrawing_names_nothing_and_begins_again_at_the_log_start() -> None:
+    """Tiering was switched off: all that was listed goes from the books at once, or nothing does."""
+    manifest = filled(10, 20, 30).set_log_start(12)
+    with pytest.raises(EditRefused, match="changed"):
+        manifest.withdraw(manifest.tail[1:])
+    bare = manifest.withdraw(manifest.tail)
+    bare.check()
+    assert (bare.remote_end_offset, bare.log_start_offset, bare.live.segments) == (12, 12, 0)
+    assert bare.withdraw(manifest.tail) == bare, "a commit of unknown outcome is made again"
+    again = bare.add(remote_segment(12, 40))
+    again.check()
+    with pytest.raises(EditRefused, match="changed"):
+        again.withdraw(manifest.tail)
 
 
 def test_reservations_rise_and_fall_only_to_what_the_bucket_shows() -> None:

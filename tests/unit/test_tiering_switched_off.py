@@ -1,0 +1,265 @@
+"""Switching tiering off for a topic: the log begins at its local start, the bucket gives its objects back, nothing else
+is lost; switching it on again copies anew. Apache Kafka 4.3.1 does the same (KIP-950)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from coldstore.manifest import Manifest
+from coldstore.stores.faulty import Fault, FaultyStore
+from coldstore.stores.operations import Operation
+from hotstore.errors import DamagedLog
+from logformat.errors import Retryable
+from seams import crash_points
+from seams.rng import SeededRng
+from tests.support.fast_loop import run_fast
+from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, read_everything, settle
+from tiering.service import Opened
+
+HALF_LOCAL = replace(TIER, local_retention_bytes=4000)
+OFF = replace(TIER, enabled=False, configs={"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
+GRACE_S = LIMITS.gc_grace_ms / 1000
+
+
+async def half_local(house: House, *, store: FaultyStore | None = None) -> tuple[Life, Opened]:
+    """Sixty records: the bucket holds all that is sealed, the disk the newer part of it and a tail nobody copied."""
+    life = await house.start(store=store)
+    opened = await life.open(new=True, tier=HALF_LOCAL)
+    await life.fill(60)
+    base = opened.log.active_info().base_offset
+    await settle(lambda: opened.tier.remote_end_offset == base and 0 < opened.log.local_log_start_offset < base)
+    assert opened.log.log_end_offset > base, "a tail that nobody copied"
+    return life, opened
+
+
+def switch_off(opened: Opened) -> None:
+    opened.log.reconfigure(replace(LOG, tiered=False))
+    opened.tier.reconfigure(OFF)
+
+
+async def nothing_cold(house: House) -> Manifest:
+    manifest = await house.manifest()
+    manifest.check()
+    assert manifest.live.segments == 0 and not manifest.tail and not manifest.pages
+    assert manifest.removed == manifest.added
+    return manifest
+
+
+def test_the_log_begins_at_its_local_start_before_any_object_goes() -> None:
+    """Root first, then the grace, then every object, also those of records that are still local and stay readable."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        before, local_start = house.objects(), opened.log.local_log_start_offset
+        switch_off(opened)
+        await settle(lambda: opened.tier.log_start_offset == local_start)
+        assert (await house.manifest()).log_start_offset == local_start == opened.log.log_start_offset
+        assert house.objects() == before, "the grace has not passed"
+        await settle(lambda: house.objects() == [])
+        manifest = await nothing_cold(house)
+        assert manifest.remote_end_offset == manifest.log_start_offset == local_start
+        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+        assert not house.failures
+        await life.stop()
+        life = await house.start()
+        opened = await life.open(tier=OFF)
+        assert opened.log.log_start_offset == local_start and opened.log.log_end_offset == 60
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_log_that_was_switched_off_without_a_trace_comes_back_with_its_tail() -> None:
+    """What a kill right after the config change leaves, and what earlier versions left for good: local files that begin
+    above the log start, and a root that knows nothing. The root's log start moves before the log is opened."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        local_start = opened.log.local_log_start_offset
+        await life.kill()
+        assert (await house.manifest()).log_start_offset == 0
+
+        life = await house.start()
+        opened = await life.open(tier=OFF)
+        assert opened.log.log_start_offset == local_start and opened.log.log_end_offset == 60
+        assert (await house.manifest()).log_start_offset == local_start
+        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+        life.append()
+        await opened.flusher.flush()
+        await settle(lambda: house.objects() == [])
+        await nothing_cold(house)
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_such_a_log_waits_for_its_bucket() -> None:
+    """Nothing but the root tells tiering that was switched off from segments that are gone."""
+
+    async def scenario() -> None:
+        house = House()
+        life, _ = await half_local(house)
+        await life.kill()
+        store = FaultyStore(house.memory, SeededRng(1))
+        store.script(Operation.GET, Fault.BEFORE, times=10**6)
+        life = await house.start(store=store)
+        with pytest.raises(Retryable):
+            await life.open(tier=OFF)
+        store.calm()
+        opened = await life.open(tier=OFF)
+        assert opened.log.log_end_offset == 60
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_an_old_copy_of_such_a_log_goes_on_where_the_bucket_says() -> None:
+    """It is behind what was copied since: no offset is given twice, as for a log that is tiered."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        await life.kill()
+        old = house.disk.kill()
+        life = await house.start()
+        opened = await life.open(tier=HALF_LOCAL)
+        await life.fill(60)
+        await opened.tier.seal_and_copy()
+        await life.kill()
+
+        house.disk = old
+        life = await house.start()
+        opened = await life.open(tier=OFF)
+        assert opened.log.log_start_offset == 120
+        assert life.append() >= 120
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_segments_that_the_bucket_never_held_are_still_missed() -> None:
+    """A log that never was tiered and lacks its first file is damaged: a person decides."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=OFF)
+        await life.fill(60)
+        first = opened.log.sealed_segments()[0].base_offset
+        life.data_dir.checkpoint([opened.log]).run()
+        await life.kill()
+        house.disk.unlink(f"{opened.log.path}/{first:020d}.log")
+        life = await house.start()
+        with pytest.raises(DamagedLog, match="are missing"):
+            await life.open(tier=OFF)
+        assert (await house.manifest()).log_start_offset == 0
+        await life.kill()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize(
+    "point", ["expire.start_moved", "expire.object_deleted", "expire.withdrawn", "expire.unnamed_deleted"]
+)
+def test_a_kill_between_any_two_steps_is_finished_by_the_next_life(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step the process may end; the next one opens the log with all its records and goes on."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        local_start = opened.log.local_log_start_offset
+        reached = asyncio.Event()
+
+        def reach(name: str) -> None:
+            if name == point and not reached.is_set():
+                reached.set()
+                raise asyncio.CancelledError  # nothing of this step's job goes on: the process is dead
+
+        monkeypatch.setattr("tiering.expirer.reach", reach)
+        switch_off(opened)
+        async with asyncio.timeout(60):
+            await reached.wait()
+        await life.kill()
+        monkeypatch.setattr("tiering.expirer.reach", crash_points.reach)
+
+        life = await house.start()
+        opened = await life.open(tier=OFF)
+        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+        await settle(lambda: house.objects() == [])
+        await nothing_cold(house)
+        assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
+        await life.kill()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 1.0, GRACE_S + 0.5, 3 * GRACE_S])
+def test_switched_on_again_everything_readable_is_copied_anew(pause_s: float) -> None:
+    """However far the deletion came: afterwards the bucket alone has every record from the log start on."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        switch_off(opened)
+        await asyncio.sleep(pause_s)
+        opened.log.reconfigure(replace(LOG, tiered=True))
+        opened.tier.reconfigure(TIER)
+        await life.fill(40)
+        await opened.tier.seal_and_copy()
+        start = opened.log.log_start_offset
+        await asyncio.sleep(3 * GRACE_S)
+        await life.stop()
+        await life.lose_disk()
+
+        life = await house.start()
+        opened = await life.open()
+        assert opened.log.log_end_offset == 100 and opened.lost is None
+        assert sorted(await read_everything(house, opened)) == list(range(start, 100))
+        (await house.manifest()).check()
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_store_that_is_away_meanwhile_changes_nothing_until_it_is_back() -> None:
+    """The log start waits for the root; local records and appends do not."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life, opened = await half_local(house, store=store)
+        local_start = opened.log.local_log_start_offset
+        for operation in (Operation.GET, Operation.PUT_ROOT, Operation.DELETE):
+            store.script(operation, Fault.BEFORE, times=10**6)
+        switch_off(opened)
+        await asyncio.sleep(20)
+        assert opened.tier.log_start_offset == 0
+        life.append()
+        store.calm()
+        await settle(lambda: house.objects() == [])
+        assert (await nothing_cold(house)).log_start_offset == local_start
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_deletes_that_fail_are_done_again() -> None:
+    """An answer that is lost, or none: the objects go all the same, and no other."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life, opened = await half_local(house, store=store)
+        store.script(Operation.DELETE, Fault.BEFORE, times=3)
+        switch_off(opened)
+        await settle(lambda: house.objects() == [])
+        await nothing_cold(house)
+        assert store.hits[Fault.BEFORE] == 3
+        await life.kill()
+
+    run_fast(scenario())
