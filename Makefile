@@ -52,7 +52,7 @@ reliability: $(READY)  ## docs/RELIABILITY.md anew: hours; QUICK=1 minutes, ONLY
 
 lock: $(READY)  ## write requirements.lock anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra spark --generate-hashes -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra read --extra spark --generate-hashes -o requirements.lock pyproject.toml
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from thermocline import extras
 from thermocline.demo import payload as demo_payload
 from thermocline.demo import spark_act
 from thermocline.demo.payload import PARTITIONS, Failed, Payload, Sums
@@ -30,7 +31,7 @@ def test_without_the_extra_the_act_is_left_out_and_says_what_to_install(
     def find_spec(name: str) -> ModuleSpec | None:
         return None if name == "pyspark" else ModuleSpec(name, None)
 
-    monkeypatch.setattr(spark_act, "find_spec", find_spec)
+    monkeypatch.setattr(extras, "find_spec", find_spec)
     ((name, value),) = spark_act.perform(tmp_path, Payload(), Picture())
     assert name == "replayed by Spark"
     assert value == "left out: no pyspark; pip install 'thermocline[spark]'"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from thermocline.cli.arguments import add_json, checked, key_value, positive
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.spark_job import add_spark
+from thermocline.extras import require
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
@@ -92,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     from thermocline.cli.output import Progress, json_line
     from thermocline.cli.spark_job import job_errors, maybe_session
 
+    require("spark", "thermocline archive", "pyiceberg", *(() if arguments.dry_run else ("pyspark", "numpy")))
     with job_errors():
         from thermocline.pipeline.history import History
         from thermocline.pipeline.jobs.archive import archive

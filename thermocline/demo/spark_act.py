@@ -16,17 +16,16 @@ from typing import IO
 
 from thermocline.demo.payload import OFFSET_WEIGHT, RECORDS, TOPIC, VALUE_BYTES, Failed, Payload, Sums
 from thermocline.demo.picture import Picture
+from thermocline.extras import install_command, missing
 
 TABLE = "demo.events"
-NEEDED = ("pyspark", "numba", "pyiceberg")
 Row = tuple[str, str]
 
 
 def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
     """All of it; rows of the table. `root / "bucket"` is all there is. Raises Failed."""
-    absent = [name for name in NEEDED if find_spec(name) is None]
-    if absent:
-        return [("replayed by Spark", f"left out: no {', '.join(absent)}; pip install 'thermocline[spark]'")]
+    if absent := missing("pyspark", "numpy", "pyiceberg"):
+        return [("replayed by Spark", f"left out: no {', '.join(absent)}; {install_command('spark')}")]
     began = time.monotonic()
     arguments = [f"file://{root / 'bucket'}", TOPIC, f"file://{root / 'lake'}", TABLE, str(OFFSET_WEIGHT)]
     command = [sys.executable, "-m", "thermocline.demo.spark_replay", *arguments]

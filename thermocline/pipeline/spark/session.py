@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from thermocline.extras import require
 from thermocline.pipeline.spark.java import prepare_environment
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def session(
 
     Finds Java first, one from PyPI where the machine has none. `settings` are Spark's own names and win.
     """
+    require("spark", "a Spark session", "pyspark")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit runs us: its Java and its master are chosen
     if not submitted:
         prepare_environment()

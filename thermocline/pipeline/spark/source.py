@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from thermocline.extras import require
 from thermocline.pipeline.spark.batch import BatchReader, PushingReader
 from thermocline.pipeline.spark.options import parse_options
 from thermocline.pipeline.spark.projection import full_schema
@@ -43,6 +44,7 @@ class ThermoclineSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         speak()
+        require("read", "format('thermocline')", "numpy")  # where the plan is made; workers ask for themselves
         for name in self._parsed.without_effect:
             log.warning("option %s has no effect in a batch", name)
         push = self._parsed.push_filters
@@ -54,6 +56,7 @@ class ThermoclineSource(DataSource):
         from thermocline.pipeline.spark.stream import StreamReader  # a batch spares its workers the import
 
         speak()
+        require("read", "format('thermocline')", "numpy")
         return StreamReader(self._parsed, schema)
 
 

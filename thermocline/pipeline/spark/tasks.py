@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from thermocline.extras import require
 from thermocline.pipeline.arrow_store import ArrowStore, open_arrow_store
 from thermocline.pipeline.spark.projection import shaped
 from thermocline.pipeline.split import Loss, Split
@@ -63,6 +64,7 @@ def read_task(job: ReadJob, task: Task | None) -> Iterator[pa.RecordBatch]:
 
 def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
     loss = Loss()
+    require("read", "the thermocline source on a Spark worker", "numpy")
     if isinstance(part, Split):
         from thermocline.pipeline.scan import scan  # the decoder: only workers need it
 
