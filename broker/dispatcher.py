@@ -18,7 +18,18 @@ from typing import Any, Final, cast
 
 from broker.context import Call, Context
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import cluster, configs, fetch, groups, offsets, produce, topics
+from broker.handlers import (
+    alter_configs,
+    cluster,
+    configs,
+    fetch,
+    groups,
+    offsets,
+    produce,
+    producers,
+    topic_partitions,
+    topics,
+)
 from broker.handlers.produce_express import Express
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire.apis import ApiKey, is_served, response_header_version
@@ -64,7 +75,11 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
     ApiKey.DELETE_RECORDS: topics.handle_delete_records,
     ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
+    ApiKey.ALTER_CONFIGS: alter_configs.handle_alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.handle_incremental_alter_configs,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.handle_describe_topic_partitions,
+    ApiKey.DESCRIBE_PRODUCERS: producers.handle_describe_producers,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.handle_describe_log_dirs,
     ApiKey.DESCRIBE_CLUSTER: cluster.handle_describe_cluster,
     ApiKey.INIT_PRODUCER_ID: cluster.handle_init_producer_id,

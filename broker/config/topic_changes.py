@@ -1,4 +1,4 @@
-"""What may be set on a topic: CreateTopics and IncrementalAlterConfigs, with Kafka's rules.
+"""What may be set on a topic: CreateTopics, AlterConfigs and IncrementalAlterConfigs, with Kafka's rules.
 
 Owns the judgement of explicit values, alone and together, and the four operations of KIP-339. Always true: what these
 functions return was judged whole, and says itself whether the topic is tiered, so that no later change of the broker's
@@ -70,17 +70,35 @@ def altered_configs(
     return _accept(broker, existing, changed, internal=internal)
 
 
+def replaced_configs(
+    broker: BrokerConfig,
+    existing: Mapping[str, str],
+    given: Sequence[tuple[str, str | None]],
+    *,
+    internal: bool = False,
+) -> dict[str, str]:
+    """The overrides when `given` takes the place of all there were (AlterConfigs), judged whole. Raises as above."""
+    explicit: dict[str, str] = {}
+    for name, value in given:
+        if name in explicit:
+            raise InvalidRequest("Error due to duplicate config keys")
+        if value is None:
+            raise InvalidRequest(f"Null value not supported for : {name}")
+        explicit[name] = value
+    return _accept(broker, existing, explicit, internal=internal)
+
+
 def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration) -> None:
     name, operation, value = alteration
-    definition = topic_definition(name)
     if operation is AlterOperation.DELETE:
-        configs.pop(name, None)
+        configs.pop(name, None)  # also a name that nobody knows, as in Kafka
         return
     if value is None:
         raise InvalidRequest(f"Null value not supported for : {name}")
     if operation is AlterOperation.SET:
         configs[name] = value
         return
+    definition = topic_definition(name)
     if definition.type is not ConfigType.LIST:
         raise InvalidConfig(f"Can't {operation.name} to key {name} because its type is not LIST.")
     current = _items(configs.get(name, find_value(broker, {}, name).text or ""))

@@ -1,15 +1,16 @@
-"""DescribeConfigs and IncrementalAlterConfigs: topic configs change, broker configs are shown.
+"""DescribeConfigs and ListConfigResources: what is configured, and what could be.
 
-Always true: what is refused says which config and why; broker configs are set at start only. Must not know defaults or
-rules: `broker.config` owns them. Source: KIP-133, KIP-226, KIP-339.
+Always true: what is refused says why. Must not know defaults or rules: `broker.config` owns them. Source: KIP-133,
+KIP-226, KIP-1142.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from broker.config.describe import Described, describe_broker, describe_topic
-from broker.config.topic_changes import Alteration, AlterOperation, altered_configs
+from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.topics import refuse_flood
@@ -21,15 +22,18 @@ from broker.wire.messages import (
     DescribeConfigsResponseConfig,
     DescribeConfigsResponseResult,
     DescribeConfigsResponseSynonym,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalAlterConfigsResponseResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListConfigResourcesResponseResource,
 )
 from logformat.errors import ThermoclineError
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
+_CLIENT_METRICS: Final = 16
+_LISTED: Final = frozenset({_TOPIC, _BROKER, 8, _CLIENT_METRICS, 32})  # also loggers and groups: none have configs here
+_KINDS_SINCE: Final = 1
+_NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
 
 async def handle_describe_configs(
@@ -54,13 +58,11 @@ async def handle_describe_configs(
 
 def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[Described]:
     if resource.resource_type == _TOPIC:
+        check_topic_name(resource.resource_name)
         topic = context.controller.topic(resource.resource_name)
         entries = describe_topic(context.config, topic.configs, internal=topic.internal)
     elif resource.resource_type == _BROKER:
-        if resource.resource_name not in ("", str(context.config.node_id)):
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"ask node {context.config.node_id}, not {resource.resource_name!r}"
-            )
+        check_node(context, resource.resource_name)
         entries = describe_broker(context.config, context.live_configs)
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
@@ -68,6 +70,19 @@ def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list
         return entries
     wanted = set(resource.configuration_keys)
     return [entry for entry in entries if entry.name in wanted]
+
+
+def check_node(context: Context, name: str) -> None:
+    """ApiError, in Kafka's words, unless `name` is this broker's number or empty: every broker's."""
+    if not name:
+        return
+    if not _NODE_ID.fullmatch(name):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != context.config.node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {context.config.node_id} or empty string, but received {name}",
+        )
 
 
 def _entry(found: Described, request: DescribeConfigsRequest) -> DescribeConfigsResponseConfig:
@@ -88,39 +103,20 @@ def _entry(found: Described, request: DescribeConfigsRequest) -> DescribeConfigs
     )
 
 
-async def handle_incremental_alter_configs(
-    context: Context, request: IncrementalAlterConfigsRequest, call: Call
-) -> IncrementalAlterConfigsResponse:
-    """Apply each resource's changes as one, or none of them."""
-    response = IncrementalAlterConfigsResponse()
-    for resource in request.resources:
-        answer = IncrementalAlterConfigsResponseResource(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
-        try:
-            refuse_flood(request.resources)
-            await _alter(context, resource, validate_only=request.validate_only)
-        except ThermoclineError as refused:
-            answer.error_code = code_of(refused)
-            answer.error_message = str(refused)
-        response.responses.append(answer)
-    return response
-
-
-async def _alter(context: Context, resource: IncrementalAlterConfigsRequestResource, *, validate_only: bool) -> None:
-    if resource.resource_type != _TOPIC:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, "only topic configs can be altered; set broker configs at start (--set, file)"
-        )
-    try:
-        alterations = [
-            Alteration(config.name, AlterOperation(config.config_operation), config.value)
-            for config in resource.configs
+async def handle_list_config_resources(
+    context: Context, request: ListConfigResourcesRequest, call: Call
+) -> ListConfigResourcesResponse:
+    """Topics and brokers. Kafka's other kinds are known and have no configs here: metrics subscriptions (the only kind
+    in version 0), broker loggers, groups."""
+    wanted = set(request.resource_types) if call.version >= _KINDS_SINCE else {_CLIENT_METRICS}
+    if not wanted <= _LISTED:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    named = [(_BROKER, str(context.config.node_id))]
+    named += [(_TOPIC, name) for name in sorted(context.registry.topics)]
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListConfigResourcesResponseResource(resource_type=kind, resource_name=name)
+            for kind, name in named
+            if not wanted or kind in wanted
         ]
-    except ValueError as unknown:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown operation: {unknown}") from unknown
-    await context.controller.set_configs(
-        resource.resource_name,
-        lambda topic: altered_configs(context.config, topic.configs, alterations, internal=topic.internal),
-        validate_only=validate_only,
     )

@@ -122,7 +122,20 @@ class _DecoderSource:
         """Emit what reads one field; returns the local it ends in (after the next flush)."""
         if field.is_array:
             return self._array(field, path)
-        return self._value(field, path)
+        return self._optional(field, path) if field.is_optional else self._value(field, path)
+
+    def _optional(self, field: Field, path: str) -> str:
+        """A structure behind a byte that is negative where there is none."""
+        line, block = self.source.line, self.source.block
+        marker, target = self.source.fresh("m"), self.source.fresh("o")
+        self._run("b", marker)
+        self._flush()
+        line(f"{target} = None")
+        with block(f"if {marker} >= 0"):
+            value = self._structure(field.class_name, field.fields, path)
+            self._flush()
+            line(f"{target} = {value}")
+        return target
 
     def _value(self, field: Field, path: str) -> str:
         if field.fields:

@@ -78,7 +78,7 @@ def size_min(field: Field, version: int, flexible: bool) -> int:
     """Fewest bytes one value (for an array: one element) of `field` takes: what bounds claimed counts."""
     if field.fields:
         inner = sum(
-            (1 if flexible else 4) if part.is_array else size_min(part, version, flexible)
+            (1 if flexible else 4) if part.is_array else 1 if part.is_optional else size_min(part, version, flexible)
             for part in present(field.fields, version)
         )
         return inner + flexible  # an empty tagged section is one byte

@@ -69,8 +69,23 @@ class _EncoderSource:
     def _field(self, field: Field, value: str) -> None:
         if field.is_array:
             self._array(field, value)
+        elif field.is_optional:
+            self._optional(field, value)
         else:
             self._value(field, value)
+
+    def _optional(self, field: Field, value: str) -> None:
+        """A structure behind a byte: 1, or -1 where there is none."""
+        line, block = self.source.line, self.source.block
+        local = self.source.fresh("o")
+        self._flush()
+        line(f"{local} = {value}")
+        with block(f"if {local} is None"):
+            line('add(b"\\xff")')
+        with block("else"):
+            self._run("b", "1")
+            self._structure(local, field.fields)
+            self._flush()
 
     def _value(self, field: Field, value: str) -> None:
         if field.fields:

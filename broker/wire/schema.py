@@ -11,7 +11,8 @@ A message opens with `request NAME`, `response NAME` (versions and flexibility c
 - VERSIONS: `3+`, `0-8` or `7`; all versions of the message when left out.
 - type: bool, int8, int16, int32, int64, uuid, string, bytes, records; `[type]` for an array; a capitalised name is a
   structure whose fields follow, deeper, and whose class is called message name + structure name.
-- null: null is allowed on the wire (in those versions). `=null`: and it is the default.
+- null: null is allowed on the wire (in those versions). `=null`: and it is the default. A structure outside arrays and
+  tags is always nullable (`Cursor null`): a byte says whether it follows.
 - tag:N: an optional field of the tagged section (KIP-482). A tagged structure is None when it is absent.
 Defaults are 0, "", [], false and the zero UUID when left out.
 """
@@ -71,6 +72,11 @@ class Field:
     class_name: str = ""
     fields: tuple[Field, ...] = ()
 
+    @property
+    def is_optional(self) -> bool:
+        """A nullable structure that is no element and no tag: a byte before it says whether it follows."""
+        return bool(self.fields) and not self.is_array and self.tag is None
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -119,8 +125,8 @@ def _field(match: re.Match[str], prefix: str, fields: tuple[Field, ...]) -> Fiel
     is_structure = type_name not in PRIMITIVES
     if is_structure != bool(fields) or (is_structure and not type_name[0].isupper()):
         raise ValueError(f"{prefix}: {group('name')} has the unknown type {type_name}, or fields of its own")
-    if is_structure and not is_array and tag is None:
-        raise ValueError(f"{prefix}: {group('name')}: only tagged structures are known outside arrays")
+    if is_structure and not is_array and tag is None and not group("null"):
+        raise ValueError(f"{prefix}: {group('name')}: outside arrays only tagged or nullable structures are known")
     return Field(
         name=group("name"),
         type="" if is_structure else type_name,

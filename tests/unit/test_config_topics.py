@@ -214,7 +214,6 @@ def test_the_four_operations() -> None:
         ([("retention.ms", AlterOperation.APPEND, "5")], InvalidConfig),
         ([("retention.ms", AlterOperation.SUBTRACT, "5")], InvalidConfig),
         ([("nosuch", AlterOperation.SET, "5")], InvalidConfig),
-        ([("nosuch", AlterOperation.DELETE, None)], InvalidConfig),
         ([("cleanup.policy", AlterOperation.APPEND, "compact")], InvalidConfig),
         ([("retention.ms", AlterOperation.SET, None)], InvalidRequest),
         ([("retention.ms", AlterOperation.SET, "5"), ("retention.ms", AlterOperation.DELETE, None)], InvalidRequest),

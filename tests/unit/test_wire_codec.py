@@ -56,9 +56,13 @@ def test_the_api_table_is_the_contract() -> None:
         "InitProducerId": (0, 4),
         "OffsetForLeaderEpoch": (2, 4),
         "DescribeConfigs": (1, 4),
+        "AlterConfigs": (0, 2),
         "IncrementalAlterConfigs": (0, 1),
         "DescribeLogDirs": (1, 4),
         "DescribeCluster": (0, 2),
+        "DescribeProducers": (0, 0),
+        "ListConfigResources": (0, 1),
+        "DescribeTopicPartitions": (0, 0),
     }
     lower = {api.name for api in APIS.values() if api.advertised_min != api.version_min}
     assert lower == {"Produce"}

@@ -110,7 +110,9 @@ def to_kio_value(ours: Field, theirs: dataclasses.Field, value: object, version:
     if inner is not None:
         if ours.is_array:
             return None if value is None else tuple(to_kio(each, ours.fields, version, inner) for each in value)
-        return theirs.default if value is None else to_kio(value, ours.fields, version, inner)
+        if value is None:
+            return theirs.default if ours.tag is not None else None
+        return to_kio(value, ours.fields, version, inner)
     if value is None:
         return None
     if ours.is_array:

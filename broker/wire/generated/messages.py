@@ -945,6 +945,44 @@ class DescribeConfigsResponse(Message):
     results: list[DescribeConfigsResponseResult] = []
 
 
+class AlterConfigsRequestConfig(Message):
+    """`configs` of AlterConfigsRequestResource."""
+
+    name: str = ""
+    value: str | None = ""
+
+
+class AlterConfigsRequestResource(Message):
+    """`resources` of AlterConfigsRequest."""
+
+    resource_type: int = 0
+    resource_name: str = ""
+    configs: list[AlterConfigsRequestConfig] = []
+
+
+class AlterConfigsRequest(Message):
+    """Versions 0-2, flexible from 2."""
+
+    resources: list[AlterConfigsRequestResource] = []
+    validate_only: bool = False
+
+
+class AlterConfigsResponseResource(Message):
+    """`responses` of AlterConfigsResponse."""
+
+    error_code: int = 0
+    error_message: str | None = ""
+    resource_type: int = 0
+    resource_name: str = ""
+
+
+class AlterConfigsResponse(Message):
+    """Versions 0-2, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    responses: list[AlterConfigsResponseResource] = []
+
+
 class IncrementalAlterConfigsRequestConfig(Message):
     """`configs` of IncrementalAlterConfigsRequestResource."""
 
@@ -982,6 +1020,27 @@ class IncrementalAlterConfigsResponse(Message):
 
     throttle_time_ms: int = 0
     responses: list[IncrementalAlterConfigsResponseResource] = []
+
+
+class ListConfigResourcesRequest(Message):
+    """Versions 0-1, flexible from 0."""
+
+    resource_types: list[int] = []  # 1+
+
+
+class ListConfigResourcesResponseResource(Message):
+    """`config_resources` of ListConfigResourcesResponse."""
+
+    resource_name: str = ""
+    resource_type: int = 16  # 1+
+
+
+class ListConfigResourcesResponse(Message):
+    """Versions 0-1, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    config_resources: list[ListConfigResourcesResponseResource] = []
 
 
 class DescribeLogDirsRequestTopic(Message):
@@ -1029,6 +1088,114 @@ class DescribeLogDirsResponse(Message):
     throttle_time_ms: int = 0
     error_code: int = 0  # 3+
     results: list[DescribeLogDirsResponseLogDir] = []
+
+
+class DescribeTopicPartitionsRequestTopic(Message):
+    """`topics` of DescribeTopicPartitionsRequest."""
+
+    name: str = ""
+
+
+class DescribeTopicPartitionsRequestCursor(Message):
+    """Tagged `cursor` of DescribeTopicPartitionsRequest."""
+
+    topic_name: str = ""
+    partition_index: int = 0
+
+
+class DescribeTopicPartitionsRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    topics: list[DescribeTopicPartitionsRequestTopic] = []
+    response_partition_limit: int = 2000
+    cursor: DescribeTopicPartitionsRequestCursor | None = None
+
+
+class DescribeTopicPartitionsResponsePartition(Message):
+    """`partitions` of DescribeTopicPartitionsResponseTopic."""
+
+    error_code: int = 0
+    partition_index: int = 0
+    leader_id: int = 0
+    leader_epoch: int = -1
+    replica_nodes: list[int] = []
+    isr_nodes: list[int] = []
+    eligible_leader_replicas: list[int] | None = None
+    last_known_elr: list[int] | None = None
+    offline_replicas: list[int] = []
+
+
+class DescribeTopicPartitionsResponseTopic(Message):
+    """`topics` of DescribeTopicPartitionsResponse."""
+
+    error_code: int = 0
+    name: str | None = ""
+    topic_id: UUID = ZERO_UUID
+    is_internal: bool = False
+    partitions: list[DescribeTopicPartitionsResponsePartition] = []
+    topic_authorized_operations: int = -2147483648
+
+
+class DescribeTopicPartitionsResponseCursor(Message):
+    """Tagged `next_cursor` of DescribeTopicPartitionsResponse."""
+
+    topic_name: str = ""
+    partition_index: int = 0
+
+
+class DescribeTopicPartitionsResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    next_cursor: DescribeTopicPartitionsResponseCursor | None = None
+
+
+class DescribeProducersRequestTopic(Message):
+    """`topics` of DescribeProducersRequest."""
+
+    name: str = ""
+    partition_indexes: list[int] = []
+
+
+class DescribeProducersRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    topics: list[DescribeProducersRequestTopic] = []
+
+
+class DescribeProducersResponseProducer(Message):
+    """`active_producers` of DescribeProducersResponsePartition."""
+
+    producer_id: int = 0
+    producer_epoch: int = 0
+    last_sequence: int = -1
+    last_timestamp: int = -1
+    coordinator_epoch: int = 0
+    current_txn_start_offset: int = -1
+
+
+class DescribeProducersResponsePartition(Message):
+    """`partitions` of DescribeProducersResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    active_producers: list[DescribeProducersResponseProducer] = []
+
+
+class DescribeProducersResponseTopic(Message):
+    """`topics` of DescribeProducersResponse."""
+
+    name: str = ""
+    partitions: list[DescribeProducersResponsePartition] = []
+
+
+class DescribeProducersResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    topics: list[DescribeProducersResponseTopic] = []
 
 
 class OffsetCommitKey(Message):

@@ -32,6 +32,23 @@ response DescribeConfigs
       config_type                         int8                  3+
       documentation                       string                3+ null
 
+request AlterConfigs
+  resources                               [Resource]
+    resource_type                         int8
+    resource_name                         string
+    configs                               [Config]
+      name                                string
+      value                               string                null
+  validate_only                           bool
+
+response AlterConfigs
+  throttle_time_ms                        int32
+  responses                               [Resource]
+    error_code                            int16
+    error_message                         string                null
+    resource_type                         int8
+    resource_name                         string
+
 request IncrementalAlterConfigs
   resources                               [Resource]
     resource_type                         int8
@@ -49,6 +66,16 @@ response IncrementalAlterConfigs
     error_message                         string                null
     resource_type                         int8
     resource_name                         string
+
+request ListConfigResources
+  resource_types                          [int8]                1+
+
+response ListConfigResources
+  throttle_time_ms                        int32
+  error_code                              int16
+  config_resources                        [Resource]
+    resource_name                         string
+    resource_type                         int8                  1+ =16
 
 request DescribeLogDirs
   topics                                  [Topic]               null

@@ -1,0 +1,124 @@
+"""AlterConfigs and IncrementalAlterConfigs: change the configs of topics.
+
+Always true: a resource's changes are made as one, or none of them; a resource named twice is not changed at all. Must
+not know which values are right: `broker.config` owns that. Source: KIP-133, KIP-339.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from broker.config.topic_changes import Alteration, AlterOperation, altered_configs, replaced_configs
+from broker.config.topics import check_topic_name
+from broker.context import Call, Context
+from broker.errors import ApiError, code_of
+from broker.handlers.topics import refuse_flood
+from broker.metadata.image import Topic
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsRequestResource,
+    AlterConfigsResponse,
+    AlterConfigsResponseResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
+)
+from logformat.errors import ThermoclineError
+
+TOPIC: Final = 2
+BROKER: Final = 4
+
+RESOURCES_MAX: Final = 1_000
+
+Resource = AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource
+Change = Callable[[Topic], Mapping[str, str]]
+
+
+async def handle_alter_configs(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
+    """What a resource names replaces all that was set on it."""
+    response = AlterConfigsResponse()
+    names = _named(request.resources)
+    for resource in request.resources[: _answered(request.resources)]:
+        answer = AlterConfigsResponseResource(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            refuse_flood(request.resources)
+            await _alter(context, resource, _replacing(context, resource), names, validate_only=request.validate_only)
+        except ThermoclineError as refused:
+            answer.error_code = code_of(refused)
+            answer.error_message = str(refused)
+        response.responses.append(answer)
+    return response
+
+
+def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Change:
+    given = [(config.name, config.value) for config in resource.configs]
+    return lambda topic: replaced_configs(context.config, topic.configs, given, internal=topic.internal)
+
+
+async def handle_incremental_alter_configs(
+    context: Context, request: IncrementalAlterConfigsRequest, call: Call
+) -> IncrementalAlterConfigsResponse:
+    """Each resource's changes on top of what is set on it."""
+    response = IncrementalAlterConfigsResponse()
+    names = _named(request.resources)
+    for resource in request.resources[: _answered(request.resources)]:
+        answer = IncrementalAlterConfigsResponseResource(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            refuse_flood(request.resources)
+            await _alter(context, resource, _altering(context, resource), names, validate_only=request.validate_only)
+        except ThermoclineError as refused:
+            answer.error_code = code_of(refused)
+            answer.error_message = str(refused)
+        response.responses.append(answer)
+    return response
+
+
+def _altering(context: Context, resource: IncrementalAlterConfigsRequestResource) -> Change:
+    try:
+        alterations = [
+            Alteration(config.name, AlterOperation(config.config_operation), config.value)
+            for config in resource.configs
+        ]
+    except ValueError as unknown:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown operation: {unknown}") from unknown
+    return lambda topic: altered_configs(context.config, topic.configs, alterations, internal=topic.internal)
+
+
+def _named(resources: Sequence[Resource]) -> Counter[tuple[int, str]]:
+    """How often each resource is named; too many to be answered are not counted."""
+    if len(resources) > RESOURCES_MAX:
+        return Counter()
+    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
+
+
+def _answered(resources: Sequence[Resource]) -> int:
+    """A flood is refused in one answer, to its first resource: one each would cost seconds."""
+    return 1 if len(resources) > RESOURCES_MAX else len(resources)
+
+
+async def _alter(
+    context: Context, resource: Resource, change: Change, names: Counter[tuple[int, str]], *, validate_only: bool
+) -> None:
+    kind, name = resource.resource_type, resource.resource_name
+    if names[kind, name] > 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    if kind == BROKER:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "only topic configs can be altered; set broker configs at start (--set, file)"
+        )
+    if kind != TOPIC:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_topic_name(name)
+    if context.controller.image.topic_named(name) is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    await context.controller.set_configs(name, change, validate_only=validate_only)

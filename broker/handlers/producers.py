@@ -1,0 +1,96 @@
+"""DescribeProducers: the idempotent producers that a partition remembers.
+
+Always true: an answer carries at most `PRODUCERS_MAX` producers and `PARTITIONS_MAX` partitions; a partition with more
+is refused, never cut short. Must not know what sequences mean. Source: KIP-664.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.config.topics import InvalidTopicName, check_topic_name
+from broker.context import Call, Context
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersResponsePartition,
+    DescribeProducersResponseProducer,
+    DescribeProducersResponseTopic,
+)
+from logformat.producer_snapshot import ProducerEntry
+
+PRODUCERS_MAX: Final = 10_000  # of one answer: 2 µs each on the loop
+PARTITIONS_MAX: Final = 10_000
+
+
+async def handle_describe_producers(
+    context: Context, request: DescribeProducersRequest, call: Call
+) -> DescribeProducersResponse:
+    """Id, epoch, last sequence of each producer; its last timestamp is when the broker took its last batch."""
+    answering = _Answering(context)
+    named = sum(max(1, len(topic.partition_indexes)) for topic in request.topics)
+    if named > PARTITIONS_MAX:
+        flood = DescribeProducersResponsePartition(
+            partition_index=-1,
+            error_code=ErrorCode.POLICY_VIOLATION,
+            error_message=f"{named} partitions in one request, at most {PARTITIONS_MAX}",
+        )
+        return DescribeProducersResponse(
+            topics=[DescribeProducersResponseTopic(name=request.topics[0].name, partitions=[flood])]
+        )
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponseTopic(
+                name=topic.name,
+                partitions=[answering.partition(topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+class _Answering:
+    """One answer being made, and the producers it still has room for."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._room = PRODUCERS_MAX
+
+    def partition(self, topic: str, index: int) -> DescribeProducersResponsePartition:
+        answer = DescribeProducersResponsePartition(partition_index=index)
+        partition = self._context.registry.partitions.get((topic, index))
+        if partition is None:
+            answer.error_code, answer.error_message = self._unknown(topic)
+            return answer
+        producers = partition.log.producers
+        if len(producers) > self._room:
+            answer.error_code = ErrorCode.POLICY_VIOLATION
+            answer.error_message = (
+                f"{topic}-{index} remembers {len(producers)} producers; one answer carries at most {PRODUCERS_MAX}: "
+                "ask for fewer partitions at a time"
+            )
+            return answer
+        self._room -= len(producers)
+        answer.active_producers = [_shown(entry) for entry in producers.at(0).state().producers]
+        return answer
+
+    def _unknown(self, topic: str) -> tuple[ErrorCode, str | None]:
+        try:
+            check_topic_name(topic)
+        except InvalidTopicName as refused:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, str(refused)
+        if topic in self._context.registry.topics:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+
+
+def _shown(entry: ProducerEntry) -> DescribeProducersResponseProducer:
+    return DescribeProducersResponseProducer(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+        last_timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.current_txn_first_offset,
+    )
