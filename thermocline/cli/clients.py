@@ -17,14 +17,25 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
 from thermocline.cli.bootstrap import bootstrap_addresses
-from thermocline.cli.outcome import CommandFailed
+from thermocline.cli.outcome import CommandFailed, Exit
 
-__all__ = ["AdminClient", "AlterConfigOpType", "ConfigEntry", "ConfigResource", "NewTopic", "ResourceType"]
+__all__ = [
+    "AdminClient",
+    "AlterConfigOpType",
+    "ConfigEntry",
+    "ConfigResource",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetSpec",
+    "ResourceType",
+]
 
 REQUEST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -57,16 +68,23 @@ def client_config(bootstrap: str, extra: list[tuple[str, str]] | None = None) ->
 def plainly(what: str, error: KafkaError) -> str:
     """One line: what was done, what went wrong, and what to do about it."""
     advice = _ADVICE.get(error.code())
+    if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
+        advice = None  # the broker's own words: they may be about two names, not about letters
     return f"{what}: {error.str()}" + (f"; {advice}" if advice else "")
 
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Turn the client's exceptions into CommandFailed; `what` says what was being done."""
+    """Turn the client's exceptions into CommandFailed; `what` says what was being done.
+
+    For calls of the client only: it raises Python's own errors too, for what no request can carry, before it is sent.
+    """
     try:
         yield
     except KafkaException as failed:
         raise CommandFailed(plainly(what, failed.args[0])) from failed
+    except (ValueError, OverflowError) as refused:
+        raise CommandFailed(f"{what}: {refused}", Exit.USAGE) from refused
 
 
 def connected_admin(bootstrap: str) -> AdminClient:

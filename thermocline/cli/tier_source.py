@@ -70,13 +70,13 @@ def http_address(bootstrap: str) -> tuple[str, int]:
     """Where the broker's HTTP port is, as it says itself. CommandFailed when it is not a Thermocline broker."""
     with connect(bootstrap) as client:
         for broker in client.metadata([]).brokers:
-            address = _http_of(client, broker.node_id)
+            address = http_of(client, broker.node_id)
             if address is not None:
                 return address
     raise CommandFailed(f"the broker at {bootstrap} names no HTTP port (not Thermocline, or --no-http)")
 
 
-def _http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
+def http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
     value = client.configs(BROKER_RESOURCE, str(node_id), [_HTTP]).get(_HTTP)
     try:
         address = parse_address(value or "", _HTTP)
@@ -113,9 +113,9 @@ class TierSource:
                 with WireClient(broker.host, broker.port) as client:
                     offsets = _joined(offsets, _offsets(client, led))
                     local_bytes |= {p: size for p, size in client.local_bytes().items() if p in set(led)}
-                    if (address := _http_of(client, broker.node_id)) is not None:
-                        statuses += _said(address, "/status", list[PartitionStatus]) or []
-                        self._brokers += filter(None, [_said(address, "/broker", BrokerStatus)])
+                    if (address := http_of(client, broker.node_id)) is not None:
+                        statuses += said(address, "/status", list[PartitionStatus]) or []
+                        self._brokers += filter(None, [said(address, "/broker", BrokerStatus)])
             except BrokerUnreachable:
                 continue  # its partitions keep their unknown fields
         return rows(leaders, offsets, local_bytes, statuses, cold)
@@ -178,7 +178,7 @@ def _joined(one: Offsets, other: Offsets) -> Offsets:
     )
 
 
-def _said(address: tuple[str, int], path: str, kind: type[T]) -> T | None:
+def said(address: tuple[str, int], path: str, kind: type[T]) -> T | None:
     """What the broker's HTTP port says; None where it says nothing that can be read."""
     try:
         return msgspec.json.decode(get(*address, path), type=kind)

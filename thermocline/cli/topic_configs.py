@@ -1,0 +1,41 @@
+"""A topic's configs as the `topic` verbs read and write them.
+
+Owns units in `-c` (`retention.ms=7d`) and the sentence about when data leaves. Must not know the verbs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from thermocline.cli.output import note
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+
+def topic_configs(admin: AdminClient, topic: str) -> dict[str, Any]:
+    """Every config of a topic by name, as the broker describes it (confluent-kafka's ConfigEntry)."""
+    from thermocline.cli.clients import REQUEST_TIMEOUT_S, ConfigResource, ResourceType, failing
+
+    with failing(f"reading the configs of topic {topic}"):
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        found: dict[str, Any] = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource].result()
+    return found
+
+
+def leaving(configs: dict[str, Any]) -> str:
+    """When the data of a topic with these configs leaves the disk, and when it leaves the bucket."""
+    from thermocline.cli.leaving import sentence
+
+    return sentence({name: entry.value for name, entry in configs.items()})
+
+
+def with_units(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """`retention.ms=7d` → `604800000`: the protocol carries plain numbers only. The broker refuses unknown names: it
+    may be of another version than this command, so they are sent to it."""
+    from broker.config.definitions import TOPIC, nearest_topic_name
+
+    for name, _ in pairs:
+        if name not in TOPIC and (near := nearest_topic_name(name)):
+            note(f"thermocline: {name} is no topic config known here; the nearest is {near}")
+    return [(name, TOPIC[name].with_units(value) if name in TOPIC else value) for name, value in pairs]
