@@ -67,14 +67,26 @@ def index_position(footer: SegmentFooter, offset: int) -> int:
 
 
 def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
-    """An offset in the segment below which no batch has a timestamp ≥ `timestamp_ms`; None when none has."""
+    """An offset of the segment below which every record is older than `timestamp_ms`; None when every record is.
+
+    It begins a batch, at most an index interval and a batch before the first one that may have such a record.
+    """
     said = footer.statistics
     if said.max_timestamp_ms < timestamp_ms:
         return None
-    found = footer.time_index.lookup(timestamp_ms)
-    # An exact hit may be that batch itself; of a lower timestamp the whole entry is too old, but its batch may be the
-    # one a lookup of its offset finds, so no more than that is skipped.
-    return max(said.base_offset, found.offset)
+    # A time entry names the last record of the first batch that has its timestamp, never the first record, and where
+    # that batch begins no index says. What surely lies before it is what an entry before it ends: of the time index
+    # an older one, of the offset index one below the batch. (Time entries are made with those of the offset index, so
+    # that between the older and the younger one no offset entry hides a batch that reached `timestamp_ms` and was
+    # outdone.) The second matters where a timestamp lasts for long: a clock of whole seconds, a day for a time.
+    older = footer.time_index.lookup(timestamp_ms - 1)
+    first = said.base_offset if older.timestamp < 0 else older.offset + 1
+    younger = footer.time_index.first_at(timestamp_ms)
+    if younger is not None:
+        below = footer.offset_index.lookup(younger.offset - 1)
+        if below.position > 0:
+            first = max(first, below.offset + 1)
+    return first
 
 
 def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | int:

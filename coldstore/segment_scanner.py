@@ -45,7 +45,8 @@ INDEX_INTERVAL_BYTES: Final = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What the bytes of `[base_offset, end_offset)` are. `records` leaves control batches out; `gaps` are declared
-    ones; `epochs` (epoch, first offset) as the batches carry them; timestamps in ms, −1 when no batch has one."""
+    ones; `epochs` (epoch, first offset) as the batches carry them; timestamps in ms, −1 when no batch has one; the
+    least is that of the batches' first records, 0 where such a record has none but a later one has."""
 
     base_offset: int
     end_offset: int
@@ -213,9 +214,12 @@ class SegmentScanner:
                 raise Corrupt(f"batch at position {at + shift} has offsets {base} + {delta}, expected {expected}")
             if max_ts > max_timestamp:
                 max_timestamp, self._max_timestamp_offset = max_ts, base + delta
-            first_ts = max_ts if attributes & TIMESTAMP_TYPE_BIT else min(base_ts, max_ts)
-            if first_ts > NO_TIMESTAMP and (first_ts < min_timestamp or min_timestamp == NO_TIMESTAMP):
-                min_timestamp = first_ts
+            if max_ts > NO_TIMESTAMP:
+                first_ts = max_ts if attributes & TIMESTAMP_TYPE_BIT else min(base_ts, max_ts)
+                if first_ts < 0:  # the first record has no time, a later one has: it may be as old as it likes
+                    first_ts = 0
+                if first_ts < min_timestamp or min_timestamp == NO_TIMESTAMP:
+                    min_timestamp = first_ts
             if since > interval:
                 self._index(base + delta, at + shift, max_timestamp)
                 since = 0

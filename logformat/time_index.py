@@ -66,6 +66,15 @@ class TimeIndex:
         """
         return self._at(bisect_right(self._timestamps, timestamp) - 1)
 
+    def first_at(self, timestamp: int) -> TimestampOffset | None:
+        """The entry with the smallest timestamp ≥ `timestamp`; None when all are smaller.
+
+        Every record before the batch that ends at its offset is older than the entry, and what lies between the entry
+        before and this batch may be as old as `timestamp`.
+        """
+        slot = bisect_left(self._timestamps, timestamp)
+        return self._at(slot) if slot < len(self._timestamps) else None
+
     def is_full(self, bytes_max: int) -> bool:
         """As the offset index's, but with one slot kept for the entry that rolling writes."""
         return len(self._timestamps) >= bytes_max // ENTRY_SIZE - 1

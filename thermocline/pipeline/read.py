@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Final
 
@@ -41,6 +41,8 @@ UNITS_AHEAD: Final = 1  # windows begun beyond one a thread, so that none waits 
 BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its columns of fixed width make one batch
 FETCHERS_PER_CORE: Final = 2  # threads on a store that is far away: half of them wait for it
 _ONE_SPLIT: Final = 1 << 62
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 Offsets = int | Mapping[int, int] | None
 
@@ -227,4 +229,5 @@ def _milliseconds(name: str, moment: datetime | int | None) -> int | None:
         return moment
     if moment.tzinfo is None:
         raise InvalidRequest(f"{name}={moment!r} has no time zone; say which, as in datetime(…, tzinfo=UTC)")
-    return round(moment.timestamp() * 1000)
+    # A log has whole milliseconds, so both ends of `[start, end)` round up; a float has no room for microseconds.
+    return -((_EPOCH - moment) // _MILLISECOND)
