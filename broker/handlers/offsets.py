@@ -12,7 +12,8 @@ from typing import Final
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch import check_leader_epoch
-from broker.partition.partition import Partition
+from broker.handlers.turns import Turns, next_turn
+from broker.partition.partition import Partition, settled
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ListOffsetsRequest,
@@ -35,7 +36,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 
-_SETTLE_WAIT_S: Final = 1.0  # a sync takes milliseconds; a disk that hangs must not hang ListOffsets
+_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, a disk that hangs for ever
 _SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
 
 # The first version whose clients know a sentinel.
@@ -44,21 +45,42 @@ _SINCE: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
 
 async def handle_list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     """Answer each partition by sentinel or by time; a partition named twice is INVALID_REQUEST, as in Kafka."""
-    response = ListOffsetsResponse()
+    named: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
     for topic in request.topics:
-        indexes = [wanted.partition_index for wanted in topic.partitions]
+        for wanted in topic.partitions:
+            key = topic.name, wanted.partition_index
+            (twice if key in named else named).add(key)
+    await settled(_moving(context, request), _SETTLE_WAIT_S)
+    response = ListOffsetsResponse()
+    turns = Turns()
+    for topic in request.topics:
         answers = []
         for wanted in topic.partitions:
             answer = ListOffsetsResponsePartition(partition_index=wanted.partition_index)
             try:
-                if indexes.count(wanted.partition_index) > 1:
+                if (topic.name, wanted.partition_index) in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 await _list(context, topic.name, wanted, call, answer)
             except (ThermoclineError, OSError, TimeoutError) as refused:
                 answer.error_code = code_of(refused)
             answers.append(answer)
+            if turns.over():
+                await next_turn()
         response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
     return response
+
+
+def _moving(context: Context, request: ListOffsetsRequest) -> list[Partition]:
+    """The partitions whose answer depends on where their high watermark is."""
+    found: dict[Partition, None] = {}
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            if wanted.timestamp >= 0 or wanted.timestamp in (LATEST, MAX_TIMESTAMP):
+                partition = context.registry.partitions.get((topic.name, wanted.partition_index))
+                if partition is not None:
+                    found[partition] = None
+    return list(found)
 
 
 async def _list(
@@ -75,8 +97,6 @@ async def _list(
     timestamp = wanted.timestamp
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    if timestamp >= 0 or timestamp in (LATEST, MAX_TIMESTAMP):
-        await partition.settled(_SETTLE_WAIT_S)
     if timestamp >= 0:
         await _by_time(context, partition, timestamp, answer)
     elif timestamp == MAX_TIMESTAMP:
@@ -147,8 +167,13 @@ async def handle_offset_for_leader_epoch(
 ) -> OffsetForLeaderEpochResponse:
     """The end of an epoch, also of one whose records are only in the bucket."""
     response = OffsetForLeaderEpochResponse()
+    turns = Turns()
     for topic in request.topics:
-        answers = [_epoch_end(context, topic.topic, wanted) for wanted in topic.partitions]
+        answers = []
+        for wanted in topic.partitions:
+            answers.append(_epoch_end(context, topic.topic, wanted))
+            if turns.over():
+                await next_turn()
         response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
     return response
 

@@ -10,9 +10,8 @@ Hot path: `append` and `advance` run once a batch; a waiter costs one future.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -20,8 +19,7 @@ from broker.config.topics import TopicConfig
 from broker.fetch_sessions import Target
 from hotstore.flusher import Flusher
 from hotstore.locator import LogSlice
-from hotstore.partition_log import Appended, PartitionLog
-from logformat.errors import ThermoclineError
+from hotstore.partition_log import Appended, LogState, PartitionLog
 from logformat.record_batch import BatchHeader
 from seams.tasks import Tasks
 from seams.workers import Lane, Workers
@@ -176,15 +174,14 @@ class Partition:
         self.flusher.hurry()
         return future
 
-    async def settled(self, wait_s: float) -> None:
-        """Wait, `wait_s` at most, until what is appended by now is visible.
+    def settling(self, wait_s: float) -> asyncio.Future[None] | None:
+        """What to wait for, `wait_s` at most, until what is appended by now is visible; None: it is, or never will be.
 
         With acks=1 it was acknowledged already: who asks for the log's end afterwards finds it counted, as in Kafka.
         """
-        committed = self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
-        if committed is not None:
-            with contextlib.suppress(TimeoutError, ThermoclineError):  # offline or slow: the high watermark stands
-                await asyncio.wait_for(committed, wait_s)
+        if self.log.state is LogState.FAILED:
+            return None  # nothing more becomes visible: the high watermark stands
+        return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
 
     def _is_awaited(self) -> bool:
         """Whether an acknowledgement or a reader waits for the flushed end."""
@@ -248,3 +245,18 @@ class Partition:
             if not future.done():
                 future.set_exception(failure)
         self.wake()
+
+
+async def settled(partitions: Iterable[Partition], wait_s: float) -> None:
+    """Wait until what each partition appended by now is visible: `wait_s` at most, for all of them together."""
+    waiting = [settling for partition in partitions if (settling := partition.settling(wait_s)) is not None]
+    for settling in waiting:
+        settling.add_done_callback(_retrieve)
+    if waiting:
+        await asyncio.wait(waiting, timeout=wait_s)
+
+
+def _retrieve(settling: asyncio.Future[None]) -> None:
+    """Offline or slow: whoever waited looks at the high watermark, where it stands."""
+    if not settling.cancelled():
+        settling.exception()
