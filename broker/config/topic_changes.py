@@ -1,15 +1,18 @@
 """What may be set on a topic: CreateTopics, AlterConfigs and IncrementalAlterConfigs, with Kafka's rules.
 
 Owns the judgement of explicit values, alone and together, and the four operations of KIP-339. Always true: what these
-functions return was judged whole, and says itself whether the topic is tiered, so that no later change of the broker's
-own configs moves a topic between the tiers. Must not know requests or where the overrides are kept.
+functions return was judged whole, fits the roots that keep it, and says itself whether the topic is tiered, so that no
+later change of the broker's own configs moves a topic between the tiers. Must not know requests or where the overrides
+are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from broker.config.definitions import topic_definition
 from broker.config.resolve import BrokerConfig
@@ -18,7 +21,11 @@ from broker.config.topics import TopicConfig, find_value, resolve_topic, tiered
 from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest
 
+CONFIGS_BYTES_MAX: Final = 4096
+"""Of a topic's explicit configs, as JSON: `cluster.json` holds them, and the root of each of its partitions, which has
+8 KiB of its 64 to spare for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
 _TIERED = "remote.storage.enable"
+_SHOWN_CHARS: Final = 80
 
 
 class AlterOperation(IntEnum):
@@ -45,6 +52,7 @@ def configs_at_creation(
 
     A null value is refused as Kafka does. A topic that is tiered by default gets `remote.storage.enable=true`.
     """
+    _judge_size(requested, CONFIGS_BYTES_MAX)
     for name, value in requested.items():
         if value is None:
             raise InvalidConfig(f"Null value not supported for topic configs: {name}")
@@ -61,6 +69,8 @@ def altered_configs(
     internal: bool = False,
 ) -> dict[str, str]:
     """The overrides after the alterations, judged whole. InvalidConfig, or InvalidRequest for a malformed request."""
+    # Before anything is read: what does not fit is not worth the time of the loop.
+    _judge_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
     names = [alteration.name for alteration in alterations]
     if len(set(names)) != len(names):
         raise InvalidRequest("Error due to duplicate config keys")
@@ -106,7 +116,8 @@ def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration
     if operation is AlterOperation.APPEND:
         current = list(dict.fromkeys(current + given))
     else:
-        current = [item for item in current if item not in given]
+        taken = frozenset(given)
+        current = [item for item in current if item not in taken]
     configs[name] = ",".join(current)
 
 
@@ -121,6 +132,8 @@ def _accept(
     for name, text in explicit.items():
         topic_definition(name).parse(text)
         accepted[name] = text.strip()
+    # Configs that were kept before there was a limit may shrink.
+    _judge_size(accepted, max(CONFIGS_BYTES_MAX, _size(existing)))
     config = resolve_topic(broker, accepted, internal=internal)
     judge_served(config.cleanup_policy, accepted.get("compression.type"))
     _judge_compaction_lag(broker, accepted)
@@ -138,6 +151,20 @@ def _accept(
     if config.remote_storage_enable:
         accepted.setdefault(_TIERED, "true")
     return accepted
+
+
+def _size(configs: Mapping[str, str | None]) -> int:
+    return len(msgspec.json.encode(configs))
+
+
+def _judge_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
+    size = _size(configs)
+    if size > bytes_max:
+        name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
+        raise InvalidConfig(
+            f"These configs take {size} bytes, at most {CONFIGS_BYTES_MAX} are kept of a topic (as JSON, names "
+            f"included): shorten the longest, {name[:_SHOWN_CHARS]}"
+        )
 
 
 def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:

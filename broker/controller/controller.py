@@ -20,7 +20,7 @@ from broker.config.resolve import BrokerConfig
 from broker.config.topic_changes import configs_at_creation
 from broker.config.topics import check_topic_name
 from broker.errors import ApiError
-from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.cluster_store import IMAGE_BYTES_MAX, ClusterStore
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import (
     MetadataRecord,
@@ -122,6 +122,7 @@ class Controller:
         async with self._turn(self._changes):
             await self._settle()
             self._check_free(name)
+            self._check_room()
             topic = Topic(str(self._rng.uuid()), name, partitions, kept, internal)
             if validate_only:
                 return topic
@@ -141,6 +142,16 @@ class Controller:
                 raise ApiError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {topic.name!r} ('.' and '_')"
                 )
+
+    def _check_room(self) -> None:
+        """Before topics or configs are added; what takes some away is always welcome."""
+        size = self._cluster.image_bytes
+        if size > IMAGE_BYTES_MAX:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the cluster's metadata takes {size >> 20} MiB, at most {IMAGE_BYTES_MAX >> 20} are kept: delete "
+                "topics, or configs of topics",
+            )
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Let a topic have `count` partitions in all."""
@@ -171,6 +182,8 @@ class Controller:
             await self._settle()
             topic = self.topic(name)
             configs = dict(change(topic))
+            if configs.keys() - topic.configs.keys():
+                self._check_room()
             if validate_only or configs == topic.configs:
                 return
             await self._commit(TopicConfigsSet(topic.topic_id, configs))

@@ -2,7 +2,8 @@
 
 Owns how the image is kept: a snapshot page under a unique name, and the records since then in the root itself. Always
 true: the root alone says what the cluster is; a page is written before the root that names it; the root stays below
-64 KiB because records are folded into a new page before they outgrow it. Must not know who may decide (controller).
+64 KiB because records are folded into a new page before they outgrow it, by a claim too: a broker that is only ever
+restarted adds a record each time. Must not know who may decide (controller).
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from broker.metadata.records import MetadataRecord, NodeStarted, ProducerIdsRese
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import ObjectMissing, ObjectStore, Upload
 from coldstore.root import Root, RootStore
-from logformat.errors import Corrupt
+from logformat.errors import Corrupt, InvalidRequest
 from seams.clock import Clock
 from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
 _FOLD_AT_BYTES: Final = 40 * 1024  # of the root's 64 KiB: room for the largest single commit that still fits beside
+COMMIT_BYTES_MAX: Final = 8 * 1024  # a topic's name and configs take 5 KiB at most
+IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # a page is encoded on the loop (1.5 ms a MiB), and read whole at every start
 
 
 class SnapshotPointer(msgspec.Struct, frozen=True):
@@ -42,6 +45,10 @@ class ClusterContent(msgspec.Struct, frozen=True):
     cluster_id: str
     snapshot: SnapshotPointer | None = None
     records: tuple[MetadataRecord, ...] = ()
+
+
+class CommitTooLarge(InvalidRequest):
+    """Records that would not leave the root room for the next ones: whoever takes them from a client bounds them."""
 
 
 class ClusterStore:
@@ -86,21 +93,39 @@ class ClusterStore:
         """
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
+        before = None if known is None else known.content
+        # Written before we know whether we are first: a page that no root names is garbage.
+        page = None if before is None else await self._page_if_full(before, epoch)
 
         def edit(content: ClusterContent) -> ClusterContent:
-            return _with_records(content, (node,))
+            return _with_records(content if page is None else _folded(content, before, page), (node,))
 
         root = await self._root.commit(
             edit, epoch=epoch, claim=True, exclusive=True, initial=ClusterContent(cluster_id=cluster_id)
         )
         self.epoch = epoch
+        if page is not None:
+            await self._forget_page_before(before)
         return await self._image(root.content)
+
+    @property
+    def image_bytes(self) -> int:
+        """About what the image takes, encoded."""
+        known = self._root.known
+        if known is None:
+            return 0
+        page = known.content.snapshot
+        return self._root.content_size(known.content) + (0 if page is None else page.size)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ClusterImage:
         """Make `records` facts.
 
-        Returns the image with them. Fenced when this process is not the controller any more.
+        Returns the image with them. Fenced when this process is not the controller any more. Raises CommitTooLarge
+        before anything is written.
         """
+        size = len(msgspec.json.encode(records))
+        if size > COMMIT_BYTES_MAX:
+            raise CommitTooLarge(f"a change of {size} bytes; cluster.json takes {COMMIT_BYTES_MAX} at a time")
         await self._fold_if_full()
         root = await self._root.commit(lambda content: _with_records(content, records), epoch=self.epoch)
         return await self._image(root.content)
@@ -124,22 +149,26 @@ class ClusterStore:
         known = self._root.known
         assert known is not None, "commit before claim"
         content = known.content
+        page = await self._page_if_full(content, self.epoch)
+        if page is not None:
+            await self._root.commit(lambda now: _folded(now, content, page), epoch=self.epoch)
+            await self._forget_page_before(content)
+
+    async def _page_if_full(self, content: ClusterContent, epoch: int) -> SnapshotPointer | None:
+        """A new page of what `content` adds up to; None while the root has room."""
         if self._root.content_size(content) < _FOLD_AT_BYTES:
-            return
+            return None
+        known = self._root.known
+        assert known is not None
         data = msgspec.json.encode(await self._image(content))
-        key = metadata_key(known.version, self.epoch, self._rng.uuid())
+        key = metadata_key(known.version, epoch, self._rng.uuid())
         pointer = SnapshotPointer(key, len(data), crc32c(data))
         await self._store.put_segment(key, Upload(len(data), pointer.crc32c, lambda: iter((data,))))
-        folded = content.records
+        return pointer
 
-        def edit(now: ClusterContent) -> ClusterContent:
-            if now.snapshot != content.snapshot or now.records[: len(folded)] != folded:
-                return now  # somebody folded meanwhile; our page is garbage
-            return ClusterContent(now.cluster_id, pointer, now.records[len(folded) :])
-
-        await self._root.commit(edit, epoch=self.epoch)
-        if content.snapshot is not None and self._root.settled:
-            await self._store.delete([content.snapshot.key])
+    async def _forget_page_before(self, folded: ClusterContent | None) -> None:
+        if folded is not None and folded.snapshot is not None and self._root.settled:
+            await self._store.delete([folded.snapshot.key])
 
     async def _image(self, content: ClusterContent) -> ClusterImage:
         if content.snapshot is None:
@@ -175,6 +204,15 @@ def check_content(content: ClusterContent) -> None:
 
 def _check_root(root: Root[ClusterContent]) -> None:
     check_content(root.content)
+
+
+def _folded(now: ClusterContent, before: ClusterContent | None, page: SnapshotPointer) -> ClusterContent:
+    """`now`, with `page` in place of what it was made of: `before`."""
+    assert before is not None
+    folded = before.records
+    if now.snapshot != before.snapshot or now.records[: len(folded)] != folded:
+        return now  # somebody folded meanwhile; our page is garbage
+    return ClusterContent(now.cluster_id, page, now.records[len(folded) :])
 
 
 def _with_records(content: ClusterContent, records: Sequence[MetadataRecord]) -> ClusterContent:
