@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from broker.config.addresses import show_address
+from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.admission import DirectoryIdentity, Verdict
@@ -129,7 +130,8 @@ class Broker:
     """One broker process's wiring. Start once, serve, close once."""
 
     def __init__(self, config: BrokerConfig, world: World, open_bucket: StoreOpener) -> None:
-        self._config = config
+        self._config = config  # as it was started; what may change since is in `_live`
+        self._live = LiveConfig(config)
         self._world = world
         self._open_bucket = open_bucket
         self._rooms = _Rooms()
@@ -206,7 +208,9 @@ class Broker:
     async def _open(
         self, data_dir: DataDir, store: ObjectStore, cluster: ClusterStore, joined: Joined, *, verify_by_head: bool
     ) -> None:
-        rooms, world, config = self._rooms, self._world, self._config
+        rooms, world, image = self._rooms, self._world, joined.image
+        self._live.follow(image.cluster_configs, image.node_configs.get(self._config.node_id, {}))
+        config = self._live.now
         registry, residency = Registry(), Residency(world.workers)
         rooms.residency = residency
         rooms.tiers = tiers = TierService(
@@ -218,9 +222,9 @@ class Broker:
             report=self._report,
             on_fenced=self._fenced,
         )
-        controller = Controller(cluster, joined.image, self._cluster_id, config, world.rng, self._purge_later)
+        controller = Controller(cluster, image, self._cluster_id, self._live, world.rng, self._purge_later)
         rooms.host = host = Host(
-            config,
+            self._live,
             world,
             data_dir,
             registry,
@@ -257,7 +261,7 @@ class Broker:
             self._tasks.spawn(name, supervise(name, service, world.rng, self._report))
         self._controller = controller
         context = Context(
-            config=config,
+            live=self._live,
             world=world,
             registry=registry,
             throttle=Throttle(self._tasks, tiers),
@@ -274,11 +278,12 @@ class Broker:
         await self._listen(context)
 
     async def _listen(self, context: Context) -> None:
-        config = self._config
+        config = context.config
         dispatcher = BrokerDispatcher(self._tasks)
         self._rooms.server = server = Server(
             self._world.net, dispatcher, net_limits(config), self._report, name=config.listener_name
         )
+        self._live.tell(lambda now: server.limit_connections(net_limits(now)))
         dispatcher.serve(context)  # a client may come before the next line knows the port it came to
         await _bound(server.start(config.listen_host, config.listen_port), "--listen")
         host, port = server.address

@@ -58,7 +58,7 @@ def _read_table(table: str, honoured: Mapping[str, Honoured]) -> dict[str, Defin
 
 def _honour(plain: Definition, ours: Honoured) -> Definition:
     default = plain.default if ours.default is None else ours.default
-    return replace(plain, honoured=True, doc=ours.doc, default=default, reason=ours.reason)
+    return replace(plain, honoured=True, doc=ours.doc, default=default, reason=ours.reason, dynamic=ours.dynamic)
 
 
 def _read_synonyms(table: str) -> dict[str, tuple[Synonym, ...]]:
@@ -78,7 +78,9 @@ def _registry() -> dict[str, Definition]:
 
 
 BROKER: Mapping[str, Definition] = MappingProxyType(_registry())
-TOPIC: Mapping[str, Definition] = MappingProxyType(_read_table(kafka_names.TOPIC, TOPIC_NAMES))
+TOPIC: Mapping[str, Definition] = MappingProxyType(
+    {name: replace(found, dynamic=True) for name, found in _read_table(kafka_names.TOPIC, TOPIC_NAMES).items()}
+)
 TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = MappingProxyType(_read_synonyms(kafka_names.SYNONYMS))
 
 # Names for one thing, the one that decides first; a source that sets any of them hides all of them in weaker sources.
