@@ -46,6 +46,7 @@ class Block(Enum):
     FENCED = "fenced"
     VANISHED = "root vanished"
     BEHIND = "log behind bucket"
+    DISK = "disk full"
     DAMAGED = "damaged"
     HOLE = "hole"
     RESERVATION = "reservation"
