@@ -18,6 +18,7 @@ from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS, bro
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.values import InvalidConfig, Value
+from broker.config.without_effect import judge_refused
 from broker.groups.config import GroupConfig
 from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest
@@ -147,6 +148,7 @@ class _Values:
 
 
 def _build(values: _Values, launch: Launch) -> BrokerConfig:
+    judge_refused(values.configured)
     _judge_topic_defaults(values)
     number, flag = values.number, values.flag
     data_dir = _data_dir(values, launch)
