@@ -128,6 +128,11 @@ class TieredPartition:
     def blocked_by(self) -> str | None:
         return next((block.value for block in Block if block in self.blocks), None)
 
+    @property
+    def blocked_why(self) -> str:
+        """What `blocked_by` met last; empty while nothing blocks."""
+        return next((self.blocks[block] for block in Block if block in self.blocks), "")
+
     # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
     async def claim(self, also: Callable[[Manifest], Manifest] | None = None) -> Manifest:
         """Claim the partition, and do `also` in the same write, unless this process claimed it; the manifest.

@@ -288,7 +288,7 @@ class PartitionTier:
                 await partition.commit(lambda m: m.set_topic(config.topic, dict(config.configs)))
         except Fenced:
             return None  # noted, and the broker was told
-        except Retryable as unanswered:
+        except (Retryable, AccessRefused) as unanswered:
             self._backlog.note(self)
             if not partition.claimed:
                 partition.blocks[Block.CLAIM] = str(unanswered)
@@ -312,7 +312,7 @@ class PartitionTier:
                     await self._copier.copy(wanted)
                 except Fenced:
                     return None
-                except Retryable as unanswered:
+                except (Retryable, AccessRefused) as unanswered:
                     partition.blocks[Block.STORE] = str(unanswered)
                     raise
                 except Corrupt as damaged:
@@ -469,6 +469,7 @@ class PartitionTier:
                 () if manifest is None else manifest.gaps, partition.local_gaps or (), partition.log_start_offset
             ),
             blocked_by=partition.blocked_by,
+            blocked_why=partition.blocked_why,
             cold_bytes=0 if manifest is None else manifest.live.log_bytes,
             cold_segments=0 if manifest is None else manifest.live.segments,
             log_start_offset=partition.log_start_offset,
