@@ -23,6 +23,7 @@ from broker.handlers import (
     cluster,
     configs,
     fetch,
+    group_admin,
     groups,
     offsets,
     produce,
@@ -31,6 +32,7 @@ from broker.handlers import (
     topics,
 )
 from broker.handlers.produce_express import Express
+from broker.handlers.turns import Large, Response
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire.apis import ApiKey, is_served, response_header_version
 from broker.wire.codec import decode_request, encode_response
@@ -42,7 +44,7 @@ from logformat.errors import StorageFailed
 from seams.tasks import Tasks
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
-Handler = Callable[[Context, Any, Call], Awaitable[Message]]
+Handler = Callable[[Context, Any, Call], Awaitable[Response]]
 
 
 def _client(call: Call) -> groups.ClientInfo:
@@ -50,11 +52,11 @@ def _client(call: Call) -> groups.ClientInfo:
 
 
 def _group_handler(
-    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
+    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Response]],
 ) -> Handler:
     """Group handlers know the coordinator only, not the rest of the broker."""
 
-    def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:
+    def handler(context: Context, request: Any, call: Call) -> Awaitable[Response]:
         return handle(context.groups, request, call.version, _client(call))
 
     return handler
@@ -90,6 +92,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.LEAVE_GROUP: _group_handler(groups.handle_leave_group),
     ApiKey.OFFSET_COMMIT: _group_handler(groups.handle_offset_commit),
     ApiKey.OFFSET_FETCH: _group_handler(groups.handle_offset_fetch),
+    ApiKey.LIST_GROUPS: _group_handler(group_admin.handle_list_groups),
+    ApiKey.DESCRIBE_GROUPS: _group_handler(group_admin.handle_describe_groups),
+    ApiKey.DELETE_GROUPS: _group_handler(group_admin.handle_delete_groups),
+    ApiKey.OFFSET_DELETE: _group_handler(group_admin.handle_offset_delete),
 }
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
@@ -194,6 +200,8 @@ class BrokerDispatcher:
         response = await HANDLERS[header.api_key](self.context, request, call)
         if not self.context.gate.is_open():
             await self.context.gate.opened()
+        if isinstance(response, Large):
+            return await self.context.world.workers.run(self._frame, header, response.message)
         return self._frame(header, response)
 
     def _later(self, work: Awaitable[list[Part] | None]) -> Later:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
+from broker.handlers.authorized import Every
 from broker.metadata.image import Topic
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -23,7 +24,6 @@ from broker.wire.messages import (
 )
 
 PARTITIONS_PER_PAGE_MAX: Final = 2_000  # Kafka's default of max.request.partition.size.limit
-_EVERY_TOPIC_OPERATION: Final = 3_576  # what Kafka without an authorizer answers: all that can be done to a topic
 
 
 async def handle_describe_topic_partitions(
@@ -71,9 +71,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
         check_topic_name(name)
     except InvalidTopicName:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, topic_authorized_operations=_EVERY_TOPIC_OPERATION
-    )
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_authorized_operations=Every.TOPIC)
 
 
 def _shown(context: Context, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
@@ -82,7 +80,7 @@ def _shown(context: Context, topic: Topic, indexes: range) -> DescribeTopicParti
         topic_id=UUID(topic.topic_id),
         is_internal=topic.internal,
         partitions=[_partition(context, topic.name, index) for index in indexes],
-        topic_authorized_operations=_EVERY_TOPIC_OPERATION,
+        topic_authorized_operations=Every.TOPIC,
     )
 
 
