@@ -22,9 +22,10 @@ from broker.handlers import (
     alter_configs,
     cluster,
     configs,
+    delete_records,
     fetch,
-    group_admin,
     groups,
+    metadata,
     offsets,
     produce,
     producers,
@@ -32,10 +33,11 @@ from broker.handlers import (
     topics,
 )
 from broker.handlers.produce_express import Express
-from broker.handlers.turns import Large, Response
+from broker.handlers.turns import next_turn
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
+from broker.wire import scatter
 from broker.wire.apis import ApiKey, is_served, response_header_version
-from broker.wire.codec import decode_request, encode_response
+from broker.wire.codec import decode_request, encode_response, encode_response_in_steps
 from broker.wire.errors import ErrorCode, MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
 from broker.wire.message import Message
@@ -44,7 +46,7 @@ from logformat.errors import StorageFailed
 from seams.tasks import Tasks
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
-Handler = Callable[[Context, Any, Call], Awaitable[Response]]
+Handler = Callable[[Context, Any, Call], Awaitable[Message]]
 
 
 def _client(call: Call) -> groups.ClientInfo:
@@ -52,11 +54,11 @@ def _client(call: Call) -> groups.ClientInfo:
 
 
 def _group_handler(
-    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Response]],
+    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
 ) -> Handler:
     """Group handlers know the coordinator only, not the rest of the broker."""
 
-    def handler(context: Context, request: Any, call: Call) -> Awaitable[Response]:
+    def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:
         return handle(context.groups, request, call.version, _client(call))
 
     return handler
@@ -69,13 +71,13 @@ def _find_coordinator(context: Context, request: Any, call: Call) -> Awaitable[M
 
 HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.API_VERSIONS: cluster.handle_api_versions,
-    ApiKey.METADATA: topics.handle_metadata,
+    ApiKey.METADATA: metadata.handle_metadata,
     ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
     ApiKey.CREATE_TOPICS: topics.handle_create_topics,
     ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
     ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
-    ApiKey.DELETE_RECORDS: topics.handle_delete_records,
+    ApiKey.DELETE_RECORDS: delete_records.handle_delete_records,
     ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
     ApiKey.ALTER_CONFIGS: alter_configs.handle_alter_configs,
@@ -92,10 +94,6 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.LEAVE_GROUP: _group_handler(groups.handle_leave_group),
     ApiKey.OFFSET_COMMIT: _group_handler(groups.handle_offset_commit),
     ApiKey.OFFSET_FETCH: _group_handler(groups.handle_offset_fetch),
-    ApiKey.LIST_GROUPS: _group_handler(group_admin.handle_list_groups),
-    ApiKey.DESCRIBE_GROUPS: _group_handler(group_admin.handle_describe_groups),
-    ApiKey.DELETE_GROUPS: _group_handler(group_admin.handle_delete_groups),
-    ApiKey.OFFSET_DELETE: _group_handler(group_admin.handle_offset_delete),
 }
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
@@ -198,11 +196,17 @@ class BrokerDispatcher:
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         response = await HANDLERS[header.api_key](self.context, request, call)
+        encoding = encode_response_in_steps(header.api_key, header.api_version, response)
+        while True:
+            try:
+                next(encoding)
+            except StopIteration as encoded:
+                body = encoded.value
+                break
+            await next_turn()
         if not self.context.gate.is_open():
             await self.context.gate.opened()
-        if isinstance(response, Large):
-            return await self.context.world.workers.run(self._frame, header, response.message)
-        return self._frame(header, response)
+        return self._framed(header, body)
 
     def _later(self, work: Awaitable[list[Part] | None]) -> Later:
         task: asyncio.Future[list[Part] | None] = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
@@ -215,10 +219,12 @@ class BrokerDispatcher:
             future.set_exception(closed)
 
     def _frame(self, header: RequestHeader, response: Message) -> list[Part] | None:
+        return self._framed(header, encode_response(header.api_key, header.api_version, response))
+
+    def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part] | None:
         if not self.context.gate.is_open():
             raise CloseConnection("this process slept or was superseded while the request was under way")
         version = response_header_version(header.api_key, header.api_version)
-        body = encode_response(header.api_key, header.api_version, response)
         return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:

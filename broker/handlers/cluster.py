@@ -10,6 +10,8 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.errors import code_of
+from broker.handlers.authorized import Operations, authorized_operations
+from broker.handlers.turns import Turns, next_turn
 from broker.wire.apis import APIS
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -30,6 +32,7 @@ from broker.wire.messages import (
 from logformat.errors import ThermoclineError
 
 _BROKERS_ENDPOINT: Final = 1
+_SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them
 _ADVERTISED: Final = [
     ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
     for api in APIS.values()
@@ -43,8 +46,8 @@ def api_versions(error: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
 
 async def handle_api_versions(context: Context, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
     """Remember what software the peer says it is, and show the table."""
-    call.peer.software_name = request.client_software_name
-    call.peer.software_version = request.client_software_version
+    call.peer.software_name = request.client_software_name[:_SOFTWARE_CHARS_MAX]
+    call.peer.software_version = request.client_software_version[:_SOFTWARE_CHARS_MAX]
     return api_versions()
 
 
@@ -67,6 +70,9 @@ async def handle_describe_cluster(
                 broker_id=context.config.node_id, host=host, port=port, rack=context.config.rack
             )
         ],
+        cluster_authorized_operations=authorized_operations(
+            Operations.CLUSTER, asked=request.include_cluster_authorized_operations
+        ),
     )
 
 
@@ -78,13 +84,16 @@ async def handle_describe_log_dirs(
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     sizes: dict[str, list[DescribeLogDirsResponsePartition]] = {}
-    for partition in context.registry:
+    turns = Turns()
+    for partition in tuple(context.registry):
         if asked is None or (partition.topic, partition.index) in asked:
             sizes.setdefault(partition.topic, []).append(
                 DescribeLogDirsResponsePartition(
                     partition_index=partition.index, partition_size=partition.log.local_bytes
                 )
             )
+        if turns.over():
+            await next_turn()
     space = context.world.disk.space(context.config.data_dir)
     log_dir = DescribeLogDirsResponseLogDir(
         log_dir=context.config.data_dir,

@@ -9,12 +9,14 @@ Must not know the log, sockets, frames. Source: Kafka protocol guide; KIP-394, 3
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from broker.groups.coordinator import CommitRow, GroupCoordinator
 from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync
 from broker.groups.offsets import NO_OFFSET, Fetched, Wanted
+from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.generated.messages import (
     FindCoordinatorRequest,
@@ -33,6 +35,9 @@ from broker.wire.generated.messages import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestGroupTopic,
+    OffsetFetchRequestTopic,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponseGroupPartition,
@@ -49,6 +54,8 @@ TRANSACTION_KEY: Final = 1
 _NO_TRANSACTIONS: Final = "transactions are not served by this broker: remove transactional.id"
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
 _OFFSET_FETCH_GROUPS_SINCE: Final = 8
+_ANSWER_ROWS_MAX: Final = 100_000  # of one OffsetFetch, over all its groups; what is beyond is INVALID_REQUEST
+_ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,10 @@ async def handle_find_coordinator(
     """One broker coordinates every group. Transactions: INVALID_REQUEST, which clients do not retry, with a reason."""
     keys = request.coordinator_keys if version >= 4 else [request.key]
     rows = []
+    turns = Turns()
     for key in keys:
+        if turns.over():
+            await next_turn()
         error, message = await _find(coordinator, request.key_type, key, version)
         where = node if error is ErrorCode.NONE else _NOBODY
         rows.append(
@@ -264,19 +274,69 @@ async def handle_offset_fetch(
     coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int, client: ClientInfo
 ) -> OffsetFetchResponse:
     """v8+ asks for several groups (KIP-709); null topics ask for all there are. Every answer is stable: commits are
-    seen only when durable, and there are no transactions that could be open."""
+    seen only when durable, and there are no transactions that could be open. What is named twice is answered once
+    (Kafka answers it twice): an answer grows with what is stored, not with repetitions."""
+    room = _Room()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:
         groups = []
-        for group in request.groups:
-            wanted = None if group.topics is None else [Wanted(t.name, t.partition_indexes) for t in group.topics]
-            error, fetched = await coordinator.fetch_offsets(group.group_id, wanted)
-            groups.append(_group_answer(group.group_id, error, fetched))
+        for group_id, positions in _by_group(request.groups).items():
+            error, fetched = await _fetch(coordinator, group_id, positions, room)
+            groups.append(_group_answer(group_id, error, fetched))
+            await next_turn()
         return OffsetFetchResponse(groups=groups)
-    wanted = None if request.topics is None else [Wanted(t.name, t.partition_indexes) for t in request.topics]
-    error, fetched = await coordinator.fetch_offsets(request.group_id, wanted)
+    asked = None if request.topics is None else _by_topic(request.topics, {})
+    error, fetched = await _fetch(coordinator, request.group_id, asked, room)
     if error is not ErrorCode.NONE and version < _OFFSET_FETCH_TOP_ERROR_SINCE:
-        fetched = tuple(Fetched(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in wanted or ())
+        fetched = tuple(Fetched(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in (asked or {}).items())
     return OffsetFetchResponse(error_code=error, topics=[_topic_answer(topic, error) for topic in fetched])
+
+
+_Positions = dict[str, dict[int, None]]
+"""Partitions by topic, in the order they were named."""
+
+
+def _by_group(groups: Sequence[OffsetFetchRequestGroup]) -> dict[str, _Positions | None]:
+    """What is asked of each group; None: everything."""
+    found: dict[str, _Positions | None] = {}
+    for group in groups:
+        known = found.setdefault(group.group_id, {})
+        if group.topics is None or known is None:
+            found[group.group_id] = None
+        else:
+            _by_topic(group.topics, known)
+    return found
+
+
+def _by_topic(
+    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestGroupTopic], found: _Positions
+) -> _Positions:
+    for topic in topics:
+        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return found
+
+
+class _Room:
+    """What one answer may still carry."""
+
+    def __init__(self) -> None:
+        self._rows = _ANSWER_ROWS_MAX
+        self._bytes = _ANSWER_METADATA_BYTES_MAX
+
+    def take(self, fetched: tuple[Fetched, ...]) -> bool:
+        """Whether these rows still fit."""
+        self._rows -= sum(len(topic.partitions) for topic in fetched)
+        if self._rows >= 0:
+            self._bytes -= sum(len(value.metadata) for topic in fetched for _, value in topic.partitions)
+        return self._rows >= 0 and self._bytes >= 0
+
+
+async def _fetch(
+    coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _Room
+) -> tuple[ErrorCode, tuple[Fetched, ...]]:
+    wanted = None if positions is None else [Wanted(topic, tuple(indexes)) for topic, indexes in positions.items()]
+    error, fetched = await coordinator.fetch_offsets(group_id, wanted)
+    await next_turn()
+    return (error, fetched) if room.take(fetched) else (ErrorCode.INVALID_REQUEST, ())
 
 
 def _topic_answer(topic: Fetched, error: ErrorCode) -> OffsetFetchResponseTopic:

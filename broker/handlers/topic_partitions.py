@@ -12,7 +12,7 @@ from uuid import UUID
 
 from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
-from broker.handlers.authorized import Every
+from broker.handlers.authorized import Operations, authorized_operations
 from broker.metadata.image import Topic
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -24,6 +24,7 @@ from broker.wire.messages import (
 )
 
 PARTITIONS_PER_PAGE_MAX: Final = 2_000  # Kafka's default of max.request.partition.size.limit
+_EVERY_TOPIC_OPERATION: Final = authorized_operations(Operations.TOPIC, asked=True)
 
 
 async def handle_describe_topic_partitions(
@@ -71,7 +72,9 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
         check_topic_name(name)
     except InvalidTopicName:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_authorized_operations=Every.TOPIC)
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_authorized_operations=_EVERY_TOPIC_OPERATION
+    )
 
 
 def _shown(context: Context, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
@@ -80,7 +83,7 @@ def _shown(context: Context, topic: Topic, indexes: range) -> DescribeTopicParti
         topic_id=UUID(topic.topic_id),
         is_internal=topic.internal,
         partitions=[_partition(context, topic.name, index) for index in indexes],
-        topic_authorized_operations=Every.TOPIC,
+        topic_authorized_operations=_EVERY_TOPIC_OPERATION,
     )
 
 

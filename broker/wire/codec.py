@@ -8,11 +8,12 @@ never copies records. Must not know frames' headers (`framing`) nor what message
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import Final
 
 from broker.wire.apis import api_of
 from broker.wire.decoder import Decoder, build_decoder
-from broker.wire.encoder import Encoder, build_encoder
+from broker.wire.encoder import Encoder, SteppedEncoder, build_encoder, build_stepped_encoder
 from broker.wire.errors import MalformedFrame
 from broker.wire.message import Message
 from broker.wire.scatter import Part
@@ -25,6 +26,7 @@ _RECORD_VERSION: Final = struct.Struct(">h")
 _Key = tuple[int, int]
 _request_decoders: dict[_Key, Decoder] = {}
 _request_encoders: dict[_Key, Encoder] = {}
+_response_steppers: dict[_Key, SteppedEncoder] = {}
 _response_decoders: dict[_Key, Decoder] = {}
 _response_encoders: dict[_Key, Encoder] = {}
 _record_decoders: dict[tuple[str, int], Decoder] = {}
@@ -49,6 +51,15 @@ def encode_response(api_key: int, version: int, message: Message) -> list[Part]:
     if encoder is None:
         encoder = build_encoder(_api_schema(api_key, version, Kind.RESPONSE), version)
         _response_encoders[api_key, version] = encoder
+    return encoder(message)
+
+
+def encode_response_in_steps(api_key: int, version: int, message: Message) -> Generator[None, None, list[Part]]:
+    """As `encode_response`, pausing every `encoder.STEP_ELEMENTS` elements: a long answer must not hold a loop."""
+    encoder = _response_steppers.get((api_key, version))
+    if encoder is None:
+        encoder = build_stepped_encoder(_api_schema(api_key, version, Kind.RESPONSE), version)
+        _response_steppers[api_key, version] = encoder
     return encoder(message)
 
 

@@ -1,9 +1,10 @@
 """Writes the Python source that decodes one message in one version.
 
 Owns the decoding half of the codec generator. Always true of what it writes: no length or count is believed before it
-was compared with the bytes left, arrays of one message together stay below `ARRAY_ELEMENTS_MAX`, every byte of the body
-is accounted for, and the only exception that leaves it is `MalformedFrame`. `records` come out as views of the frame,
-everything else as copies. Must not know any particular message.
+was compared with the bytes left, arrays of one message together stay below `ARRAY_ELEMENTS_MAX` (of a request below
+`REQUEST_UNITS_MAX`), every byte of the body is accounted for, and the only exception that leaves it is
+`MalformedFrame`. `records` come out as views of the frame, everything else as copies. Must not know any particular
+message.
 
 Hot path: runs of fixed-size fields are one `unpack_from`, structures are decoded in line (no call per field or per
 element), objects are made positionally.
@@ -22,6 +23,9 @@ from broker.wire.generated import messages as classes
 from broker.wire.message import Message
 from broker.wire.primitives import (
     ARRAY_ELEMENTS_MAX,
+    REQUEST_UNITS_MAX,
+    STRING_UNITS,
+    STRUCTURE_UNITS,
     ZERO_UUID,
     bad_count,
     bad_length,
@@ -30,7 +34,7 @@ from broker.wire.primitives import (
     read_uvarint,
     skip_tags,
 )
-from broker.wire.schema import Field, Schema
+from broker.wire.schema import Field, Kind, Schema
 
 Decoder = Callable[[memoryview], Message]
 
@@ -71,13 +75,15 @@ TRAILING_BYTES_TAKEN: Final = frozenset({"MetadataRequest"})
 
 
 class _DecoderSource:
-    """Emits one decode function. Locals in it: `buf`, `pos`, `end`, and `budget` (array elements still allowed)."""
+    """Emits one decode function. Locals in it: `buf`, `pos`, `end`, and `budget` (units of array elements still
+    allowed)."""
 
     def __init__(self, schema: Schema, version: int) -> None:
         self.schema = schema
         self.version = version
         self.flexible = version >= schema.flexible_from
         self.views = has_records(schema.fields)
+        self.is_request = schema.kind is Kind.REQUEST
         self.source = Source(f"decode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
         self._layout = ""  # the run of fixed-size fields not yet emitted, and the names they go to
@@ -93,7 +99,7 @@ class _DecoderSource:
             line("buf = body" if self.views else "buf = bytes(body)")
             line("pos = 0")
             line("end = len(buf)")
-            line(f"budget = {ARRAY_ELEMENTS_MAX}")
+            line(f"budget = {REQUEST_UNITS_MAX if self.is_request else ARRAY_ELEMENTS_MAX}")
             with block("try"):
                 value = self._structure(self.schema.name, self.schema.fields, self.schema.name)
                 self._flush()
@@ -225,9 +231,11 @@ class _DecoderSource:
 
         def take() -> None:
             element_min = size_min(field, self.version, self.flexible)
-            with block(f"if {count} < 0 or {count} > budget or {count} * {element_min} > end - pos"):
-                line(f"raise bad_count({path!r}, {count}, end - pos)")
-            line(f"budget -= {count}")
+            units = self._units(field)
+            cost = count if units == 1 else f"{count} * {units}"
+            with block(f"if {count} < 0 or {cost} > budget or {count} * {element_min} > end - pos"):
+                line(f"raise bad_count({path!r}, {count}, end - pos, budget // {units})")
+            line(f"budget -= {cost}")
             if field.type in FORMATS:
                 self._integers(FORMATS[field.type], SIZES[field.type], count, target)
             else:
@@ -249,6 +257,12 @@ class _DecoderSource:
         few = f"{ready}[{count}](buf, pos)"
         self.source.line(f"{target} = list({few} if {count} <= {INT_ARRAYS_MAX} else {many})")
         self.source.line(f"pos += {size} * {count}")
+
+    def _units(self, field: Field) -> int:
+        """What an element costs of the budget. Only requests hold up a loop: responses and records count elements."""
+        if not self.is_request or field.type in FORMATS:
+            return 1
+        return STRUCTURE_UNITS if field.fields else STRING_UNITS
 
     def _elements(self, field: Field, path: str, count: str, target: str) -> None:
         line = self.source.line

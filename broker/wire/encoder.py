@@ -11,8 +11,8 @@ Hot path: runs of fixed-size fields are one `pack`, structures are encoded in li
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, Final, cast
 
 from broker.wire.decoder import has_records
 from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, Source, present, tagged
@@ -21,6 +21,11 @@ from broker.wire.scatter import Part, scatter
 from broker.wire.schema import Field, Schema
 
 Encoder = Callable[[Any], list[Part]]
+SteppedEncoder = Callable[[Any], Generator[None, None, list[Part]]]
+"""Pauses after every `STEP_ELEMENTS` array elements and returns the parts."""
+
+STEP_ELEMENTS: Final = 4_000
+"""1 to 2 ms of encoding."""
 
 _RUNTIME = {
     "pack": struct.pack,
@@ -33,23 +38,28 @@ _RUNTIME = {
 class _EncoderSource:
     """Emits one encode function. Locals in it: `parts` (the scatter list), `chunks` (bytes to be joined), `add`."""
 
-    def __init__(self, schema: Schema, version: int) -> None:
+    def __init__(self, schema: Schema, version: int, *, steps: bool = False) -> None:
         self.schema = schema
         self.version = version
+        self.steps = steps
         self.flexible = version >= schema.flexible_from
         self.source = Source(f"encode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
         self._layout = ""  # the run of fixed-size fields not yet emitted, and the expressions they come from
         self._values: list[str] = []
 
-    def build(self) -> Encoder:
+    def build(self) -> Callable[..., Any]:
         line, block = self.source.line, self.source.block
         with block("def encode(message)"):
             line("chunks = []")
             line("add = chunks.append")
+            if self.steps:
+                line(f"left = {STEP_ELEMENTS}")
             if not has_records(self.schema.fields):
                 self._structure("message", self.schema.fields)
                 self._flush()
+                if self.steps:
+                    line("if not left: yield")  # never so here: it makes a generator of a message without arrays
                 line('return [b"".join(chunks)]')
             else:
                 line("parts = []")
@@ -188,6 +198,11 @@ class _EncoderSource:
         with self.source.block(f"for {element} in {local}"):
             self._value(field, element)
             self._flush()
+            if self.steps:
+                line("left -= 1")
+                with self.source.block("if not left"):
+                    line("yield")
+                    line(f"left = {STEP_ELEMENTS}")
 
     def _integers(self, layout: str, local: str) -> None:
         ready = f"pack_ready_{layout}"
@@ -238,4 +253,9 @@ class _EncoderSource:
 
 def build_encoder(schema: Schema, version: int) -> Encoder:
     """A function from a message to the parts of its body."""
-    return _EncoderSource(schema, version).build()
+    return cast(Encoder, _EncoderSource(schema, version).build())
+
+
+def build_stepped_encoder(schema: Schema, version: int) -> SteppedEncoder:
+    """The same in steps: between two of them others may run. The message must not change meanwhile."""
+    return cast(SteppedEncoder, _EncoderSource(schema, version, steps=True).build())

@@ -296,9 +296,7 @@ async def outside_group_management(talk: Talk) -> None:
     await talk.ask("commit after it", C, 8, commit(g, 12))
 
 
-Conversations = dict[str, Callable[[Talk], Awaitable[None]]]
-
-CONVERSATIONS: Conversations = {
+CONVERSATIONS: dict[str, Callable[[Talk], Awaitable[None]]] = {
     f.__name__: f
     for f in (
         find,

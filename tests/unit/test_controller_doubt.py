@@ -13,7 +13,6 @@ from typing import cast
 
 import pytest
 
-from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig, resolve
 from broker.context import Context
 from broker.controller.controller import Controller
@@ -71,7 +70,7 @@ class Place:
     async def controller(self) -> Controller:
         image = await self.cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
         made = Controller(
-            self.cluster, image, "c", LiveConfig(config()), self.rng, lambda topic: self.purged.append(topic.topic_id)
+            self.cluster, image, "c", config(), self.rng, lambda topic: self.purged.append(topic.topic_id)
         )
         made.host = self.host
         return made
@@ -196,15 +195,22 @@ def test_an_admin_change_outlives_the_patience_of_its_request() -> None:
     async def refused() -> str:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
 
+    def in_s(delay_s: float) -> float:
+        return asyncio.get_running_loop().time() + delay_s
+
     async def scenario() -> None:
         asking = cast(Context, Asking())
-        with pytest.raises(TimeoutError):
-            await within(asking, 1000, change)
+        with pytest.raises(TimeoutError, match="not begun"):
+            await within(asking, in_s(0), change)
+        await asyncio.sleep(10)
+        assert done == []
+        with pytest.raises(TimeoutError, match="goes on"):
+            await within(asking, in_s(1), change)
         assert done == []
         await asyncio.sleep(5)
         assert done == ["changed"]
-        assert await within(asking, 6000, change) == "answer"
+        assert await within(asking, in_s(6), change) == "answer"
         with pytest.raises(ApiError):
-            await within(asking, 1000, refused)
+            await within(asking, in_s(1), refused)
 
     run_fast(scenario())

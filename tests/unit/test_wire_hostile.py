@@ -18,7 +18,7 @@ from broker.wire.decoder import TRAILING_BYTES_TAKEN, build_decoder
 from broker.wire.encoder import build_encoder
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import parse_request_header, parse_response_header
-from broker.wire.primitives import ARRAY_ELEMENTS_MAX, TAGS_MAX, read_uvarint, uvarint
+from broker.wire.primitives import REQUEST_UNITS_MAX, STRUCTURE_UNITS, TAGS_MAX, read_uvarint, uvarint
 from broker.wire.schema import Schema
 from broker.wire.table import MESSAGES
 from logformat.errors import InvalidRequest
@@ -128,14 +128,17 @@ def log_dirs_v1(topics: list[list[int]]) -> memoryview:
 
 
 def test_array_elements_are_bounded_per_message() -> None:
-    """Arrays within arrays share one allowance, so that nesting does not multiply it."""
+    """Arrays within arrays share one allowance, so that nesting does not multiply it; structures cost more of it."""
     decode = build_decoder(MESSAGES["DescribeLogDirsRequest"], 1)
-    inner = [0] * 999
-    assert len(decode(log_dirs_v1([inner] * 1000)).topics) == 1000  # 1000 topics + 999 000 partitions: the limit
-    with pytest.raises(MalformedFrame, match=f"at most {ARRAY_ELEMENTS_MAX}"):
-        decode(log_dirs_v1([inner] * 1000 + [[]]))
+    topics = REQUEST_UNITS_MAX // 1000
+    inner = [0] * (1000 - STRUCTURE_UNITS)
+    assert len(decode(log_dirs_v1([inner] * topics)).topics) == topics  # the limit exactly
+    with pytest.raises(MalformedFrame, match=f"at most {1000 - STRUCTURE_UNITS} here"):
+        decode(log_dirs_v1([inner] * (topics - 1) + [[*inner, 0]]))
+    with pytest.raises(MalformedFrame, match=f"at most {REQUEST_UNITS_MAX // STRUCTURE_UNITS} here"):
+        decode(log_dirs_v1([[]] * (REQUEST_UNITS_MAX // STRUCTURE_UNITS + 1)))
     with pytest.raises(MalformedFrame):
-        decode(log_dirs_v1([[0] * (ARRAY_ELEMENTS_MAX + 1)]))
+        decode(log_dirs_v1([[0] * REQUEST_UNITS_MAX]))
 
 
 def api_versions_v3(tags: bytes) -> memoryview:

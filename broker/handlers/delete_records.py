@@ -1,0 +1,108 @@
+"""DeleteRecords: log starts move; on a tiered partition the root holds the new start before the answer leaves (C26).
+
+Always true: what is wrong with a request is told whatever its time-out; a partition is told REQUEST_TIMED_OUT only
+while its deletion is under way; an internal topic's records are nobody's to delete. Must not know how a tier moves its
+start. Source: KIP-107, KIP-204.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from broker.context import Call, Context
+from broker.errors import ApiError, code_of
+from broker.handlers.topics import deadline_s
+from broker.handlers.turns import Turns, next_turn
+from broker.partition.partition import Partition, settled
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResponsePartition,
+    DeleteRecordsResponseTopic,
+)
+from logformat.errors import ThermoclineError
+
+_SETTLE_WAIT_S: Final = 1.0  # as ListOffsets: what was acknowledged counts
+_WAIT_MIN_S: Final = 1.0
+"""A deletion is a write to the bucket. Kafka moves its log start before it looks at the time-out: whoever does not wait
+is told that his records are gone, and must be told so here."""
+_AT_ONCE_MAX: Final = 16  # partitions of one request whose roots are written at the same time
+_HIGH_WATERMARK: Final = -1
+
+_Deletion = tuple[Partition, int, DeleteRecordsResponsePartition]
+
+
+async def handle_delete_records(context: Context, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+    """Answer each partition once; of one named several times the last offset counts, as in Kafka."""
+    until_s = max(deadline_s(request.timeout_ms), asyncio.get_running_loop().time() + _WAIT_MIN_S)
+    offsets: dict[str, dict[int, int]] = {}
+    for topic in request.topics:
+        named = offsets.setdefault(topic.name, {})
+        named.update((wanted.partition_index, wanted.offset) for wanted in topic.partitions)
+    known = context.registry.partitions
+    await settled(
+        [known[name, index] for name, named in offsets.items() for index in named if (name, index) in known],
+        _SETTLE_WAIT_S,
+    )
+    response = DeleteRecordsResponse()
+    deletions: list[_Deletion] = []
+    turns = Turns()
+    for name, named in offsets.items():
+        answers = []
+        for index, wanted_offset in named.items():
+            answer = DeleteRecordsResponsePartition(partition_index=index, low_watermark=-1)
+            answers.append(answer)
+            try:
+                partition, offset = _checked(context, name, index, wanted_offset)
+            except ThermoclineError as refused:
+                answer.error_code = code_of(refused)
+            else:
+                if offset > partition.log_start_offset:
+                    answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # until it is done
+                    deletions.append((partition, offset, answer))
+                else:
+                    answer.low_watermark = partition.log_start_offset
+            if turns.over():
+                await next_turn()
+        response.topics.append(DeleteRecordsResponseTopic(name=name, partitions=answers))
+    if deletions:
+        await _delete(context, deletions, until_s)
+    return response
+
+
+def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Partition, int]:
+    """The partition, and the offset below which its records go. Raises ApiError, in Kafka's order."""
+    partition = context.registry.partitions.get((topic, index))
+    if partition is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if partition.config.internal:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker alone deletes its records")
+    if "delete" not in partition.config.cleanup_policy:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} has no delete in its cleanup.policy")
+    high_watermark = partition.high_watermark
+    if offset == _HIGH_WATERMARK:
+        offset = high_watermark
+    if not 0 <= offset <= high_watermark:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return partition, offset
+
+
+async def _delete(context: Context, deletions: list[_Deletion], until_s: float) -> None:
+    """Move the starts, a few at a time, and wait up to the loop's time `until_s`; what is not done by then goes on."""
+    left = iter(deletions)
+    workers = [context.tasks.spawn("delete records", _work_off(left)) for _ in range(min(_AT_ONCE_MAX, len(deletions)))]
+    await asyncio.wait(workers, timeout=until_s - asyncio.get_running_loop().time())
+
+
+async def _work_off(left: Iterator[_Deletion]) -> None:
+    for partition, offset, answer in left:
+        try:
+            await partition.tier.delete_records(offset)
+        except (ThermoclineError, OSError) as refused:
+            answer.error_code = code_of(refused)
+        else:
+            answer.error_code = ErrorCode.NONE
+            answer.low_watermark = partition.log_start_offset
