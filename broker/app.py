@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from broker.config.addresses import show_address
+from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.admission import DirectoryIdentity, Verdict
@@ -34,8 +35,9 @@ from broker.observe.exposition import exposition
 from broker.observe.http import HttpServer, Views
 from broker.observe.metrics import BrokerMetrics
 from broker.observe.outage import WHAT_TO_DO, Outage
+from broker.observe.sources import Beginning, Sources
 from broker.observe.status import Health
-from broker.observe.tier_view import Sources, broker_json, status_json
+from broker.observe.tier_view import broker_json, status_json
 from broker.partition.host import Host
 from broker.partition.offsets_topic import OffsetsTopic
 from broker.partition.registry import Registry
@@ -129,7 +131,8 @@ class Broker:
     """One broker process's wiring. Start once, serve, close once."""
 
     def __init__(self, config: BrokerConfig, world: World, open_bucket: StoreOpener) -> None:
-        self._config = config
+        self._config = config  # as it was started; what may change since is in `_live`
+        self._live = LiveConfig(config)
         self._world = world
         self._open_bucket = open_bucket
         self._rooms = _Rooms()
@@ -139,7 +142,9 @@ class Broker:
         self._cluster_id = ""
         self.health = Health()
         self.metrics = BrokerMetrics()
-        self._sources: Sources | None = None  # what /metrics and /status show, once it exists
+        self._outage = Outage(world.clock)  # of the probe; after it the membership has its own
+        self._beginning = Beginning(config, self.health, self.metrics, self._store_outage, lambda: self._rooms.store)
+        self._sources: Sources | None = None  # what /metrics and /status show once clients are served
         self.exit_code: int = Exit.CLEAN
 
     # -- starting -----------------------------------------------------------------------------------------------------
@@ -174,10 +179,9 @@ class Broker:
     async def _probe(self, store: ObjectStore) -> bool:
         """Try the store's conditional writes until it answers. StoreRefused: it gets them wrong (C23)."""
         wait_s = 0.2
-        outage = Outage(self._world.clock)
+        outage = self._outage
+        self.health.starting(f"probing the bucket {store.url}")
         while True:
-            if not outage.tries:
-                self.health.starting("probing the bucket")
             try:
                 report = await probe(store, self._world.rng)
                 report.require()
@@ -190,7 +194,6 @@ class Broker:
             except Retryable as failure:
                 if outage.failed(failure):
                     log.warning("not ready: the bucket %s does not answer (%s); %s", store.url, outage, WHAT_TO_DO)
-                self.health.starting(f"the bucket {store.url} does not answer ({outage})")
             await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
             wait_s = min(wait_s * 2, 10.0)
 
@@ -206,7 +209,9 @@ class Broker:
     async def _open(
         self, data_dir: DataDir, store: ObjectStore, cluster: ClusterStore, joined: Joined, *, verify_by_head: bool
     ) -> None:
-        rooms, world, config = self._rooms, self._world, self._config
+        rooms, world, image = self._rooms, self._world, joined.image
+        self._live.follow(image.cluster_configs, image.node_configs.get(self._config.node_id, {}))
+        config = self._live.now
         registry, residency = Registry(), Residency(world.workers)
         rooms.residency = residency
         rooms.tiers = tiers = TierService(
@@ -218,9 +223,9 @@ class Broker:
             report=self._report,
             on_fenced=self._fenced,
         )
-        controller = Controller(cluster, joined.image, self._cluster_id, config, world.rng, self._purge_later)
+        controller = Controller(cluster, image, self._cluster_id, self._live, world.rng, self._purge_later)
         rooms.host = host = Host(
-            config,
+            self._live,
             world,
             data_dir,
             registry,
@@ -257,7 +262,7 @@ class Broker:
             self._tasks.spawn(name, supervise(name, service, world.rng, self._report))
         self._controller = controller
         context = Context(
-            config=config,
+            live=self._live,
             world=world,
             registry=registry,
             throttle=Throttle(self._tasks, tiers),
@@ -274,11 +279,12 @@ class Broker:
         await self._listen(context)
 
     async def _listen(self, context: Context) -> None:
-        config = self._config
+        config = context.config
         dispatcher = BrokerDispatcher(self._tasks)
         self._rooms.server = server = Server(
             self._world.net, dispatcher, net_limits(config), self._report, name=config.listener_name
         )
+        self._live.tell(lambda now: server.limit_connections(net_limits(now)))
         dispatcher.serve(context)  # a client may come before the next line knows the port it came to
         await _bound(server.start(config.listen_host, config.listen_port), "--listen")
         host, port = server.address
@@ -297,7 +303,8 @@ class Broker:
         self.health.ready()
 
     def _views(self) -> Views:
-        """The HTTP port opens first, so that a broker that waits can say what it waits for; figures come with rooms."""
+        """The HTTP port opens first, so that a broker that waits can say what it waits for; more figures come with
+        rooms."""
 
         async def seal(topic: str | None) -> None:
             if self._sources is None:
@@ -305,9 +312,9 @@ class Broker:
             await self._sources.tiers.seal_all(None if topic is None else [topic])
 
         return Views(
-            metrics=lambda: b"" if self._sources is None else exposition(self._sources),
+            metrics=lambda: exposition(self._beginning, self._sources),
             status=lambda: b"[]" if self._sources is None else status_json(self._sources),
-            broker=lambda: b"{}" if self._sources is None else broker_json(self._sources),
+            broker=lambda: broker_json(self._beginning, self._sources),
             not_ready=self._not_ready,
             failures=lambda: list(self.health.failures),
             seal=seal,
@@ -315,10 +322,14 @@ class Broker:
 
     def _not_ready(self) -> str:
         """What is waited for, and why it does not come."""
-        membership = self._rooms.membership
-        if self.health.is_ready or membership is None or not membership.outage.tries:
+        outage = self._store_outage()
+        if self.health.is_ready or not outage.tries:
             return self.health.waiting_for
-        return f"{self.health.waiting_for}: the bucket does not answer ({membership.outage})"
+        return f"{self.health.waiting_for}: the bucket does not answer ({outage})"
+
+    def _store_outage(self) -> Outage:
+        membership = self._rooms.membership
+        return self._outage if membership is None else membership.outage
 
     def _identity(self, data_dir: DataDir) -> DirectoryIdentity:
         meta, has_logs = data_dir.meta, bool(data_dir.partitions())

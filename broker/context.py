@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.controller.controller import Controller
 from broker.controller.gate import Gate
@@ -27,7 +28,7 @@ class Context:
     """The rooms of one broker. `advertised`: the host and port clients are told. `live_configs`: broker configs that
     only the running process knows, such as the ports really bound."""
 
-    config: BrokerConfig
+    live: LiveConfig
     world: World
     registry: Registry
     throttle: Throttle
@@ -40,6 +41,11 @@ class Context:
     tasks: Tasks
     advertised: tuple[str, int]
     live_configs: Mapping[str, str]
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration as it is now: read it anew for every request."""
+        return self.live.now
 
 
 @dataclass(frozen=True, slots=True)

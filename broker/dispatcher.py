@@ -24,6 +24,7 @@ from broker.handlers import (
     configs,
     delete_records,
     fetch,
+    group_admin,
     groups,
     metadata,
     offsets,
@@ -33,7 +34,7 @@ from broker.handlers import (
     topics,
 )
 from broker.handlers.produce_express import Express
-from broker.handlers.turns import next_turn
+from broker.handlers.turns import Large, Response, next_turn
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire import scatter
 from broker.wire.apis import ApiKey, is_served, response_header_version
@@ -46,7 +47,7 @@ from logformat.errors import StorageFailed
 from seams.tasks import Tasks
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
-Handler = Callable[[Context, Any, Call], Awaitable[Message]]
+Handler = Callable[[Context, Any, Call], Awaitable[Response]]
 
 
 def _client(call: Call) -> groups.ClientInfo:
@@ -54,11 +55,11 @@ def _client(call: Call) -> groups.ClientInfo:
 
 
 def _group_handler(
-    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
+    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Response]],
 ) -> Handler:
     """Group handlers know the coordinator only, not the rest of the broker."""
 
-    def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:
+    def handler(context: Context, request: Any, call: Call) -> Awaitable[Response]:
         return handle(context.groups, request, call.version, _client(call))
 
     return handler
@@ -94,6 +95,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.LEAVE_GROUP: _group_handler(groups.handle_leave_group),
     ApiKey.OFFSET_COMMIT: _group_handler(groups.handle_offset_commit),
     ApiKey.OFFSET_FETCH: _group_handler(groups.handle_offset_fetch),
+    ApiKey.LIST_GROUPS: _group_handler(group_admin.handle_list_groups),
+    ApiKey.DESCRIBE_GROUPS: _group_handler(group_admin.handle_describe_groups),
+    ApiKey.DELETE_GROUPS: _group_handler(group_admin.handle_delete_groups),
+    ApiKey.OFFSET_DELETE: _group_handler(group_admin.handle_offset_delete),
 }
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
@@ -196,6 +201,8 @@ class BrokerDispatcher:
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         response = await HANDLERS[header.api_key](self.context, request, call)
+        if isinstance(response, Large):
+            response = response.message
         encoding = encode_response_in_steps(header.api_key, header.api_version, response)
         while True:
             try:

@@ -42,20 +42,23 @@ from seams.disk import Disk, Lock, read_file, remove_tree, replace_file
 
 CHECKPOINTS_WAIT_S: Final = 30.0  # for another job's three fsyncs; beyond it the disk is stuck, which is an OSError
 Offsets = dict[TopicPartition, int]
+_CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE)
+"""Log starts first: bytes below them may be unlinked as soon as they are written."""
 
 
 class CheckpointJob:
-    """Writes the three checkpoints. Several jobs may run at once, in any order: each writes what is known when it has
-    the checkpoints to itself, which is at least what was known when it was made."""
+    """Writes checkpoints. Several jobs may run at once, in any order: each writes what is known when it has the
+    checkpoints to itself, which is at least what was known when it was made."""
 
-    __slots__ = ("_data_dir",)
+    __slots__ = ("_data_dir", "_names")
 
-    def __init__(self, data_dir: DataDir) -> None:
+    def __init__(self, data_dir: DataDir, names: tuple[str, ...]) -> None:
         self._data_dir = data_dir
+        self._names = names
 
     def run(self) -> None:
         """Blocking; durable when it returns. Raises OSError; then the old checkpoints stand."""
-        self._data_dir.save_checkpoints()
+        self._data_dir.save_checkpoints(self._names)
 
 
 class DataDir:
@@ -202,14 +205,20 @@ class DataDir:
             self._note(LOG_START_FILE, state.topic_partition, state.log_start_offset)
         for key, offset in (high_watermarks or {}).items():
             self._note(REPLICATION_FILE, key, offset)
-        return CheckpointJob(self)
+        return CheckpointJob(self, _CHECKPOINTS)
 
-    def save_checkpoints(self) -> None:
-        """Write what is known now, where the files do not say it yet. Raises OSError."""
+    def checkpoint_start(self, log: PartitionLog) -> CheckpointJob:
+        """Sample a log's start, on the loop, for local bytes may go once the job's `run` is done. It writes nothing
+        where the file says it already: a full disk must not keep what is copied from being dropped."""
+        state = log.checkpoint_state()
+        self._note(LOG_START_FILE, state.topic_partition, state.log_start_offset)
+        return CheckpointJob(self, (LOG_START_FILE,))
+
+    def save_checkpoints(self, names: tuple[str, ...] | None = None) -> None:
+        """Write what is known now, where the files do not say it yet: all, or those of `names`. Raises OSError."""
         writing = self.disk.lock(f"{self.path}/{CHECKPOINTS_LOCK_FILE}", wait_s=CHECKPOINTS_WAIT_S)
         try:
-            # Log starts first: bytes below them may be unlinked as soon as this is done.
-            for name in (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE):
+            for name in names or _CHECKPOINTS:
                 if name in self._unsaved:
                     self._save(name)
         finally:

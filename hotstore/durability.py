@@ -10,6 +10,7 @@ Must not know: who waits for the flushed end, threads, the loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hotstore.file_names import EPOCHS_FILE, OFFSET_INDEX, PRODUCERS, SNAPSHOT, TEMPORARY, TIME_INDEX, offset_file
@@ -46,10 +47,10 @@ class SyncJob(NamedTuple):
 
 
 class PendingSeal(NamedTuple):
-    """A segment that rolled, and the producers at its end."""
+    """Small files that are owed: the indexes of a segment that rolled, the producers at a roll point."""
 
-    segment: Segment
-    producers: ProducersAt
+    segment: Segment | None
+    producers: ProducersAt | None
 
 
 class SealJob(NamedTuple):
@@ -65,8 +66,10 @@ class SealJob(NamedTuple):
         if self.epochs is not None:
             replace_file(self.disk, f"{self.directory}/{EPOCHS_FILE}", self.epochs.to_bytes())
         for segment, producers in self.seals:
-            write_index_files(segment)
-            write_producer_files(self.disk, self.directory, producers)
+            if segment is not None:
+                write_index_files(segment)
+            if producers is not None:
+                write_producer_files(self.disk, self.directory, producers)
         if self.seals:
             self.disk.sync_dir(self.directory)
 
@@ -134,6 +137,10 @@ class Durability:
         self._unsynced.append(segment)
         self._seals.append(PendingSeal(segment, producers))
 
+    def owe(self, seals: Iterable[PendingSeal]) -> None:
+        """Small files of durable segments that found no space when the log was opened: written as soon as there is."""
+        self._seals.extend(seals)
+
     def begin_sync(self, active: Segment, log_end_offset: int) -> SyncJob | None:
         """None when everything is durable. One job at a time."""
         if not self.needs_sync:
@@ -170,10 +177,11 @@ class Durability:
         if job.epochs is not None:
             began = (entry.start_offset for entry in epochs.entries if entry not in job.epochs.entries)
             self._epochs_dirty_from = next(began, None)
-        done = [seal.segment for seal in job.seals]
-        for segment in done:
-            segment.release_indexes()
-        self._seals = [seal for seal in self._seals if seal.segment not in done]
+        for segment, _ in job.seals:
+            if segment is not None:
+                segment.release_indexes()
+        done = {id(seal) for seal in job.seals}
+        self._seals = [seal for seal in self._seals if id(seal) not in done]
 
     def restart_at(self, flushed_end_offset: int) -> None:
         """After a truncation that was synced: nothing is dirty, nothing waits."""

@@ -19,8 +19,9 @@ from typing import Final
 
 from hotstore.durability import SyncJob
 from hotstore.errors import LogFailed
-from hotstore.partition_log import LogState, PartitionLog, is_full
+from hotstore.partition_log import LogState, PartitionLog
 from hotstore.sync_rounds import SyncRounds
+from seams.disk import is_full
 from seams.tasks import FailureReport, Tasks
 from seams.workers import Lane, Workers
 
@@ -78,7 +79,7 @@ class Flusher:
         oldest = log.durability.oldest_dirty_ms
         if oldest is not None and now_ms - oldest >= log.config.flush_ms and not self._syncing:
             self._start()
-        self._start_sealing()
+        self.seal_soon()
         if self._expired_ms is None or now_ms - self._expired_ms >= EXPIRE_PRODUCERS_EVERY_MS:
             self._expired_ms = now_ms
             log.expire_producers(now_ms)
@@ -173,7 +174,7 @@ class Flusher:
                 self._end_round()
                 if self.on_flushed is not None:
                     self.on_flushed(log.stable_end_offset)
-                self._start_sealing()
+                self.seal_soon()
                 if log.state is LogState.FAILED:
                     self._tell_failure()  # a write failed meanwhile: what came before it is never synced
                     return
@@ -194,7 +195,8 @@ class Flusher:
             None if log.state is LogState.FAILED else log.durability.begin_sync(log.active_segment, log.log_end_offset)
         )
 
-    def _start_sealing(self) -> None:
+    def seal_soon(self) -> None:
+        """Write the small files that are owed, if any. Never blocks."""
         if not self._sealing and not self._closed and self._log.state is not LogState.FAILED and self._log.has_sealing:
             self._sealing = True
             self._tasks.spawn(f"seal {self._log.topic}-{self._log.partition}", self._seal())

@@ -12,7 +12,6 @@ Hot path: `append` of one batch costs 5.2 µs besides its pwrite, 5.8 µs with a
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -37,7 +36,7 @@ from logformat.producer_snapshot import ProducerEntry, ProducerState
 from logformat.record_batch import INT64_MAX, LOG_OVERHEAD, BatchHeader, read_header
 from logformat.values import TopicPartition
 from seams import crash_points
-from seams.disk import Disk, replace_file
+from seams.disk import Disk, is_full, replace_file
 
 
 class LogState(Enum):
@@ -98,6 +97,9 @@ class PartitionLog:
         self._active = found.segments[-1]
         self._sealed_bytes = sum(segment.size for segment in found.segments[:-1])
         self._durability = Durability(disk, path, self.log_end_offset)
+        self._durability.owe(found.unwritten)
+        if found.epochs_unsaved:
+            self._durability.epoch_began(found.segments[0].base_offset)
         self._failure = ""
         latest = found.epochs.latest
         self._leader_epoch = -1 if latest is None else latest.epoch
@@ -400,7 +402,7 @@ class PartitionLog:
     def producer_snapshot_at(self, offset: int) -> ProducerState | None:
         """*Blocking*: the producers at a roll point; None when nothing is kept for that offset."""
         for seal in self._durability.pending_seals:
-            if seal.producers.end_offset == offset:
+            if seal.producers is not None and seal.producers.end_offset == offset:
                 return seal.producers.state()
         return read_producers_at(self.disk, self.path, offset)
 
@@ -593,8 +595,3 @@ class PartitionLog:
 
     def _save_epochs(self) -> None:
         replace_file(self.disk, f"{self.path}/{EPOCHS_FILE}", self.epochs.to_bytes())
-
-
-def is_full(error: OSError) -> bool:
-    """Whether a failed write only lacked space, so that trying again later is safe."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -9,7 +9,8 @@ the file's end and at the next segment's base; indexes that are missing or wrong
 The recovery point is the greater of the checkpoint's and what a five-batch file proves (it is written after a sync).
 What cannot be proven durable is written again before it is synced: after a failed fsync the kernel calls lost pages
 clean, so a sync alone would bless them (fsyncgate).
-Always true: recovering twice gives the same log; nothing is changed before a refusal. All functions block.
+Always true: recovering twice gives the same log; nothing is changed before a refusal; no free byte is needed (small
+files that cannot be written are owed). All functions block.
 Must not know: the bucket (a log that opens behind the remote end is restarted there by tiering).
 """
 
@@ -17,13 +18,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVarTuple
 from uuid import UUID
 
 from hotstore.batch_walk import walk_headers
-from hotstore.durability import write_index_files, write_producer_files
+from hotstore.durability import PendingSeal, write_index_files, write_producer_files
 from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import (
     EPOCHS_FILE,
@@ -52,7 +53,9 @@ from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, CorruptB
 from logformat.segment_index import SegmentIndexer
 from logformat.time_index import TimestampOffset
 from logformat.values import NewerFormat
-from seams.disk import Disk, read_file, replace_file
+from seams.disk import Disk, is_full, read_file, replace_file
+
+Ts = TypeVarTuple("Ts")
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -80,6 +83,10 @@ class Recovered:
     epochs: LeaderEpochs
     producers: Producers
     report: RecoveryReport = field(default_factory=RecoveryReport)
+    unwritten: list[PendingSeal] = field(default_factory=list)
+    """Small files that found no space: reads do without, and the log writes them when there is some."""
+    epochs_unsaved: bool = False
+    """The epoch checkpoint found no space, either."""
 
 
 class DirectoryPlan(NamedTuple):
@@ -379,19 +386,28 @@ class _Recovery:
                 segment.file.sync()
         active = kept[-1]
         epochs = self._epochs.truncate_from_end(active.end_offset).truncate_from_start(log_start)
-        self._save_epochs(epochs)
+        self._remove_strays(plan, [segment.base_offset for segment in kept], active.end_offset)
+        found = Recovered(
+            list(kept),
+            log_start,
+            epochs,
+            self._producers,
+            RecoveryReport(self._scanned_bytes, lost_bytes, "" if self._cut is None else self._cut.what),
+        )
+        found.epochs_unsaved = not _fits(self._save_epochs, epochs)
         for segment in self._to_index:
             if segment is not active:
                 assert segment.indexer is not None
                 segment.indexer.seal()
-                write_index_files(segment)
-                segment.release_indexes()
+                if _fits(write_index_files, segment):
+                    segment.release_indexes()
+                else:
+                    found.unwritten.append(PendingSeal(segment, None))
         for producers in self._to_snapshot:
-            write_producer_files(disk, path, producers)
-        self._remove_strays(plan, [segment.base_offset for segment in kept], active.end_offset)
+            if not _fits(write_producer_files, disk, path, producers):
+                found.unwritten.append(PendingSeal(None, producers))
         disk.sync_dir(path)
-        report = RecoveryReport(self._scanned_bytes, lost_bytes, "" if self._cut is None else self._cut.what)
-        return Recovered(list(kept), log_start, epochs, self._producers, report)
+        return found
 
     def _save_epochs(self, epochs: LeaderEpochs) -> None:
         file = f"{self._path}/{EPOCHS_FILE}"
@@ -414,6 +430,17 @@ class _Recovery:
         ]
         leftovers = [name for name in plan.leftovers if name in names]
         remove_files(self._disk, self._path, [*leftovers, *strays])
+
+
+def _fits(write: Callable[[*Ts], None], *args: *Ts) -> bool:
+    """Write small files that all can be made again: a disk without a free byte must not keep a log from its readers."""
+    try:
+        write(*args)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return False
+    return True
 
 
 def _measure_by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:

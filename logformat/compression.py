@@ -25,6 +25,8 @@ _ZSTD_BLOCK_RATIO_MAX: Final = 32768  # a 4-byte run-length block stands for 128
 _ZSTD_INPUT_MIN: Final = 256  # bytes fed at once at the least: overshoots the cap by at most 8 MiB
 _ZSTD_WINDOW_MAX: Final = 1 << 27  # what zstd's own decoders accept by default, and its highest level needs
 _GZIP: Final = 16 + zlib.MAX_WBITS
+_GZIP_INPUT_MIN: Final = 1024  # bytes fed at once, doubled within a member
+_GZIP_INPUT_MAX: Final = 1 << 20
 _SNAPPY_RATIO_MAX: Final = 22  # a 3-byte copy stands for at most 64 bytes
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -39,17 +41,18 @@ class DecompressedTooLarge(CorruptBatch):
 
 def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
     """The whole of `data`, decompressed. Raises CorruptBatch, or DecompressedTooLarge above the cap."""
-    cap = min(bytes_max, max(RATIO_FLOOR_BYTES, RATIO_MAX * len(data)))
+    view = memoryview(data).cast("B")  # one may hold signed bytes (Arrow's do), and here they are looked at
+    cap = min(bytes_max, max(RATIO_FLOOR_BYTES, RATIO_MAX * len(view)))
     if codec is Codec.NONE:
-        out = bytes(data)
+        out = bytes(view)
     elif codec is Codec.GZIP:
-        out = _gunzip(data, cap)
+        out = _gunzip(view, cap)
     elif codec is Codec.SNAPPY:
-        out = _unsnappy(data, cap)
+        out = _unsnappy(view, cap)
     elif codec is Codec.LZ4:
-        out = _unlz4(data, cap)
+        out = _unlz4(view, cap)
     else:
-        out = _unzstd(data, cap)
+        out = _unzstd(view, cap)
     return _within(out, cap)
 
 
@@ -75,20 +78,23 @@ def _within(out: bytes, cap: int) -> bytes:
     return out
 
 
-def _gunzip(data: Buffer, cap: int) -> bytes:
+def _gunzip(data: memoryview, cap: int) -> bytes:
+    """Fed in slices, small ones first: what is fed beyond a member's end is copied, and there may be 50 000 a MiB."""
     parts: list[bytes] = []
     left = cap + 1
-    rest: Buffer = data
+    pos = 0
     try:
-        while rest:  # members may be concatenated (RFC 1952)
+        while pos < len(data) and left > 0:  # members may be concatenated (RFC 1952)
             member = zlib.decompressobj(wbits=_GZIP)
-            parts.append(member.decompress(rest, left))
-            left -= len(parts[-1])
-            if left <= 0:
-                break
-            if not member.eof:
-                raise CorruptBatch("gzip data is cut short")
-            rest = member.unused_data
+            step = _GZIP_INPUT_MIN
+            while not member.eof and left > 0:
+                if pos >= len(data):
+                    raise CorruptBatch("gzip data is cut short")
+                piece = data[pos : pos + step]
+                parts.append(member.decompress(piece, left))
+                left -= len(parts[-1])
+                pos += len(piece) - len(member.unused_data)
+                step = min(2 * step, _GZIP_INPUT_MAX)
     except zlib.error as error:
         raise CorruptBatch(f"not gzip: {error}") from None
     if not parts:
@@ -96,7 +102,7 @@ def _gunzip(data: Buffer, cap: int) -> bytes:
     return b"".join(parts)
 
 
-def _unlz4(data: Buffer, cap: int) -> bytes:
+def _unlz4(data: memoryview, cap: int) -> bytes:
     frame = lz4.frame.LZ4FrameDecompressor()
     try:
         out: bytes = frame.decompress(data, max_length=cap + 1)
@@ -107,23 +113,22 @@ def _unlz4(data: Buffer, cap: int) -> bytes:
     return out
 
 
-def _unzstd(data: Buffer, cap: int) -> bytes:
+def _unzstd(data: memoryview, cap: int) -> bytes:
     """Fed in slices so small that what one of them can become stays near what is left of the cap."""
-    view = memoryview(data)
     parts: list[bytes] = []
     left = cap + 1
     pos = 0
     context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
     try:
-        while pos < len(view) and left > 0:
+        while pos < len(data) and left > 0:
             frame = context.decompressobj()
-            while not frame.eof and pos < len(view) and left > 0:
+            while not frame.eof and pos < len(data) and left > 0:
                 step = max(_ZSTD_INPUT_MIN, left // _ZSTD_BLOCK_RATIO_MAX)
-                parts.append(frame.decompress(view[pos : pos + step]))
+                parts.append(frame.decompress(data[pos : pos + step]))
                 left -= len(parts[-1])
                 pos += step
             if frame.eof:  # frames may be concatenated; what was fed beyond this one belongs to the next
-                pos = min(pos, len(view)) - len(frame.unused_data)
+                pos = min(pos, len(data)) - len(frame.unused_data)
             elif left > 0:
                 raise CorruptBatch("zstd data is cut short")
     except zstandard.ZstdError as error:
@@ -133,24 +138,23 @@ def _unzstd(data: Buffer, cap: int) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy(data: Buffer, cap: int) -> bytes:
+def _unsnappy(data: memoryview, cap: int) -> bytes:
     """Xerial's framing (Java and Python clients) or one raw block (librdkafka)."""
-    view = memoryview(data)
-    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _unsnappy_block(view, cap)
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unsnappy_block(data, cap)
     parts: list[bytes] = []
     left = cap
     pos = _XERIAL_HEADER.size
-    if len(view) < pos:
+    if len(data) < pos:
         raise CorruptBatch("xerial snappy header is cut short")
-    while pos < len(view):
-        if len(view) - pos < _INT32.size:
+    while pos < len(data):
+        if len(data) - pos < _INT32.size:
             raise CorruptBatch("xerial snappy block is cut short")
-        (size,) = _INT32.unpack_from(view, pos)
+        (size,) = _INT32.unpack_from(data, pos)
         pos += _INT32.size
-        if size <= 0 or size > len(view) - pos:
-            raise CorruptBatch(f"xerial snappy block claims {size} bytes, {len(view) - pos} are there")
-        parts.append(_unsnappy_block(view[pos : pos + size], left))
+        if size <= 0 or size > len(data) - pos:
+            raise CorruptBatch(f"xerial snappy block claims {size} bytes, {len(data) - pos} are there")
+        parts.append(_unsnappy_block(data[pos : pos + size], left))
         left -= len(parts[-1])
         pos += size
     return b"".join(parts)

@@ -120,6 +120,11 @@ class Disk(Protocol):
         ...
 
 
+def is_full(error: OSError) -> bool:
+    """Whether what failed only lacked space, so that trying again later is safe."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def read_file(disk: Disk, path: str) -> bytes:
     """The whole content of a (small) file."""
     file = disk.open(path)

@@ -15,6 +15,7 @@ from tiering.tier_config import TierStatus
 
 LAG_TOLD_MS: Final = 60_000  # what was sealed less than this ago is on its way
 NAMES_MAX: Final = 3
+CAUSE_CHARS: Final = 300
 
 
 class Lagging(Protocol):
@@ -33,6 +34,7 @@ class Lag(NamedTuple):
     segments: int
     age_ms: int
     blocked_by: str | None
+    blocked_why: str = ""
 
 
 class Backlog:
@@ -62,6 +64,7 @@ class Backlog:
                     status.copy_lag_segments,
                     status.copy_lag_ms,
                     status.blocked_by,
+                    status.blocked_why,
                 )
             )
         return sorted(found, key=lambda lag: (-lag.age_ms, lag.name))
@@ -74,9 +77,10 @@ def sentence(lags: Sequence[Lag]) -> str | None:
         return None
     blocks = Counter(lag.blocked_by for lag in late if lag.blocked_by is not None)
     why = ", ".join(f"{block} ({count})" for block, count in blocks.most_common()) or "nothing"
+    cause = next((f"; {lag.blocked_why[:CAUSE_CHARS]}" for lag in late if lag.blocked_why), "")
     names = ", ".join(lag.name for lag in late[:NAMES_MAX]) + (" …" if len(late) > NAMES_MAX else "")
     return (
         f"tiering lags: {sum(lag.bytes for lag in lags) / 1e6:.1f} MB are not in the bucket, "
         f"{sum(lag.segments for lag in lags)} sealed segments, partitions: {len(lags)}, the oldest for "
-        f"{late[0].age_ms // 1000} s; blocked by {why}: {names}"
+        f"{late[0].age_ms // 1000} s; blocked by {why}: {names}{cause}"
     )

@@ -10,6 +10,7 @@ finished by the next opening. Must not know what happens after the log serves.""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from coldstore.object_store import ObjectStore, StoreUnavailable
 from coldstore.root import RootMissing
 from coldstore.segment_reader import fetch_footer
 from hotstore.data_dir import DataDir
-from hotstore.errors import ForeignLog, MissingSegments
+from hotstore.errors import ForeignLog, LogFull, MissingSegments
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
 from hotstore.sync_rounds import SyncRounds
@@ -35,7 +36,7 @@ from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
-from seams.disk import read_file
+from seams.disk import is_full, read_file
 from seams.workers import Workers
 from seams.world import World
 from tiering.partition_state import first_local_offset, start_at_least
@@ -205,9 +206,14 @@ class Bootstrap:
             await self._world.workers.run(remove_reservation, self._world.disk, self._path)
             return await self._close_hole(await self._claimed(), local)
         local.reserved_end = reservation.reserved_end
-        wanted = (opening.log_config.flush_sync, self._world.clock.boot_id())
-        if (reservation.flush_sync, reservation.boot_id) != wanted:
-            await self._write_reservation(reservation.reserved_end)
+        flush_sync, boot_id = opening.log_config.flush_sync, self._world.clock.boot_id()
+        if not reservation.stands_for(flush_sync=flush_sync, boot_id=boot_id):
+            try:
+                await self._write_reservation(reservation.reserved_end)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                local.reserved_end = local.log_end_offset  # reads only, until a reservation can be written
         return self._opened(local)
 
     # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -272,13 +278,16 @@ class Bootstrap:
         if first >= reserved_end:
             return None
         local.reserved_end = reserved_end
-        for batch in gap_batches(first, reserved_end, self._opening.leader_epoch):
-            local.append_control(batch, self._world.clock.wall_ms())
-        await opened.flusher.flush()
-        reach("gap.appended")
-        if self._opening.tier.enabled:
-            # Sealed at once, so that its copy makes the manifest, and with it `tier status`, name the gap now.
-            local.roll()
+        try:
+            for batch in gap_batches(first, reserved_end, self._opening.leader_epoch):
+                local.append_control(batch, self._world.clock.wall_ms())
+            await opened.flusher.flush()
+            reach("gap.appended")
+            if self._opening.tier.enabled:
+                # Sealed at once, so that its copy makes the manifest, and with it `tier status`, name the gap now.
+                local.roll()
+        except LogFull as full:
+            raise OSError(errno.ENOSPC, str(full)) from full  # a shortage that passes: to be opened again, not offline
         return first, reserved_end
 
     async def _state_at_remote_end(self, manifest: Manifest) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
@@ -364,4 +373,5 @@ class Bootstrap:
 
     def _opened(self, local: PartitionLog) -> OpenedLog:
         flusher = Flusher(local, self._world.workers, self._sync_rounds, report=self._report)
+        flusher.seal_soon()  # what found no space before
         return OpenedLog(local, flusher)

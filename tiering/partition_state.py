@@ -46,6 +46,7 @@ class Block(Enum):
     FENCED = "fenced"
     VANISHED = "root vanished"
     BEHIND = "log behind bucket"
+    DISK = "disk full"
     DAMAGED = "damaged"
     HOLE = "hole"
     RESERVATION = "reservation"
@@ -126,6 +127,11 @@ class TieredPartition:
     @property
     def blocked_by(self) -> str | None:
         return next((block.value for block in Block if block in self.blocks), None)
+
+    @property
+    def blocked_why(self) -> str:
+        """What `blocked_by` met last; empty while nothing blocks."""
+        return next((self.blocks[block] for block in Block if block in self.blocks), "")
 
     # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
     async def claim(self, also: Callable[[Manifest], Manifest] | None = None) -> Manifest:

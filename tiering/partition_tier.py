@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from crc32c import crc32c
@@ -17,9 +17,11 @@ from crc32c import crc32c
 from coldstore.manifest import SnapshotPointer
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable, Upload
+from hotstore.errors import LogFull
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
+from seams.disk import is_full
 from seams.workers import Lane
 from tiering.backlog import Backlog
 from tiering.collector import Collector
@@ -38,6 +40,7 @@ log = logging.getLogger(__name__)
 
 UNSTABLE_RETRY_S: Final = 0.1
 PROGRESS_WAIT_S: Final = 1.0
+FULL_RETRY_S: Final = 1.0
 SLEPT_LOOK_S: Final = 600.0
 
 
@@ -87,9 +90,10 @@ class PartitionTier:
         self._collector = collector
         self._copier = Copier(partition, copy_counters)
         self.expirer = Expirer(partition, self._copier, expire_counters, checkpoint)
-        self._upkeep: Job = queues.commits.add(f"upkeep {partition.name}", self._keep_up)
-        self._copying: Job = queues.copies.add(f"copy {partition.name}", self._copy_next)
-        self._expiring: Job = queues.expiry.add(f"expire {partition.name}", self.expirer.run)
+        self._short_of_room: set[str] = set()
+        self._upkeep: Job = queues.commits.add(f"upkeep {partition.name}", self._with_room("upkeep", self._keep_up))
+        self._copying: Job = queues.copies.add(f"copy {partition.name}", self._with_room("copy", self._copy_next))
+        self._expiring: Job = queues.expiry.add(f"expire {partition.name}", self._with_room("expire", self.expirer.run))
         self._collecting: Job = queues.gc.add(f"gc {partition.name}", self._collect)
         self._progress = asyncio.Event()
         self._broken: Exception | None = None
@@ -238,6 +242,29 @@ class PartitionTier:
         grace_ms = self._limits.gc_grace_ms
         self._queues.gc.wake_in(self._collecting, grace_ms / 1000 + self._spread(grace_ms))
 
+    def _with_room(
+        self, name: str, work: Callable[[], Awaitable[float | None]]
+    ) -> Callable[[], Awaitable[float | None]]:
+        """`work`, tried again soon where the disk is full: a state that status and the service tell, not a failure."""
+
+        async def run() -> float | None:
+            partition = self._partition
+            try:
+                again_s = await work()
+            except (OSError, LogFull) as failure:
+                if isinstance(failure, OSError) and not is_full(failure):
+                    raise
+                self._short_of_room.add(name)
+                partition.blocks[Block.DISK] = str(failure)
+                self._backlog.note(self)
+                return FULL_RETRY_S
+            self._short_of_room.discard(name)
+            if not self._short_of_room:
+                partition.blocks.pop(Block.DISK, None)
+            return again_s
+
+        return run
+
     async def _collect(self) -> float | None:
         try:
             await self._collector.collect(self._partition.topic_id, self._partition.partition)
@@ -261,7 +288,7 @@ class PartitionTier:
                 await partition.commit(lambda m: m.set_topic(config.topic, dict(config.configs)))
         except Fenced:
             return None  # noted, and the broker was told
-        except Retryable as unanswered:
+        except (Retryable, AccessRefused) as unanswered:
             self._backlog.note(self)
             if not partition.claimed:
                 partition.blocks[Block.CLAIM] = str(unanswered)
@@ -285,7 +312,7 @@ class PartitionTier:
                     await self._copier.copy(wanted)
                 except Fenced:
                     return None
-                except Retryable as unanswered:
+                except (Retryable, AccessRefused) as unanswered:
                     partition.blocks[Block.STORE] = str(unanswered)
                     raise
                 except Corrupt as damaged:
@@ -349,9 +376,14 @@ class PartitionTier:
         )
 
     def _seal_when_due(self) -> None:
-        if self._seal_due_ms() == 0:
+        if self._seal_due_ms() != 0:
+            return
+        try:
             self._partition.log.roll()
-            self._partition.flusher.request()
+        except LogFull as full:  # what is sealed already goes to the bucket all the same, and gives room
+            log.debug("%s cannot be sealed now: %s", self._partition.name, full)
+            return
+        self._partition.flusher.request()
 
     def _next_look_s(self) -> float | None:
         """Until the seal is due. An empty segment has nothing to seal: its first batch wakes us (`rolled`)."""
@@ -437,6 +469,7 @@ class PartitionTier:
                 () if manifest is None else manifest.gaps, partition.local_gaps or (), partition.log_start_offset
             ),
             blocked_by=partition.blocked_by,
+            blocked_why=partition.blocked_why,
             cold_bytes=0 if manifest is None else manifest.live.log_bytes,
             cold_segments=0 if manifest is None else manifest.live.segments,
             log_start_offset=partition.log_start_offset,

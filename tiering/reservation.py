@@ -41,6 +41,11 @@ class LocalReservation:
         the page cache of this machine run, or closed cleanly (C30)."""
         return self.flush_sync or clean or self.boot_id == boot_id
 
+    def stands_for(self, *, flush_sync: bool, boot_id: str) -> bool:
+        """Whether it tells the next start all it has to know of a log that serves in this mode and machine run. Where
+        every record is flushed before it is visible, the machine run means nothing."""
+        return self.flush_sync == flush_sync and (flush_sync or self.boot_id == boot_id)
+
 
 def encode_reservation(value: LocalReservation) -> bytes:
     flush = "sync" if value.flush_sync else "os"

@@ -24,7 +24,7 @@ from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
 from hotstore.sync_rounds import SyncRounds
 from logformat.errors import Fenced, Retryable, ThermoclineError
-from seams.disk import Space
+from seams.disk import Space, is_full
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.backlog import Backlog, sentence
@@ -228,6 +228,10 @@ class TierService:
             await partition.reserve()
         except Retryable as unanswered:
             log.warning("%s takes no appends until the bucket answers: %s", partition.name, unanswered)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
 
     async def close_partition(self, tier: PartitionTier, *, give_back: bool) -> None:
         """Stop tiering a partition; with `give_back` (a clean stop, nothing appends any more) also its reservation."""
@@ -370,7 +374,7 @@ class TierService:
 
     async def _checkpoint(self, local: PartitionLog) -> None:
         """Make a log's start durable on disk; many at once are one write."""
-        job = self._data_dir.checkpoint([local])
+        job = self._data_dir.checkpoint_start(local)
         async with self.checkpoints:
             await self._world.workers.run(job.run)
 

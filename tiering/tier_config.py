@@ -78,7 +78,8 @@ class TierLimits:
 @dataclass(frozen=True, slots=True)
 class TierStatus:
     """One partition, for people. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the oldest record that
-    no seal covers. `gaps`: declared ones, [first, end). `blocked_by`: why nothing moves, None when all is well."""
+    no seal covers. `gaps`: declared ones, [first, end). `blocked_by`: why nothing moves, None when all is well;
+    `blocked_why`: what that met last."""
 
     enabled: bool
     copy_lag_bytes: int
@@ -87,6 +88,7 @@ class TierStatus:
     seal_age_ms: int
     gaps: tuple[tuple[int, int], ...]
     blocked_by: str | None
+    blocked_why: str
     cold_bytes: int
     cold_segments: int
     log_start_offset: int

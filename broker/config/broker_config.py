@@ -1,7 +1,8 @@
 """What a broker runs with, as one typed value.
 
 Owns the field names and units; `resolve` makes it. Always true: every field was checked against its definition's
-limits. Must not know where a value came from, but for `configured`, which DescribeConfigs and topic defaults need.
+limits. Must not know where a value came from, but for the texts at its end, which DescribeConfigs and topic defaults
+need.
 """
 
 from __future__ import annotations
@@ -99,5 +100,8 @@ class BrokerConfig:
     shutdown_timeout_ms: int
     testing: bool
 
-    configured: Mapping[str, str]  # explicit broker values by name, in canonical text
+    configured: Mapping[str, str]  # explicit broker values by name, in canonical text, all layers merged
+    static: Mapping[str, str]  # of those, what the start said: flags, --set, environment, file
+    cluster_overrides: Mapping[str, str]  # what was set for every broker while it ran
+    own_overrides: Mapping[str, str]  # what was set for this broker alone: the strongest
     ignored: tuple[str, ...]  # names that were set and have no effect here, sorted

@@ -8,7 +8,7 @@ nothing of Kafka 4.3 is unknown. Must not know values that somebody set.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ from broker.config.generated import kafka_names
 from broker.config.honoured import BROKER_NAMES, TOPIC_NAMES, Honoured
 from broker.config.own import OWN
 from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
+from broker.config.without_effect import REFUSED, TOPIC_REASONS, reason_of
 
 # Names that Kafka passes on to plug-ins or to one listener: known by their beginning, none has an effect here.
 IGNORED_PREFIXES = (
@@ -37,7 +38,9 @@ class Synonym:
     scale: int = 1
 
 
-def _read_table(table: str, honoured: Mapping[str, Honoured]) -> dict[str, Definition]:
+def _read_table(
+    table: str, honoured: Mapping[str, Honoured], reasons: Callable[[str], str | None]
+) -> dict[str, Definition]:
     found: dict[str, Definition] = {}
     for line in table.strip().splitlines():
         name, kind, default, limits, *flags = line.split("|")
@@ -46,7 +49,7 @@ def _read_table(table: str, honoured: Mapping[str, Honoured]) -> dict[str, Defin
             type=ConfigType[kind],
             default=None if default == r"\N" else default,
             limits=Limits.read(limits),
-            doc="Accepted for Kafka's sake; has no effect here.",
+            doc=_doc_without_effect(name, reasons),
             internal="internal" in flags,
         )
         ours = honoured.get(name)
@@ -56,9 +59,14 @@ def _read_table(table: str, honoured: Mapping[str, Honoured]) -> dict[str, Defin
     return found
 
 
+def _doc_without_effect(name: str, reason_of: Callable[[str], str | None]) -> str:
+    reason = REFUSED.get(name)
+    return f"Refused: {reason}." if reason is not None else f"Accepted without effect: {reason_of(name)}"
+
+
 def _honour(plain: Definition, ours: Honoured) -> Definition:
     default = plain.default if ours.default is None else ours.default
-    return replace(plain, honoured=True, doc=ours.doc, default=default, reason=ours.reason)
+    return replace(plain, honoured=True, doc=ours.doc, default=default, reason=ours.reason, dynamic=ours.dynamic)
 
 
 def _read_synonyms(table: str) -> dict[str, tuple[Synonym, ...]]:
@@ -71,14 +79,19 @@ def _read_synonyms(table: str) -> dict[str, tuple[Synonym, ...]]:
 
 
 def _registry() -> dict[str, Definition]:
-    found = _read_table(kafka_names.BROKER, BROKER_NAMES)
+    found = _read_table(kafka_names.BROKER, BROKER_NAMES, reason_of)
     for name in _AUTHORIZER:
-        found[name] = Definition(name, ConfigType.STRING, None, doc="Accepted for Kafka's sake; has no effect here.")
+        found[name] = Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found | {own.name: own for own in OWN}
 
 
 BROKER: Mapping[str, Definition] = MappingProxyType(_registry())
-TOPIC: Mapping[str, Definition] = MappingProxyType(_read_table(kafka_names.TOPIC, TOPIC_NAMES))
+TOPIC: Mapping[str, Definition] = MappingProxyType(
+    {
+        name: replace(found, dynamic=True)
+        for name, found in _read_table(kafka_names.TOPIC, TOPIC_NAMES, TOPIC_REASONS.get).items()
+    }
+)
 TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = MappingProxyType(_read_synonyms(kafka_names.SYNONYMS))
 
 # Names for one thing, the one that decides first; a source that sets any of them hides all of them in weaker sources.
@@ -96,7 +109,7 @@ def broker_definition(name: str) -> Definition | None:
     """The definition of a broker config, also of a name known by its prefix only; None = nobody knows it."""
     found = BROKER.get(name)
     if found is None and name.startswith(IGNORED_PREFIXES):
-        return Definition(name, ConfigType.STRING, None, doc="Passed on to plug-ins by Kafka; has no effect here.")
+        return Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found
 
 

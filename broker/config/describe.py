@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
+from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS
 from broker.config.topics import Origin, find_value, resolve_topic
 from broker.config.values import ConfigType, Definition
 
@@ -20,6 +20,8 @@ class ConfigSource(IntEnum):
     """Where a value comes from; numbers as DescribeConfigs carries them."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
 
@@ -44,12 +46,6 @@ class Described(NamedTuple):
     doc: str
     synonyms: tuple[ConfigSynonym, ...]
 
-
-_SOURCE = {
-    Origin.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
-    Origin.BROKER: ConfigSource.STATIC_BROKER_CONFIG,
-    Origin.DEFAULT: ConfigSource.DEFAULT_CONFIG,
-}
 
 # kafka-ui asks a broker for this name and takes a missing one for 1.0, hiding what newer brokers can (semantics 12).
 _PROTOCOL_VERSION = Described(
@@ -79,17 +75,19 @@ def _topic_entry(
     name = definition.name
     found = find_value(broker, overrides, name, internal=internal)
     value = found.text
+    synonyms = list(_topic_synonyms(broker, overrides, name))
+    source = ConfigSource.DEFAULT_CONFIG if found.origin is Origin.DEFAULT else synonyms[0].source
     if found.origin is not Origin.TOPIC:
         value = _yielding(broker, overrides, name, value, internal=internal)
     return Described(
         name,
         value,
-        _SOURCE[found.origin],
-        read_only=False,
+        source,
+        read_only=not definition.dynamic,
         sensitive=definition.sensitive,
         type=definition.type,
         doc=definition.full_doc,
-        synonyms=tuple(_topic_synonyms(broker, overrides, name)),
+        synonyms=tuple(synonyms),
     )
 
 
@@ -108,16 +106,55 @@ def _yielding(
 def _topic_synonyms(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> Iterator[ConfigSynonym]:
     if name in overrides:
         yield ConfigSynonym(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    for synonym in TOPIC_SYNONYMS.get(name, ()):
-        if (text := broker.configured.get(synonym.name)) is not None:
-            yield ConfigSynonym(synonym.name, text, ConfigSource.STATIC_BROKER_CONFIG)
-    for synonym in TOPIC_SYNONYMS.get(name, ()):
-        if (default := BROKER[synonym.name].default) is not None:
-            yield ConfigSynonym(synonym.name, default, ConfigSource.DEFAULT_CONFIG)
+    if names := tuple(synonym.name for synonym in TOPIC_SYNONYMS.get(name, ())):
+        yield from _broker_synonyms(broker, names)
+
+
+def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[ConfigSynonym]:
+    """What gives the first of `names` its value: what was set by source, then the defaults, as Kafka lists them."""
+    found = [
+        ConfigSynonym(name, values[name], source)
+        for source, values in _layers(broker)
+        for name in names
+        if name in values
+    ]
+    defaults = [(name, BROKER[name].default) for name in names]
+    if not found and defaults[0][1] is None:
+        return []  # Kafka leaves out what follows a name without a value
+    return found + [
+        ConfigSynonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None
+    ]
+
+
+def _layers(broker: BrokerConfig) -> tuple[tuple[ConfigSource, Mapping[str, str]], ...]:
+    """Explicit values by source, strongest first."""
+    return (
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, broker.own_overrides),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, broker.cluster_overrides),
+        (ConfigSource.STATIC_BROKER_CONFIG, broker.static),
+    )
+
+
+def describe_every_broker(broker: BrokerConfig) -> list[Described]:
+    """What was set on all brokers while they ran (the resource without a name), sorted by name."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return [
+        Described(
+            name,
+            text,
+            source,
+            read_only=not BROKER[name].dynamic,
+            sensitive=BROKER[name].sensitive,
+            type=BROKER[name].type,
+            doc=BROKER[name].full_doc,
+            synonyms=(ConfigSynonym(name, text, source),),
+        )
+        for name, text in sorted(broker.cluster_overrides.items())
+    ]
 
 
 def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[Described]:
-    """Every config that has an effect on a broker, sorted by name; all read-only.
+    """Every config that has an effect on a broker, sorted by name.
 
     `live`: values only the running broker knows, such as `thermocline.http` and `listeners` with the port really bound.
     """
@@ -128,24 +165,31 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
 
 def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Definition) -> Described:
     name = definition.name
-    explicit = broker.configured.get(name)
+    synonyms = _broker_synonyms(broker, _names_of(name))
+    own = next((synonym for synonym in synonyms if synonym.name == name), None)
+    source = ConfigSource.DEFAULT_CONFIG if own is None else own.source
+    explicit = None if own is None or own.source is ConfigSource.DEFAULT_CONFIG else own.value
     value = live.get(name, _in_effect(broker, name, explicit))
-    source = ConfigSource.DEFAULT_CONFIG if explicit is None else ConfigSource.STATIC_BROKER_CONFIG
-    synonyms = [ConfigSynonym(name, value, source)]
-    if explicit is not None and definition.default is not None:
-        synonyms.append(ConfigSynonym(name, definition.default, ConfigSource.DEFAULT_CONFIG))
     if definition.sensitive:
         value, synonyms = None, []
     return Described(
         name,
         value,
         source,
-        read_only=True,
+        read_only=not definition.dynamic,
         sensitive=definition.sensitive,
         type=definition.type,
         doc=definition.full_doc,
         synonyms=tuple(synonyms),
     )
+
+
+def _names_of(name: str) -> tuple[str, ...]:
+    """A broker config and those that stand in for it: Kafka's names for one time in coarser units."""
+    for rivals in RIVALS:
+        if name in rivals and name.startswith("log.") and name not in ("log.dirs", "log.dir"):
+            return rivals[rivals.index(name) :]
+    return (name,)
 
 
 def _in_effect(broker: BrokerConfig, name: str, explicit: str | None) -> str | None:

@@ -12,19 +12,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """What a name does here. `default` (as text) replaces Kafka's, for `reason`."""
+    """What a name does here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
 
     doc: str
     default: str | None = None
     reason: str = ""
+    dynamic: bool = False
 
 
 H = Honoured
 
+
+def _dynamic(doc: str, default: str | None = None, reason: str = "") -> Honoured:
+    """A broker's config that may change while it runs. Only what is so in Kafka: its tools know which those are."""
+    return Honoured(doc, default, reason, dynamic=True)
+
+
+D = _dynamic
+
 _LIMITS_ON = "Kafka sets no limit; here limits are on from the start, because one client must not starve the rest."
 _SINKING = "A log that never sinks is no tiered log: "
 
-_SEGMENT_BYTES = H(
+_SEGMENT_BYTES = D(
     "A segment is sealed, and then copied to the bucket, when it would grow beyond this many bytes.",
     "134217728",
     _SINKING + "Kafka's 1 GiB would keep a quiet topic's history on the disk for days; 128 MiB costs 8 requests a GiB.",
@@ -66,9 +75,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "with 102400 a request of 1 MB takes eleven reads instead of a few, a fifth less throughput",
     ),
     "connections.max.idle.ms": H("A connection without a request for this long is closed."),
-    "max.connections": H("Open connections; above it accepting waits.", "10000", _LIMITS_ON),
-    "max.connections.per.ip": H("Open connections from one address.", "2000", _LIMITS_ON),
-    "max.connection.creation.rate": H(
+    "max.connections": D("Open connections; above it accepting waits.", "10000", _LIMITS_ON),
+    "max.connections.per.ip": D("Open connections from one address.", "2000", _LIMITS_ON),
+    "max.connection.creation.rate": D(
         "Connections accepted a second; above it accepting waits, none is closed.", "1000", _LIMITS_ON
     ),
     "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
@@ -80,7 +89,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.flush.offset.checkpoint.interval.ms": H("Time between two writes of the recovery points."),
     "log.flush.start.offset.checkpoint.interval.ms": H("Time between two writes of the log start offsets."),
     "replica.high.watermark.checkpoint.interval.ms": H("Time between two writes of the high watermarks."),
-    "producer.id.expiration.ms": H("An idempotent producer silent for this long is forgotten."),
+    "producer.id.expiration.ms": D("An idempotent producer silent for this long is forgotten."),
     # groups
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
     "group.min.session.timeout.ms": H("The shortest session timeout a member may ask for."),
@@ -109,34 +118,34 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "remote.log.reader.max.pending.tasks": H(
         "Cold reads waiting; above it a partition answers empty, to be asked again."
     ),
-    "remote.fetch.max.wait.ms": H("A Fetch waits this long for cold data; its work then goes on into the cache."),
-    "remote.list.offsets.request.timeout.ms": H("A ListOffsets by time waits this long for cold data."),
+    "remote.fetch.max.wait.ms": D("A Fetch waits this long for cold data; its work then goes on into the cache."),
+    "remote.list.offsets.request.timeout.ms": D("A ListOffsets by time waits this long for cold data."),
     # defaults of topics
     "log.segment.bytes": _SEGMENT_BYTES,
-    "log.roll.ms": H("Default of segment.ms."),
+    "log.roll.ms": D("Default of segment.ms."),
     "log.roll.hours": H("Default of segment.ms, in hours."),
-    "log.retention.ms": H("Default of retention.ms."),
+    "log.retention.ms": D("Default of retention.ms."),
     "log.retention.minutes": H("Default of retention.ms, in minutes."),
     "log.retention.hours": H("Default of retention.ms, in hours."),
-    "log.retention.bytes": H("Default of retention.bytes."),
-    "log.local.retention.ms": H(
+    "log.retention.bytes": D("Default of retention.bytes."),
+    "log.local.retention.ms": D(
         "Default of local.retention.ms; -2: as long as retention.ms.",
         "86400000",
         _SINKING + "Kafka keeps local copies for all of retention.ms; here one day, or retention.ms when that is less.",
     ),
-    "log.local.retention.bytes": H("Default of local.retention.bytes; -2: retention.bytes."),
-    "log.index.interval.bytes": H("Default of index.interval.bytes."),
-    "log.index.size.max.bytes": H("Default of segment.index.bytes."),
-    "log.flush.interval.messages": H("Default of flush.messages."),
-    "log.flush.interval.ms": H("Default of flush.ms."),
+    "log.local.retention.bytes": D("Default of local.retention.bytes; -2: retention.bytes."),
+    "log.index.interval.bytes": D("Default of index.interval.bytes."),
+    "log.index.size.max.bytes": D("Default of segment.index.bytes."),
+    "log.flush.interval.messages": D("Default of flush.messages."),
+    "log.flush.interval.ms": D("Default of flush.ms."),
     "log.flush.scheduler.interval.ms": H("Default of flush.ms where log.flush.interval.ms is not set."),
-    "log.cleanup.policy": H("Default of cleanup.policy; compact is refused until compaction is served."),
-    "log.message.timestamp.type": H("Default of message.timestamp.type."),
-    "log.message.timestamp.before.max.ms": H("Default of message.timestamp.before.max.ms."),
-    "log.message.timestamp.after.max.ms": H("Default of message.timestamp.after.max.ms."),
-    "message.max.bytes": H("Default of max.message.bytes."),
-    "min.insync.replicas": H("Default of the topic config of that name."),
-    "compression.type": H("Default of the topic config of that name; only producer is served."),
+    "log.cleanup.policy": D("Default of cleanup.policy; compact is refused until compaction is served."),
+    "log.message.timestamp.type": D("Default of message.timestamp.type."),
+    "log.message.timestamp.before.max.ms": D("Default of message.timestamp.before.max.ms."),
+    "log.message.timestamp.after.max.ms": D("Default of message.timestamp.after.max.ms."),
+    "message.max.bytes": D("Default of max.message.bytes."),
+    "min.insync.replicas": D("Default of the topic config of that name."),
+    "compression.type": D("Default of the topic config of that name; only producer is served."),
 }
 
 TOPIC_NAMES: Mapping[str, Honoured] = {

@@ -9,8 +9,10 @@ from __future__ import annotations
 from broker.config.values import ConfigType, Definition, Limits
 
 
-def _own(name: str, kind: ConfigType, default: str | None, limits: str, doc: str) -> Definition:
-    return Definition(f"thermocline.{name}", kind, default, Limits.read(limits), doc, honoured=True)
+def _own(
+    name: str, kind: ConfigType, default: str | None, limits: str, doc: str, *, dynamic: bool = False
+) -> Definition:
+    return Definition(f"thermocline.{name}", kind, default, Limits.read(limits), doc, honoured=True, dynamic=dynamic)
 
 
 _BOOLEAN, _LONG, _INT, _STRING = ConfigType.BOOLEAN, ConfigType.LONG, ConfigType.INT, ConfigType.STRING
@@ -36,7 +38,14 @@ OWN: tuple[Definition, ...] = (
         "Look inside every batch and refuse malformed records. false: they are kept as sent, unread.",
     ),
     # how the log sinks
-    _own("seal.ms", _LONG, "3600000", "1..", "A tiered topic's record waits at most this long for the seal."),
+    _own(
+        "seal.ms",
+        _LONG,
+        "3600000",
+        "1..",
+        "A tiered topic's record waits at most this long for the seal.",
+        dynamic=True,
+    ),
     _own(
         "seal.on.shutdown",
         _BOOLEAN,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from broker.config.addresses import Address, parse_address
 from broker.config.broker_config import BrokerConfig as BrokerConfig
@@ -17,6 +18,7 @@ from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS, bro
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.values import InvalidConfig, Value
+from broker.config.without_effect import judge_refused
 from broker.groups.config import GroupConfig
 from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest
@@ -146,6 +148,7 @@ class _Values:
 
 
 def _build(values: _Values, launch: Launch) -> BrokerConfig:
+    judge_refused(values.configured)
     _judge_topic_defaults(values)
     number, flag = values.number, values.flag
     data_dir = _data_dir(values, launch)
@@ -182,9 +185,6 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         socket_send_buffer_bytes=number("socket.send.buffer.bytes"),
         socket_receive_buffer_bytes=number("socket.receive.buffer.bytes"),
         connection_idle_ms_max=number("connections.max.idle.ms"),
-        connections_max=number("max.connections"),
-        connections_per_ip_max=number("max.connections.per.ip"),
-        connection_creation_rate_max=number("max.connection.creation.rate"),
         frame_timeout_ms=number("thermocline.frame.timeout.ms"),
         fetch_max_bytes=number("fetch.max.bytes"),
         fetch_sessions_max=number("max.incremental.fetch.session.cache.slots"),
@@ -200,13 +200,11 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         recovery_point_checkpoint_interval_ms=number("log.flush.offset.checkpoint.interval.ms"),
         log_start_checkpoint_interval_ms=number("log.flush.start.offset.checkpoint.interval.ms"),
         high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
-        producer_id_expiration_ms=number("producer.id.expiration.ms"),
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
         groups=_groups(values),
         tiering_enabled=flag("remote.log.storage.system.enable"),
         tiering_interval_ms_max=number("remote.log.manager.task.interval.ms"),
-        seal_ms=number("thermocline.seal.ms"),
         seal_on_shutdown=flag("thermocline.seal.on.shutdown"),
         copy_partitions_max=number("remote.log.manager.copier.thread.pool.size"),
         copy_backoff_ms=number("remote.log.manager.task.retry.backoff.ms"),
@@ -216,9 +214,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         reservation_offsets=number("thermocline.reservation.offsets"),
         cold_reads_max=number("remote.log.reader.threads"),
         cold_reads_waiting_max=number("remote.log.reader.max.pending.tasks"),
-        cold_fetch_wait_ms_max=number("remote.fetch.max.wait.ms"),
         cold_fetch_bytes_max=number("thermocline.cold.fetch.bytes.max"),
-        list_offsets_wait_ms_max=number("remote.list.offsets.request.timeout.ms"),
         cache_bytes_max=number("thermocline.cache.bytes"),
         prefetch_bytes=number("thermocline.prefetch.bytes"),
         lease_interval_ms=lease_interval_ms,
@@ -228,7 +224,60 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         shutdown_timeout_ms=number("thermocline.shutdown.timeout.ms"),
         testing=flag("thermocline.testing"),
         configured=MappingProxyType(dict(values.configured)),
+        static=MappingProxyType(dict(values.configured)),
+        cluster_overrides=MappingProxyType({}),
+        own_overrides=MappingProxyType({}),
         ignored=values.ignored,
+        **_changeable(values),
+    )
+
+
+class _Changeable(TypedDict):
+    """The fields whose configs may change while the broker runs (`Definition.dynamic`); topic defaults are read from
+    `configured`."""
+
+    connections_max: int
+    connections_per_ip_max: int
+    connection_creation_rate_max: int
+    producer_id_expiration_ms: int
+    seal_ms: int
+    cold_fetch_wait_ms_max: int
+    list_offsets_wait_ms_max: int
+
+
+def _changeable(values: _Values) -> _Changeable:
+    number = values.number
+    return _Changeable(
+        connections_max=number("max.connections"),
+        connections_per_ip_max=number("max.connections.per.ip"),
+        connection_creation_rate_max=number("max.connection.creation.rate"),
+        producer_id_expiration_ms=number("producer.id.expiration.ms"),
+        seal_ms=number("thermocline.seal.ms"),
+        cold_fetch_wait_ms_max=number("remote.fetch.max.wait.ms"),
+        list_offsets_wait_ms_max=number("remote.list.offsets.request.timeout.ms"),
+    )
+
+
+def with_overrides(
+    started: BrokerConfig,
+    cluster_overrides: Mapping[str, str],
+    own_overrides: Mapping[str, str],
+    *,
+    judge: bool = False,
+) -> BrokerConfig:
+    """What a broker started with `started` runs with once these were set: own over the cluster's over the start's.
+
+    InvalidConfig when a value cannot be read; with `judge`, also when values that topics inherit contradict each other.
+    """
+    values = _Values(_merge([started.static, cluster_overrides, own_overrides]))
+    if judge:
+        _judge_topic_defaults(values)
+    return replace(
+        started,
+        configured=MappingProxyType(dict(values.configured)),
+        cluster_overrides=MappingProxyType(dict(cluster_overrides)),
+        own_overrides=MappingProxyType(dict(own_overrides)),
+        **_changeable(values),
     )
 
 

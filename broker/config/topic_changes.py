@@ -52,7 +52,7 @@ def configs_at_creation(
 
     A null value is refused as Kafka does. A topic that is tiered by default gets `remote.storage.enable=true`.
     """
-    _judge_size(requested, CONFIGS_BYTES_MAX)
+    judge_size(requested, CONFIGS_BYTES_MAX)
     for name, value in requested.items():
         if value is None:
             raise InvalidConfig(f"Null value not supported for topic configs: {name}")
@@ -70,7 +70,7 @@ def altered_configs(
 ) -> dict[str, str]:
     """The overrides after the alterations, judged whole. InvalidConfig, or InvalidRequest for a malformed request."""
     # Before anything is read: what does not fit is not worth the time of the loop.
-    _judge_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
+    judge_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
     names = [alteration.name for alteration in alterations]
     if len(set(names)) != len(names):
         raise InvalidRequest("Error due to duplicate config keys")
@@ -88,6 +88,12 @@ def replaced_configs(
     internal: bool = False,
 ) -> dict[str, str]:
     """The overrides when `given` takes the place of all there were (AlterConfigs), judged whole. Raises as above."""
+    return _accept(broker, existing, explicit_of(given), internal=internal)
+
+
+def explicit_of(given: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """The pairs of an AlterConfigs as a mapping; InvalidRequest for a name given twice, or without a value."""
+    judge_size(dict(given), CONFIGS_BYTES_MAX)
     explicit: dict[str, str] = {}
     for name, value in given:
         if name in explicit:
@@ -95,7 +101,7 @@ def replaced_configs(
         if value is None:
             raise InvalidRequest(f"Null value not supported for : {name}")
         explicit[name] = value
-    return _accept(broker, existing, explicit, internal=internal)
+    return explicit
 
 
 def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration) -> None:
@@ -111,14 +117,16 @@ def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration
     definition = topic_definition(name)
     if definition.type is not ConfigType.LIST:
         raise InvalidConfig(f"Can't {operation.name} to key {name} because its type is not LIST.")
-    current = _items(configs.get(name, find_value(broker, {}, name).text or ""))
-    given = _items(value)
+    configs[name] = list_after(configs.get(name, find_value(broker, {}, name).text or ""), operation, value)
+
+
+def list_after(current: str, operation: AlterOperation, value: str) -> str:
+    """A list config's text after APPEND or SUBTRACT."""
+    items, given = _items(current), _items(value)
     if operation is AlterOperation.APPEND:
-        current = list(dict.fromkeys(current + given))
-    else:
-        taken = frozenset(given)
-        current = [item for item in current if item not in taken]
-    configs[name] = ",".join(current)
+        return ",".join(dict.fromkeys(items + given))
+    taken = frozenset(given)
+    return ",".join(item for item in items if item not in taken)
 
 
 def _items(text: str) -> list[str]:
@@ -133,7 +141,7 @@ def _accept(
         topic_definition(name).parse(text)
         accepted[name] = text.strip()
     # Configs that were kept before there was a limit may shrink.
-    _judge_size(accepted, max(CONFIGS_BYTES_MAX, _size(existing)))
+    judge_size(accepted, max(CONFIGS_BYTES_MAX, _size(existing)))
     config = resolve_topic(broker, accepted, internal=internal)
     judge_served(config.cleanup_policy, accepted.get("compression.type"))
     _judge_compaction_lag(broker, accepted)
@@ -157,13 +165,14 @@ def _size(configs: Mapping[str, str | None]) -> int:
     return len(msgspec.json.encode(configs))
 
 
-def _judge_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
+def judge_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
+    """InvalidConfig, naming the longest, when they take more than `bytes_max` bytes as JSON."""
     size = _size(configs)
     if size > bytes_max:
         name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
         raise InvalidConfig(
-            f"These configs take {size} bytes, at most {CONFIGS_BYTES_MAX} are kept of a topic (as JSON, names "
-            f"included): shorten the longest, {name[:_SHOWN_CHARS]}"
+            f"These configs take {size} bytes, at most {CONFIGS_BYTES_MAX} are kept of a topic or broker (as JSON, "
+            f"names included): shorten the longest, {name[:_SHOWN_CHARS]}"
         )
 
 

@@ -94,6 +94,7 @@ class Definition:
     """One config name: its type, default (as text, None = null), limits, and what it is for.
 
     `honoured` False: Kafka's, accepted and without effect here. `reason` says why our default is not Kafka's.
+    `dynamic`: a broker follows changes while it runs, its own or the cluster's (KIP-226); a topic's configs all are.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Definition:
     honoured: bool = False
     internal: bool = False
     reason: str = ""
+    dynamic: bool = False
 
     @property
     def sensitive(self) -> bool:

@@ -1,11 +1,11 @@
 """The controller: what may change in the cluster, in which order.
 
-Owns topics, their configs and producer-id blocks, as decisions committed to `cluster.json`. Always true: a change is
-committed before anything acts on it; every partition has its root and first offset reservation before its topic is
-visible (design 6); a deleted topic's name is free at once, its bytes go afterwards and are remembered until they have
-(C9: a topic created again under the name is another id); after a commit whose outcome is unknown nothing else is
-decided until the bucket settled it and the host followed: a retry never makes a second topic of one name. Must not
-know Kafka's requests, files or objects.
+Owns topics, their configs, those of brokers and producer-id blocks, as decisions committed to `cluster.json`. Always
+true: a change is committed before anything acts on it; every partition has its root and first offset reservation before
+its topic is visible (design 6); a deleted topic's name is free at once, its bytes go afterwards and are remembered
+until they have (C9: a topic created again under the name is another id); after a commit whose outcome is unknown
+nothing else is decided until the bucket settled it and the host followed: a retry never makes a second topic of one
+name. Must not know Kafka's requests, files or objects.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
-from broker.config.resolve import BrokerConfig
+from broker.config.live import LiveConfig
 from broker.config.topic_changes import configs_at_creation
 from broker.config.topics import check_topic_name
 from broker.errors import ApiError
 from broker.metadata.cluster_store import IMAGE_BYTES_MAX, ClusterStore
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import (
+    BrokerConfigsSet,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdsReserved,
@@ -61,6 +62,10 @@ class PartitionHost(Protocol):
         """Stop serving a topic's partitions; nothing is removed yet."""
         ...
 
+    async def follow_config(self) -> None:
+        """Let every partition obey the broker's configuration as it is now."""
+        ...
+
     async def purge(self, topic: Topic) -> None:
         """Remove its files and its objects; raises when something could not be removed."""
         ...
@@ -74,7 +79,7 @@ class Controller:
         cluster: ClusterStore,
         image: ClusterImage,
         cluster_id: str,
-        config: BrokerConfig,
+        config: LiveConfig,
         rng: Rng,
         purge_later: Callable[[Topic], None],
     ) -> None:
@@ -118,7 +123,7 @@ class Controller:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {PARTITIONS_PER_TOPIC_MAX}"
             )
-        kept = configs_at_creation(self._config, configs, internal=internal)
+        kept = configs_at_creation(self._config.now, configs, internal=internal)
         async with self._turn(self._changes):
             await self._settle()
             self._check_free(name)
@@ -188,6 +193,30 @@ class Controller:
                 return
             await self._commit(TopicConfigsSet(topic.topic_id, configs))
             self._require_host().reconfigure(self.topic(name))
+
+    async def set_broker_configs(
+        self,
+        node_id: int | None,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Replace what was set on a node (None: on every broker) by what `change`, which judges it, makes of it."""
+        async with self._turn(self._changes):
+            await self._settle()
+            image = self.image
+            existing = image.cluster_configs if node_id is None else image.node_configs.get(node_id, {})
+            configs = dict(change(existing))
+            if validate_only or configs == existing:
+                return
+            await self._commit(BrokerConfigsSet(configs, node_id))
+            await self._follow_configs()
+        log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
+
+    async def _follow_configs(self) -> None:
+        image = self.image
+        if self._config.follow(image.cluster_configs, image.node_configs.get(self._config.now.node_id, {})):
+            await self._require_host().follow_config()
 
     async def delete_topic(self, name: str) -> Topic:
         """Free the name and stop serving.
@@ -280,6 +309,7 @@ class Controller:
         image, before, host = await self._cluster.settle(), self.image, self._require_host()
         self.image = image
         self._in_doubt = False
+        await self._follow_configs()
         for topic in before.topics.values():
             if topic.topic_id not in image.topics:
                 log.warning("the deletion of topic %s (%s) came true", topic.name, topic.topic_id)

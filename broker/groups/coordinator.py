@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar, cast
 
+from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
 from broker.groups.config import CLIENT_ID_CHARS_MAX, NAME_BYTES_MAX, GroupConfig
 from broker.groups.events import (
@@ -132,6 +133,7 @@ class GroupCoordinator:
             for partition in range(offsets_log.partitions)
         ]
         self._cleaner = Cleaner(self._shards, clock, config, topics, leaving)
+        self.admin = GroupAdmin(self._shards, self, config, topics, clock.wall_ms)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -160,11 +162,15 @@ class GroupCoordinator:
         for shard in self._shards:
             if shard.state is ShardState.READY:
                 for group in list(shard.groups.values()):
-                    self._perform(shard, group, group.machine.step(Unload(error), self._clock.wall_ms()))
+                    self.unload(shard, group, error)
             shard.state = ShardState.CLOSED
         deadline_s = self._clock.monotonic_s() + self._config.offsets_commit_timeout_ms / 1000
         while any(not shard.writer.is_idle for shard in self._shards) and self._clock.monotonic_s() < deadline_s:
             await asyncio.sleep(0.01)
+
+    def unload(self, shard: Shard, group: Group, error: ErrorCode) -> None:
+        """Answer whoever waits for the group with `error`, stop its timers, let nobody in."""
+        self._perform(shard, group, group.machine.step(Unload(error), self._clock.wall_ms()))
 
     async def _load(self) -> None:
         backoff_s = _LOAD_BACKOFF_S
@@ -263,7 +269,7 @@ class GroupCoordinator:
     async def join(self, group_id: str, event: Join) -> JoinReply:
         """Answered when the join phase ends: after the rebalance timeout of the slowest member at the latest, and for
         new members after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
-        shard, error = self._shard(group_id, empty_is_valid=False)
+        shard, error = self.shard_of(group_id, empty_is_valid=False)
         if shard is None:
             return JoinReply(error, event.member_id)
         group = shard.groups.get(group_id)
@@ -292,7 +298,7 @@ class GroupCoordinator:
     async def sync(self, group_id: str, event: Sync) -> SyncReply:
         """Answered when the leader's assignments are durable, or the rebalance starts over. `event`'s token is filled
         in here."""
-        shard, error = self._shard(group_id, empty_is_valid=False)
+        shard, error = self.shard_of(group_id, empty_is_valid=False)
         if shard is None:
             return SyncReply(error)
         group = shard.groups.get(group_id)
@@ -306,7 +312,7 @@ class GroupCoordinator:
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
         """While the group is being loaded everybody is alive, as in Kafka: an error would only make them rejoin."""
-        shard, error = self._shard(group_id, empty_is_valid=False)
+        shard, error = self.shard_of(group_id, empty_is_valid=False)
         if shard is None:
             return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
         group = shard.groups.get(group_id)
@@ -317,7 +323,7 @@ class GroupCoordinator:
         return future.result().error
 
     async def leave(self, group_id: str, members: Sequence[Leaver]) -> LeaveReply:
-        shard, error = self._shard(group_id, empty_is_valid=False)
+        shard, error = self.shard_of(group_id, empty_is_valid=False)
         if shard is None:
             return LeaveReply(error)
         if len(members) > self._config.leavers_max:
@@ -345,7 +351,7 @@ class GroupCoordinator:
 
         `unknown_group` is what a member of no group is told (it depends on the API's version).
         """
-        shard, error = self._shard(group_id)
+        shard, error = self.shard_of(group_id)
         if shard is None:
             return [error] * len(rows)
         if len(rows) > self._config.commit_rows_max:
@@ -407,7 +413,7 @@ class GroupCoordinator:
         Waits for commits that were accepted before it, so that the next owner of a partition never starts behind what
         its previous owner was allowed to commit. (Kafka waits only when the client asks for stable offsets.)
         """
-        shard, error = self._shard(group_id)
+        shard, error = self.shard_of(group_id)
         if shard is None:
             return error, ()
         if wanted is not None and sum(len(row.partitions) for row in wanted) > self._config.fetch_rows_max:
@@ -430,7 +436,8 @@ class GroupCoordinator:
 
     # ---- machines, effects, timers ---------------------------------------------------------------------------------
 
-    def _shard(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[Shard | None, ErrorCode]:
+    def shard_of(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[Shard | None, ErrorCode]:
+        """Where the group lives, or why nobody can say now."""
         if _is_too_long(group_id) or (not group_id and not empty_is_valid):
             return None, ErrorCode.INVALID_GROUP_ID
         shard = self._shards[partition_of(group_id, len(self._shards))]

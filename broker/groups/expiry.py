@@ -26,12 +26,13 @@ def expiry_rule(group: ClassicGroup) -> Expiry | None:
     if group.state is GroupState.EMPTY:
         return Expiry(group.state_since_ms if group.state_since_ms >= 0 else None, frozenset())
     if group.is_consumer_group and group.state is GroupState.STABLE:
-        subscribed = _subscribed(group)
+        subscribed = subscribed_of(group)
         return None if subscribed is None else Expiry(None, subscribed)
     return None
 
 
-def _subscribed(group: ClassicGroup) -> frozenset[str] | None:
+def subscribed_of(group: ClassicGroup) -> frozenset[str] | None:
+    """The topics that a group's members subscribe to under its protocol; None when that is not known."""
     topics: set[str] = set()
     for member in group.members:
         of_member = subscribed_topics(member.subscriptions.get(group.protocol_name or "", b""))

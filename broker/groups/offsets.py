@@ -96,6 +96,10 @@ class GroupOffsets:
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         return self._topics.get(topic, {}).get(partition)
 
+    def holds(self, position: TopicPosition) -> bool:
+        """Whether there is something a tombstone would take away, now or when it reaches the log."""
+        return position in self._pending or position[1] in self._topics.get(position[0], {})
+
     def begin(self, positions: Iterable[TopicPosition]) -> None:
         """These are being written."""
         for position in positions:

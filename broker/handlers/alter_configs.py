@@ -1,19 +1,21 @@
-"""AlterConfigs and IncrementalAlterConfigs: change the configs of topics.
+"""AlterConfigs and IncrementalAlterConfigs: change the configs of topics and of running brokers.
 
 Always true: a resource's changes are made as one, or none of them; a resource named twice is not changed at all. Must
-not know which values are right: `broker.config` owns that. Source: KIP-133, KIP-339.
+not know which values are right: `broker.config` owns that. Source: KIP-133, KIP-226, KIP-339.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from broker.config.broker_changes import altered_overrides, replaced_overrides
 from broker.config.topic_changes import Alteration, AlterOperation, altered_configs, replaced_configs
 from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
+from broker.handlers.configs import is_node_id
 from broker.handlers.topics import refuse_flood
 from broker.metadata.image import Topic
 from broker.wire.errors import ErrorCode
@@ -35,7 +37,13 @@ BROKER: Final = 4
 RESOURCES_MAX: Final = 1_000
 
 Resource = AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource
-Change = Callable[[Topic], Mapping[str, str]]
+
+
+class Change(NamedTuple):
+    """What a resource asks for, whatever it turns out to be: `own` of this broker alone, else of every broker."""
+
+    of_topic: Callable[[Topic], Mapping[str, str]]
+    of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]
 
 
 async def handle_alter_configs(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
@@ -58,7 +66,10 @@ async def handle_alter_configs(context: Context, request: AlterConfigsRequest, c
 
 def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Change:
     given = [(config.name, config.value) for config in resource.configs]
-    return lambda topic: replaced_configs(context.config, topic.configs, given, internal=topic.internal)
+    return Change(
+        lambda topic: replaced_configs(context.config, topic.configs, given, internal=topic.internal),
+        lambda _, own: replaced_overrides(context.config, given, own=own),
+    )
 
 
 async def handle_incremental_alter_configs(
@@ -89,7 +100,10 @@ def _altering(context: Context, resource: IncrementalAlterConfigsRequestResource
         ]
     except ValueError as unknown:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown operation: {unknown}") from unknown
-    return lambda topic: altered_configs(context.config, topic.configs, alterations, internal=topic.internal)
+    return Change(
+        lambda topic: altered_configs(context.config, topic.configs, alterations, internal=topic.internal),
+        lambda existing, own: altered_overrides(context.config, existing, alterations, own=own),
+    )
 
 
 def _named(resources: Sequence[Resource]) -> Counter[tuple[int, str]]:
@@ -111,9 +125,12 @@ async def _alter(
     if names[kind, name] > 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if kind == BROKER:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, "only topic configs can be altered; set broker configs at start (--set, file)"
+        node_id = _node_of(context, name)
+        own = node_id is not None
+        await context.controller.set_broker_configs(
+            node_id, lambda existing: change.of_broker(existing, own), validate_only=validate_only
         )
+        return
     if kind != TOPIC:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
     if not name:
@@ -121,4 +138,18 @@ async def _alter(
     check_topic_name(name)
     if context.controller.image.topic_named(name) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-    await context.controller.set_configs(name, change, validate_only=validate_only)
+    await context.controller.set_configs(name, change.of_topic, validate_only=validate_only)
+
+
+def _node_of(context: Context, name: str) -> int | None:
+    """This broker's id, or None: every broker. ApiError, in Kafka's words, for any other name."""
+    if not name:
+        return None
+    if not is_node_id(name):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if int(name) != context.config.node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {context.config.node_id}, but received {int(name)}",
+        )
+    return int(name)

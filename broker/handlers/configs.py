@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker.config.describe import Described, describe_broker, describe_topic
+from broker.config.describe import Described, describe_broker, describe_every_broker, describe_topic
 from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
@@ -63,7 +63,10 @@ def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list
         entries = describe_topic(context.config, topic.configs, internal=topic.internal)
     elif resource.resource_type == _BROKER:
         check_node(context, resource.resource_name)
-        entries = describe_broker(context.config, context.live_configs)
+        if resource.resource_name:
+            entries = describe_broker(context.config, context.live_configs)
+        else:
+            entries = describe_every_broker(context.config)
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
     if resource.configuration_keys is None:
@@ -72,11 +75,16 @@ def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list
     return [entry for entry in entries if entry.name in wanted]
 
 
+def is_node_id(name: str) -> bool:
+    """Whether a resource's name is a number, as Kafka reads one."""
+    return _NODE_ID.fullmatch(name) is not None
+
+
 def check_node(context: Context, name: str) -> None:
     """ApiError, in Kafka's words, unless `name` is this broker's number or empty: every broker's."""
     if not name:
         return
-    if not _NODE_ID.fullmatch(name):
+    if not is_node_id(name):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     if int(name) != context.config.node_id:
         raise ApiError(

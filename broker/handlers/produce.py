@@ -31,6 +31,7 @@ from logformat.errors import Corrupt, StorageFailed, ThermoclineError
 from logformat.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
+    INT64_MAX,
     NO_TIMESTAMP,
     BatchHeader,
     Codec,
@@ -111,8 +112,11 @@ class BatchChecks:
             )
         self._bytes_max = config.max_message_bytes
         self._records_bytes_max = max(_RECORDS_BYTES_MAX, self._bytes_max)
-        self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
-        self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
+        if config.log_append_time:  # the records' own timestamps are overwritten, whatever they say
+            self._timestamp_min, self._timestamp_max = NO_TIMESTAMP, INT64_MAX
+        else:
+            self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+            self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
         self._zstd_refused = version < _ZSTD_SINCE
         self._validates_records = context.config.validate_records
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from broker.metadata.records import (
+    BrokerConfigsSet,
     MetadataRecord,
     NodeStarted,
     PartitionsAdded,
@@ -46,12 +47,15 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class ClusterImage(msgspec.Struct):
-    """Topics by id, deleted topics whose bytes remain, nodes, the exclusive end of the producer ids given out."""
+    """Topics by id, deleted topics whose bytes remain, nodes, the exclusive end of the producer ids given out, configs
+    set on all brokers and on nodes by id."""
 
     topics: dict[str, Topic] = {}
     deleted: dict[str, Topic] = {}
     nodes: dict[int, Node] = {}
     producer_ids_end: int = 0
+    cluster_configs: dict[str, str] = {}
+    node_configs: dict[int, dict[str, str]] = {}
 
     def topic_named(self, name: str) -> Topic | None:
         """A scan: for decisions, not for the request path (broker.partition.registry has the index)."""
@@ -81,6 +85,10 @@ class ClusterImage(msgspec.Struct):
                 self.deleted.pop(topic_id, None)
             case ProducerIdsReserved(end):
                 self.producer_ids_end = max(self.producer_ids_end, end)
+            case BrokerConfigsSet(configs, None):
+                self.cluster_configs = configs
+            case BrokerConfigsSet(configs, int(node_id)):
+                self.node_configs = {**self.node_configs, node_id: configs}
 
     def _start(self, record: NodeStarted) -> None:
         before = self.nodes.get(record.node_id)
@@ -93,7 +101,14 @@ class ClusterImage(msgspec.Struct):
 
     def with_records(self, records: Iterable[MetadataRecord]) -> ClusterImage:
         """A new image; this one stays as it is."""
-        image = ClusterImage(dict(self.topics), dict(self.deleted), dict(self.nodes), self.producer_ids_end)
+        image = ClusterImage(
+            dict(self.topics),
+            dict(self.deleted),
+            dict(self.nodes),
+            self.producer_ids_end,
+            self.cluster_configs,
+            self.node_configs,
+        )
         for record in records:
             image.apply(record)
         return image

@@ -68,8 +68,22 @@ class ProducerIdsReserved(msgspec.Struct, frozen=True, tag="pids", tag_field="t"
     end: int
 
 
+class BrokerConfigsSet(msgspec.Struct, frozen=True, tag="brokers", tag_field="t"):
+    """What was set on brokers while they run is exactly this: of the node, or (None) of every broker."""
+
+    configs: dict[str, str]
+    node_id: int | None = None
+
+
 MetadataRecord = (
-    NodeStarted | TopicCreated | PartitionsAdded | TopicConfigsSet | TopicDeleted | TopicPurged | ProducerIdsReserved
+    NodeStarted
+    | TopicCreated
+    | PartitionsAdded
+    | TopicConfigsSet
+    | TopicDeleted
+    | TopicPurged
+    | ProducerIdsReserved
+    | BrokerConfigsSet
 )
 
 

@@ -30,11 +30,19 @@ class Admissions(Generic[T]):
     def __init__(self, limits: NetLimits, now_s: float) -> None:
         self._limits = limits
         self._rate = limits.connections_per_s_max
-        self._credit = self._burst = max(self._rate, 1.0)  # one second's worth, as Kafka's rate window
+        self._credit = self._burst = _burst(limits)
         self._credit_s = now_s
         self._per_address: Counter[str] = Counter()
         self._waiting: deque[T] = deque()
         self.admitted = 0
+
+    def obey(self, limits: NetLimits, now_s: float) -> None:
+        """Other bounds from now on; what was earned at the old rate is kept, as far as the new burst allows."""
+        self._refill(now_s)
+        self._limits = limits
+        self._rate = limits.connections_per_s_max
+        self._burst = _burst(limits)
+        self._credit = min(self._credit, self._burst)
 
     @property
     def waiting(self) -> int:
@@ -88,3 +96,7 @@ class Admissions(Generic[T]):
     def _refill(self, now_s: float) -> None:
         self._credit = min(self._burst, self._credit + (now_s - self._credit_s) * self._rate)
         self._credit_s = now_s
+
+
+def _burst(limits: NetLimits) -> float:
+    return max(limits.connections_per_s_max, 1.0)  # one second's worth, as Kafka's rate window

@@ -84,6 +84,18 @@ class Server:
         self._admissions = Admissions(self._limits, asyncio.get_running_loop().time())
         self._listener = await self._net.listen(host, port, self._connection, self._limits.buffers)
 
+    def limit_connections(self, limits: NetLimits) -> None:
+        """Obey other bounds on who may connect from now on; who is connected stays. The other bounds are as before."""
+        self._limits = limits
+        if self._admissions is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        self._admissions.obey(limits, now_s)
+        if self._admit_timer is not None:
+            self._admit_timer.cancel()
+            self._admit_timer = None
+        self._admit_later(now_s)
+
     async def stop(self, *, drain: bool = True) -> None:
         """Accept nothing more, let answers in flight leave for `drain_ms_max`, then close whatever is left.
 

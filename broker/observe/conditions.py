@@ -22,11 +22,13 @@ SHOWN_MAX = 3
 class Condition(Enum):
     """Worst first; the value is its name everywhere."""
 
+    NOT_READY = "not_ready"
     LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log refused to open
     DISK_FULL = "disk_full"
     PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may go
     PRODUCES_SLOWED = "produces_slowed"
     STORE_UNREACHABLE = "store_unreachable"
+    STORE_REFUSES = "store_refuses"  # some calls fail again and again while others are answered
     RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
     UPLOAD_LAGS = "upload_lags"
     CACHE_REDUCED = "cache_reduced"
@@ -37,6 +39,7 @@ class Facts:
     """What conditions are made of. Bytes, milliseconds; `offline` and `full` name partitions."""
 
     data_dir: str
+    not_ready: str = ""  # what a broker that serves nobody waits for
     offline: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
     out_of_offsets: tuple[str, ...] = ()
@@ -44,6 +47,7 @@ class Facts:
     log_limit_bytes: int = 0
     local_excess_ratio: float = 0.0
     store_failure: str = ""  # with how often and for how long
+    store_refusals: tuple[str, ...] = ()  # operations, each with what the store said, how often and for how long
     copy_lag_bytes: int = 0
     copy_lag_ms: int = 0
     blocked: tuple[str, ...] = ()
@@ -69,6 +73,8 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
     over = f"local logs are {excess:.0%} over their limit of {limit} MB and the bucket does not hold the rest"
     relief = "see blocked by, free disk space, or raise thermocline.local.bytes.max"
     said: dict[Condition, str] = {}
+    if facts.not_ready:
+        said[Condition.NOT_READY] = f"{facts.not_ready}: nobody is served until that is over; GET /readyz follows it"
     if facts.offline:
         said[Condition.LOG_OFFLINE] = f"{_named(facts.offline)} offline: check the disk and the log, then restart"
     if facts.full:
@@ -82,8 +88,14 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
         said[Condition.PRODUCES_SLOWED] = f"{over}: produces wait, and are refused at 10 %; {relief}"
     if facts.store_failure:
         said[Condition.STORE_UNREACHABLE] = (
-            f"the bucket does not answer ({facts.store_failure}): produce and hot reads go on, nothing is copied; "
+            f"the bucket does not answer ({facts.store_failure}): "
+            f"{'it is waited for' if facts.not_ready else 'produce and hot reads go on, nothing is copied'}; "
             "check network, credentials and the bucket's service"
+        )
+    elif facts.store_refusals:
+        said[Condition.STORE_REFUSES] = (
+            f"the bucket refuses {'; '.join(facts.store_refusals[:SHOWN_MAX])}: it answers other calls, so check its "
+            "policy, its quota and its space; nothing has to be restarted"
         )
     if facts.out_of_offsets:
         said[Condition.RESERVATION] = (

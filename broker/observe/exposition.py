@@ -19,10 +19,11 @@ from prometheus_client.core import (
 
 from broker.net.dispatch import CloseReason
 from broker.observe.conditions import Condition, conditions
-from broker.observe.tier_view import Sources, facts
+from broker.observe.sources import Beginning, Sources
+from broker.observe.tier_view import facts, facts_at_start
 from broker.partition.throttle import Refusal
 from broker.wire.apis import ApiKey
-from coldstore.stores.metered import LATENCY_BOUNDS_MS, Outcome
+from coldstore.stores.metered import LATENCY_BOUNDS_MS, MeteredStore, Outcome
 from tiering.cost import estimated_dollars_per_day
 
 _GAUGES = frozenset(
@@ -30,15 +31,47 @@ _GAUGES = frozenset(
 )  # what tiering counts up and down
 
 
-def exposition(sources: Sources) -> bytes:
-    """Everything in Prometheus' text format."""
+def exposition(beginning: Beginning, sources: Sources | None) -> bytes:
+    """Everything there is in Prometheus' text format; `sources` is None while nothing is served yet."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(sources))
+    registry.register(_Beginning(beginning, sources))
+    if sources is not None:
+        registry.register(_Serving(sources))
     text: bytes = generate_latest(registry)
     return text
 
 
-class _Collector:
+class _Beginning:
+    """What every scrape finds, the first one too."""
+
+    def __init__(self, beginning: Beginning, sources: Sources | None) -> None:
+        self._beginning = beginning
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        beginning, store = self._beginning, self._beginning.store()
+        yield _gauge("ready", "1 while clients are answered", float(beginning.health.is_ready))
+        yield _gauge("store_reachable", "0 from a call to the bucket that the start or the lease waits for and that "
+                     "fails, until one succeeds", float(not beginning.outage().tries))  # fmt: skip
+        yield _counter(
+            "background_failures",
+            "failures of background work; /healthz names the last",
+            beginning.metrics.unexpected_errors,
+        )
+        now = facts_at_start(beginning) if self._sources is None else facts(self._sources)
+        held = {condition.name for condition in conditions(now)}
+        family = GaugeMetricFamily("thermocline_condition", "1 while it holds; tier status says more", labels=["name"])
+        for condition in Condition:
+            family.add_metric([condition.value], float(condition.value in held))
+        yield family
+        if store is not None:
+            yield from _store(store)
+        if self._sources is not None:
+            yield _gauge("offline_partitions", "partitions that serve nothing until a restart", len(now.offline))
+            yield _gauge("full_partitions", "partitions whose last append found the disk full", len(now.full))
+
+
+class _Serving:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
@@ -46,17 +79,12 @@ class _Collector:
         yield from self._broker()
         yield from self._room()
         yield from self._network()
-        yield from self._store()
         yield from self._tiers()
 
     def _broker(self) -> Iterator[Metric]:
-        metrics, health, gate = self._sources.context.metrics, self._sources.health, self._sources.membership.gate
-        yield _gauge("ready", "1 while clients are answered", float(health.is_ready))
+        metrics, gate = self._sources.context.metrics, self._sources.membership.gate
         yield _gauge("controller_epoch", "epoch this broker committed", float(self._sources.context.controller.epoch))
-        yield _gauge("store_reachable", "1 while lease and cluster polls succeed",
-                     float(not self._sources.membership.outage.tries))  # fmt: skip
         yield _counter("gate_pauses", "times the clock jumped by more than a lease", gate.paused_count)
-        yield _counter("background_failures", "failures of background work", metrics.unexpected_errors)
         requests = CounterMetricFamily("thermocline_requests", "requests by API", labels=["api"])
         for api in ApiKey:
             requests.add_metric([api.name.lower()], metrics.requests[api])
@@ -93,14 +121,6 @@ class _Collector:
         for reason in Refusal:
             refused.add_metric([reason.value], throttle.refused[reason])
         yield refused
-        now = facts(self._sources)
-        yield _gauge("offline_partitions", "partitions that serve nothing until a restart", len(now.offline))
-        yield _gauge("full_partitions", "partitions whose last append found the disk full", len(now.full))
-        held = {condition.name for condition in conditions(now)}
-        family = GaugeMetricFamily("thermocline_condition", "1 while it holds; tier status says more", labels=["name"])
-        for condition in Condition:
-            family.add_metric([condition.value], float(condition.value in held))
-        yield family
 
     def _network(self) -> Iterator[Metric]:
         counters = self._sources.server.counters
@@ -112,26 +132,6 @@ class _Collector:
         for reason in CloseReason:
             closes.add_metric([str(reason)], counters.closes[reason])
         yield closes
-
-    def _store(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("thermocline_store_requests", "billed requests", labels=["operation"])
-        sizes = CounterMetricFamily("thermocline_store_bytes", "body bytes", labels=["operation"])
-        errors = CounterMetricFamily(
-            "thermocline_store_errors", "calls that got no answer or were refused", labels=["operation"]
-        )
-        calls = CounterMetricFamily(
-            "thermocline_store_calls", "calls by how they ended", labels=["operation", "outcome"]
-        )
-        latency = HistogramMetricFamily("thermocline_store_seconds", "duration of calls", labels=["operation"])
-        for operation, meter in self._sources.store.meters.items():
-            name = [operation.value]
-            requests.add_metric(name, meter.requests)
-            sizes.add_metric(name, meter.bytes)
-            errors.add_metric(name, meter.errors)
-            for outcome in Outcome:
-                calls.add_metric([operation.value, outcome.value], meter.outcomes[outcome])
-            latency.add_metric(name, _cumulative(meter.buckets), meter.seconds)
-        yield from (requests, sizes, errors, calls, latency)
 
     def _tiers(self) -> Iterator[Metric]:
         lag: dict[str, list[float]] = {}
@@ -172,6 +172,25 @@ class _Collector:
             "at list prices of S3 Standard, from requests since start and bytes held",
             estimated_dollars_per_day(self._sources.store.meters, sum(cold.values()), self._sources.tiers.uptime_s()),
         )
+
+
+def _store(store: MeteredStore) -> Iterator[Metric]:
+    requests = CounterMetricFamily("thermocline_store_requests", "billed requests", labels=["operation"])
+    sizes = CounterMetricFamily("thermocline_store_bytes", "body bytes", labels=["operation"])
+    errors = CounterMetricFamily(
+        "thermocline_store_errors", "calls that got no answer or were refused", labels=["operation"]
+    )
+    calls = CounterMetricFamily("thermocline_store_calls", "calls by how they ended", labels=["operation", "outcome"])
+    latency = HistogramMetricFamily("thermocline_store_seconds", "duration of calls", labels=["operation"])
+    for operation, meter in store.meters.items():
+        name = [operation.value]
+        requests.add_metric(name, meter.requests)
+        sizes.add_metric(name, meter.bytes)
+        errors.add_metric(name, meter.errors)
+        for outcome in Outcome:
+            calls.add_metric([operation.value, outcome.value], meter.outcomes[outcome])
+        latency.add_metric(name, _cumulative(meter.buckets), meter.seconds)
+    yield from (requests, sizes, errors, calls, latency)
 
 
 def _cumulative(buckets: list[int]) -> list[tuple[str, float]]:

@@ -6,38 +6,22 @@ when somebody asks, never on a tick. Must not know how anything is counted, nor 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
 from typing import Final
 
 import msgspec
 
-from broker.context import Context
-from broker.controller.membership import Membership
-from broker.net.server import Server
-from broker.observe.conditions import Facts, Named, conditions
-from broker.observe.status import Health
+from broker.config.units import show_duration
+from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
+from broker.observe.sources import Beginning, Sources
 from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState
-from logformat.values import TopicPartition
 from tiering.partition_state import Block
-from tiering.service import TierService
 
 # What keeps a log from taking appends comes before what keeps it from sinking.
+_REFUSALS_MIN: Final = 3  # in a row; a call that failed once or twice is tried again, and nobody needs to know
+_WHY_CHARS: Final = 300
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the figures lie."""
-
-    context: Context
-    tiers: TierService
-    store: MeteredStore
-    server: Server
-    membership: Membership
-    health: Health
-    damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why
 
 
 class PartitionStatus(msgspec.Struct):
@@ -89,8 +73,18 @@ def _status(sources: Sources, key: tuple[str, int]) -> PartitionStatus:
     )
 
 
+class Blocked(msgspec.Struct, frozen=True):
+    """Partitions that one thing keeps from sinking: how many, one of them, and what that one met last."""
+
+    by: str
+    partitions: int
+    partition: str
+    why: str
+
+
 class BrokerStatus(msgspec.Struct):
-    """What `tier status` says of the broker below the table. Bytes; `not_ready` is empty when it serves."""
+    """What `tier status` says of the broker below the table. Bytes; `not_ready` is empty when it serves; what is not
+    known yet is 0."""
 
     node_id: int
     not_ready: str
@@ -102,19 +96,24 @@ class BrokerStatus(msgspec.Struct):
     cache_bytes_max: int
     cache_evictions: int
     conditions: list[Named]
+    blocked: list[Blocked] = []
 
 
-def broker_json(sources: Sources) -> bytes:
+def broker_json(beginning: Beginning, sources: Sources | None) -> bytes:
     """The broker's status, a JSON object."""
-    return msgspec.json.encode(broker_status(sources))
+    return msgspec.json.encode(broker_status(beginning, sources))
 
 
-def broker_status(sources: Sources) -> BrokerStatus:
+def broker_status(beginning: Beginning, sources: Sources | None) -> BrokerStatus:
     """See `BrokerStatus`."""
-    disk, figures, config = sources.tiers.disk, sources.tiers.figures(), sources.context.config
+    config, not_ready = beginning.config, beginning.health.waiting_for
+    if sources is None:
+        held = conditions(facts_at_start(beginning))
+        return BrokerStatus(config.node_id, not_ready, 0, 0, 0, 0, 0, config.cache_bytes_max, 0, held)
+    disk, figures = sources.tiers.disk, sources.tiers.figures()
     return BrokerStatus(
         node_id=config.node_id,
-        not_ready=sources.health.waiting_for,
+        not_ready=not_ready,
         disk_bytes=disk.total,
         disk_free_bytes=disk.free,
         log_limit_bytes=disk.log_limit,
@@ -123,6 +122,38 @@ def broker_status(sources: Sources) -> BrokerStatus:
         cache_bytes_max=config.cache_bytes_max,
         cache_evictions=int(figures["cold_cache_evictions"]),
         conditions=conditions(facts(sources)),
+        blocked=_blocked(sources),
+    )
+
+
+def _blocked(sources: Sources) -> list[Blocked]:
+    """The kinds of blocks there are, most partitions first."""
+    counts: Counter[str] = Counter()
+    first: dict[str, tuple[str, str]] = {}
+    for partition in sources.context.registry:
+        state = partition.tier.partition_state
+        if (by := state.blocked_by) is not None:
+            counts[by] += 1
+            first.setdefault(by, (f"{partition.topic}-{partition.index}", state.blocked_why[:_WHY_CHARS]))
+    return [Blocked(by, count, *first[by]) for by, count in counts.most_common(SHOWN_MAX)]
+
+
+def facts_at_start(beginning: Beginning) -> Facts:
+    """While nothing is served yet."""
+    outage, store = beginning.outage(), beginning.store()
+    return Facts(
+        data_dir=beginning.config.data_dir,
+        not_ready=beginning.health.waiting_for,
+        store_failure=str(outage) if outage.tries else "",
+        store_refusals=() if store is None else _refusals(store),
+    )
+
+
+def _refusals(store: MeteredStore) -> tuple[str, ...]:
+    """Operations whose last calls all failed, with what the store said."""
+    return tuple(
+        f"{found.operation.value} ({found.failure}; {found.tries} tries in {show_duration(int(found.seconds) * 1000)})"
+        for found in store.failing(_REFUSALS_MIN)
     )
 
 
@@ -152,7 +183,9 @@ def facts(sources: Sources) -> Facts:
         disk_free_bytes=disk.free,
         log_limit_bytes=disk.log_limit,
         local_excess_ratio=sources.tiers.local_excess_ratio,
+        not_ready=sources.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
+        store_refusals=_refusals(sources.store),
         copy_lag_bytes=lag_bytes,
         copy_lag_ms=lag_ms,
         blocked=tuple(blocked),

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _TICK_S: Final = 1.0
+_TOPICS_PER_TURN: Final = 50
 _REOPEN_S: Final = 5.0
 _OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
 _CLOSING_MAX: Final = 16
@@ -58,7 +60,7 @@ class Host:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        config: LiveConfig,
         world: World,
         data_dir: DataDir,
         registry: Registry,
@@ -67,7 +69,7 @@ class Host:
         leader_epoch: int,
         report: Callable[[str, BaseException], None],
     ) -> None:
-        self._config = config
+        self._live = config
         self._world = world
         self._data_dir = data_dir
         self._registry = registry
@@ -225,6 +227,22 @@ class Host:
             partition.config = config
             partition.log.reconfigure(log_config_of(config))
             partition.tier.reconfigure(self._tier_config(topic, config))
+
+    @property
+    def _config(self) -> BrokerConfig:
+        return self._live.now
+
+    async def follow_config(self) -> None:
+        """Let every partition obey the broker's configuration as it is now; those being opened do when they are open.
+
+        5 000 partitions take a tenth of a second: the loop gets a turn in between.
+        """
+        for at, topic_id in enumerate(tuple(self._topics)):
+            topic = self._topics.get(topic_id)
+            if topic is not None:
+                self._configure(topic, self._registry.of_topic(topic.name))
+            if at % _TOPICS_PER_TURN == _TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
 
     def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new

@@ -26,6 +26,8 @@ class ApiKey(IntEnum):
     HEARTBEAT = 12
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -36,7 +38,9 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     LIST_CONFIG_RESOURCES = 74
@@ -62,6 +66,8 @@ def _api(key: ApiKey, name: str, low: int, high: int, flexible_from: int, advert
     return Api(key, name, low, high, flexible_from, low if advertised_min is None else advertised_min)
 
 
+_NEVER_FLEXIBLE: Final = 1 << 15
+
 APIS: Final[dict[ApiKey, Api]] = {
     api.key: api
     for api in (
@@ -76,6 +82,8 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
         _api(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
         _api(ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4),
+        _api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
+        _api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3),
         _api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
         _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
         _api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
@@ -86,7 +94,9 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
         _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
         _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+        _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+        _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, _NEVER_FLEXIBLE),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
         _api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),
@@ -96,7 +106,6 @@ APIS: Final[dict[ApiKey, Api]] = {
 
 # Plain ints for the hot path: one dict look-up per frame, no enum construction.
 _BY_NUMBER: Final[dict[int, Api]] = {int(key): api for key, api in APIS.items()}
-_NEVER_FLEXIBLE: Final = 1 << 15
 
 
 def api_of(api_key: int) -> Api | None:

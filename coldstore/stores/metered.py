@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from coldstore.object_store import (
     AccessRefused,
@@ -37,6 +37,7 @@ from seams.disk import File
 # Upper bounds of the latency buckets in milliseconds; one more bucket holds what took longer.
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _PER_REQUEST = 1000  # listed entries, deleted keys
+_FAILURE_CHARS = 200
 
 
 class Outcome(Enum):
@@ -68,13 +69,28 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class Meter:
-    """One operation's counts. Bytes are the body's: sent by puts, received by gets."""
+    """One operation's counts. Bytes are the body's: sent by puts, received by gets. `failed_in_a_row`: since the last
+    answer, the first of them at `failing_since_s`, the last with `failure`."""
 
     requests: int = 0
     bytes: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))  # by LATENCY_BOUNDS_MS
+    failed_in_a_row: int = 0
+    failing_since_s: float = 0.0
+    failure: str = ""
+
+    def ended(self, outcome: Outcome, failure: str, now_s: float) -> None:
+        """Count how a call ended. A lost race for a root (412, 409) is an answer; what was given up has none."""
+        self.outcomes[outcome] += 1
+        if outcome in ANSWERS or outcome is Outcome.CONFLICT:
+            self.failed_in_a_row, self.failure = 0, ""
+            return
+        if not self.failed_in_a_row:
+            self.failing_since_s = now_s
+        self.failed_in_a_row += 1
+        self.failure = failure[:_FAILURE_CHARS] or "no answer in time"
 
     @property
     def calls(self) -> int:
@@ -84,6 +100,15 @@ class Meter:
     def errors(self) -> int:
         """Calls that got no answer, or were refused."""
         return sum(count for outcome, count in self.outcomes.items() if outcome not in ANSWERS)
+
+
+class Failing(NamedTuple):
+    """An operation whose last calls all failed."""
+
+    operation: Operation
+    failure: str
+    tries: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +194,7 @@ class MeteredStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         # The latency of a listing would be its consumer's: only requests are counted, a page of entries each.
-        meter, entries, outcome = self.meters[Operation.LIST], 0, Outcome.OK
+        meter, entries, outcome, said = self.meters[Operation.LIST], 0, Outcome.OK, ""
         meter.requests += 1
         try:
             async for info in self._inner.list(prefix):
@@ -178,11 +203,20 @@ class MeteredStore:
                     meter.requests += 1
                 yield info
         except ThermoclineError as failure:
-            outcome = _outcome_of(failure)
+            outcome, said = _outcome_of(failure), str(failure)
             raise
         finally:
-            meter.outcomes[outcome] += 1
+            meter.ended(outcome, said, self._clock.monotonic_s())
         self.log.append(LoggedCall(Operation.LIST, prefix, length=entries))
+
+    def failing(self, tries_min: int) -> Sequence[Failing]:
+        """Operations that were not answered so many times in a row, and what was said the last time."""
+        now_s = self._clock.monotonic_s()
+        return [
+            Failing(operation, meter.failure, meter.failed_in_a_row, now_s - meter.failing_since_s)
+            for operation, meter in self.meters.items()
+            if meter.failed_in_a_row >= tries_min
+        ]
 
     def open_local(self, key: str) -> File | None:
         return self._inner.open_local(key)
@@ -194,17 +228,18 @@ class MeteredStore:
     def _counting(self, operation: Operation, key: str) -> Iterator[_Call]:
         call = _Call()
         began = self._clock.monotonic_s()
-        outcome = Outcome.ABANDONED
+        outcome, said = Outcome.ABANDONED, ""
         try:
             yield call
             outcome = call.outcome
         except ThermoclineError as failure:
-            outcome = _outcome_of(failure)
+            outcome, said = _outcome_of(failure), str(failure)
             raise
         finally:
-            seconds = self._clock.monotonic_s() - began
+            now_s = self._clock.monotonic_s()
+            seconds = now_s - began
             meter = self.meters[operation]
-            meter.outcomes[outcome] += 1
+            meter.ended(outcome, said, now_s)
             meter.requests += call.requests
             meter.bytes += call.bytes
             meter.seconds += seconds

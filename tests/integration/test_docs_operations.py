@@ -66,6 +66,7 @@ def check(scene: str, seen: kit.Seen) -> None:
         "status": seen.status.splitlines(),
         "log": seen.log.splitlines(),
         "readyz": seen.readyz.splitlines(),
+        "seal": seen.seal.splitlines(),
         "metrics": [f"{name} {value:g}" for name, value in seen.metrics.items() if "_bucket{" not in name],
     }
     for where, line in quoted(scene):
@@ -82,6 +83,15 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert "No space left on device" in seen.refused
     assert len(kit.lines_with(seen.log, "produces are refused")) == 1
     assert "Traceback" not in seen.log
+
+
+@needs_root
+def test_a_full_bucket(tmp_path: Path) -> None:
+    """Copies wait and say for what, `tier seal --wait` says it too, and all goes on when there is room."""
+    seen = kit.bucket_full(tmp_path)
+    check("bucket_full", seen)
+    assert "everything is in the bucket" in seen.seal
+    assert len(seen.seal.splitlines()) < 6, seen.seal
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ def read(
     out: list[dict[str, Any]] = []
     poison = None
     try:
-        for batch in decoder.decode(log):
+        for batch in decoder.decode(pa.py_buffer(log)):  # as a store gives it: its view's bytes are signed
             batch.validate(full=True)
             assert batch.schema == schema_of(columns) and batch.num_rows
             out += as_rows(batch)

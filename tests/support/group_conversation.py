@@ -296,7 +296,9 @@ async def outside_group_management(talk: Talk) -> None:
     await talk.ask("commit after it", C, 8, commit(g, 12))
 
 
-CONVERSATIONS: dict[str, Callable[[Talk], Awaitable[None]]] = {
+Conversations = dict[str, Callable[[Talk], Awaitable[None]]]
+
+CONVERSATIONS: Conversations = {
     f.__name__: f
     for f in (
         find,

@@ -52,6 +52,7 @@ class Seen:
     refused: str  # the error and its message, as a client gets them
     log: str
     readyz: str = ""  # while it was not ready
+    seal: str = ""  # what `tier seal --wait` said on stderr
 
 
 @contextlib.contextmanager
@@ -178,6 +179,30 @@ def upload_lags(directory: Path, server: S3Server, proxy: StoreProxy) -> Seen:
     return Seen(status, metrics, refused, broker.log())
 
 
+def bucket_full(directory: Path) -> Seen:
+    """The file system below a directory bucket has room for leases and roots, and for no segment; it is given some."""
+    with small_disk(directory / "disk", 16 * MIB) as disk:
+        with running_broker(directory / "data", f"file://{disk}/bucket", settings=QUICK) as broker:
+            create(broker)
+            free = os.statvfs(disk)
+            with open(disk / "somebody-elses", "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - MIB // 2)
+            assert produce(broker)[0] == 0
+            command = [sys.executable, "-m", "thermocline", "tier", "seal", "--wait", "-b", broker.kafka]
+            with (directory / "seal.log").open("w") as log:
+                sealing = subprocess.Popen(command, stderr=log)
+            refuses = 'thermocline_condition{name="store_refuses"}'
+            metrics = wait_until(lambda: (found := metrics_of(broker))[refuses] == 1 and found, "noticed", 60)
+            status = status_of(broker)
+            wait_until(lambda: "blocked by store" in (directory / "seal.log").read_text(), "said", 30)
+            assert sealing.poll() is None
+            (disk / "somebody-elses").unlink()
+            assert sealing.wait(90) == 0
+            wait_until(lambda: metrics_of(broker)[refuses] == 0, "over", 30)
+            assert broker.stop() == 0
+        return Seen(status, metrics, "", broker.log(), seal=(directory / "seal.log").read_text())
+
+
 def cache_full(directory: Path, server: S3Server) -> Seen:
     """A replay of 36 MB through a cache of 24 MiB; then the disk is short, the cache yields, and a replay goes on."""
     url, environment = server.bucket_url("cache"), server.environment()
@@ -231,11 +256,11 @@ def unreachable_at_start(directory: Path, server: S3Server, proxy: StoreProxy) -
     try:
         wait_until(lambda: len(lines_with(broker.log(), "does not answer")) >= 2, "told twice", 60)
         broker.ready = {"http": http_address}
-        readyz = http(broker, "/readyz")
+        readyz, metrics = http(broker, "/readyz"), metrics_of(broker)
         proxy.faults()
         await_ready(broker)
         assert broker.stop() == 0
     finally:
         if broker.process.poll() is None:
             broker.kill()
-    return Seen("", {}, "", broker.log(), readyz)
+    return Seen("", metrics, "", broker.log(), readyz)

@@ -1,7 +1,7 @@
-"""Ask a fresh Apache Kafka the conversations about groups, and keep its answers as the golden file.
+"""Ask a fresh Apache Kafka the conversations about groups, and keep its answers as the golden files.
 
 kafka start 29392    # bench/peers/kafka; group.initial.rebalance.delay.ms=0
-python -m tests.support.record_groups 29392 tests/golden/groups_kafka_4_3_1.json
+python -m tests.support.record_groups 29392 tests/golden
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from typing import Any
 
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_response, encode_request
+from broker.wire.errors import ErrorCode
 from broker.wire.framing import parse_response_header, request_frame
-from broker.wire.generated.messages import CreateTopicsRequest, CreateTopicsRequestTopic
+from broker.wire.generated.messages import CreateTopicsRequest, CreateTopicsRequestTopic, HeartbeatRequest
 from broker.wire.message import Message
-from tests.support.group_conversation import CONVERSATIONS, TOPIC, Talk
+from tests.support.group_admin_conversation import ADMIN_CONVERSATIONS
+from tests.support.group_conversation import CONVERSATIONS, TOPIC, Conversations, Talk
+
+GOLDEN_FILES = {"groups_kafka_4_3_1.json": CONVERSATIONS, "group_admin_kafka_4_3_1.json": ADMIN_CONVERSATIONS}
 
 
 class RemoteBroker:
@@ -44,25 +48,39 @@ class RemoteBroker:
         await asyncio.sleep(0.3)
 
 
-async def record(port: int) -> dict[str, Any]:
-    broker = RemoteBroker(port)
+async def prepare(broker: RemoteBroker) -> None:
+    """The topic of the conversations, and `__consumer_offsets`, which the first question creates."""
     topic = CreateTopicsRequestTopic(name=TOPIC, num_partitions=1, replication_factor=1)
     await broker.ask(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
     talk = Talk(broker)
-    while True:  # the first question creates __consumer_offsets
+    while True:
         await asyncio.sleep(1)
         await CONVERSATIONS["find"](talk)
         if talk.log[0][1]["error_code"] == 0:
             break
         talk.log.clear()
+    for number in range(300):  # somewhere in every partition: its coordinator begins later than the topic
+        beat = HeartbeatRequest(group_id=f"warm {number}", member_id="nobody", generation_id=1)
+        while (await broker.ask(ApiKey.HEARTBEAT, 4, beat)).error_code != ErrorCode.UNKNOWN_MEMBER_ID:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.1)
+
+
+async def record(broker: RemoteBroker, conversations: Conversations) -> dict[str, Any]:
     answers = {}
-    for name, conversation in CONVERSATIONS.items():
+    for name, conversation in conversations.items():
         talk = Talk(broker)
         await asyncio.wait_for(conversation(talk), 60)
         answers[name] = talk.log
     return answers
 
 
+async def record_all(port: int, directory: Path) -> None:
+    broker = RemoteBroker(port)
+    await prepare(broker)
+    for name, conversations in GOLDEN_FILES.items():
+        answers = await record(broker, conversations)
+        (directory / name).write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
+
+
 if __name__ == "__main__":
-    answers = asyncio.run(record(int(sys.argv[1])))
-    Path(sys.argv[2]).write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
+    asyncio.run(record_all(int(sys.argv[1]), Path(sys.argv[2])))

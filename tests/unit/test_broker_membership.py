@@ -256,7 +256,7 @@ def test_a_store_that_is_away_at_start_is_waited_for_saying_why() -> None:
         await asyncio.sleep(300)
         assert not starting.done()
         assert not life.broker.health.is_ready
-        assert "does not answer" in life.broker.health.waiting_for
+        assert "does not answer" in life.broker._not_ready()
         place.store.down = False
         async with asyncio.timeout(30):
             await starting

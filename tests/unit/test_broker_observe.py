@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.net.dispatch import CloseConnection
 from broker.observe.exposition import exposition
 from broker.observe.http import HttpServer, Views
+from broker.observe.sources import Sources
 from broker.observe.status import Health
-from broker.observe.tier_view import Sources, status_json
+from broker.observe.tier_view import status_json
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from logformat.errors import Retryable
@@ -56,7 +57,7 @@ def sources_of(life: Life) -> Sources:
 
 def metrics_of(life: Life) -> dict[str, Metric]:
     """By family; the parser refuses what Prometheus would."""
-    text = exposition(sources_of(life)).decode()
+    text = exposition(life.broker._beginning, sources_of(life)).decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -88,7 +89,7 @@ def test_every_metric_parses_and_has_help() -> None:
     async def scenario() -> None:
         life = await Place().start()
         for _ in range(2):  # empty, then busy
-            text = exposition(sources_of(life)).decode()
+            text = exposition(life.broker._beginning, sources_of(life)).decode()
             families = list(text_string_to_metric_families(text))
             assert len({family.name for family in families}) == len(families)
             for family in families:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
 from thermocline.cli.batch_lines import readable
-from thermocline.cli.consume import renderer
 from thermocline.cli.leaving import sentence
 from thermocline.cli.main import main
 from thermocline.cli.output import Progress, table
 from thermocline.cli.produce import split_line
+from thermocline.cli.record_lines import renderer
 from thermocline.cli.tier_status import ColdPartition, Offsets, PartitionStatus, Row, picture, rows
 
 

@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig, resolve
 from broker.context import Context
 from broker.controller.controller import Controller
@@ -70,7 +71,7 @@ class Place:
     async def controller(self) -> Controller:
         image = await self.cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
         made = Controller(
-            self.cluster, image, "c", config(), self.rng, lambda topic: self.purged.append(topic.topic_id)
+            self.cluster, image, "c", LiveConfig(config()), self.rng, lambda topic: self.purged.append(topic.topic_id)
         )
         made.host = self.host
         return made

@@ -1,6 +1,6 @@
 """The same requests, the same answers: our coordinator against what Apache Kafka 4.3.1 answered.
 
-`tests/golden/groups_kafka_4_3_1.json` holds Kafka's answers (recorded with `python -m tests.support.record_groups`
+`tests/golden/group*_kafka_4_3_1.json` hold Kafka's answers (recorded with `python -m tests.support.record_groups`
 against the peer, `group.initial.rebalance.delay.ms=0`). Each answer here went through the codec of its version.
 """
 
@@ -17,6 +17,7 @@ import pytest
 from broker.groups.config import GroupConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets import TopicFacts
+from broker.handlers import group_admin as admin_handlers
 from broker.handlers import groups as handlers
 from broker.handlers.groups import ClientInfo, CoordinatorNode
 from broker.wire.apis import ApiKey
@@ -25,15 +26,24 @@ from broker.wire.message import Message
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.group_conversation import CONVERSATIONS, TOPIC, Talk
+from tests.support.group_conversation import TOPIC, Talk
 from tests.support.memory_offsets_log import MemoryOffsetsLog
+from tests.support.record_groups import GOLDEN_FILES
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "groups_kafka_4_3_1.json").read_text())
+GOLDEN = {
+    name: answers
+    for file in GOLDEN_FILES
+    for name, answers in json.loads((Path(__file__).parents[1] / "golden" / file).read_text()).items()
+}
+CONVERSATIONS = {name: talk for conversations in GOLDEN_FILES.values() for name, talk in conversations.items()}
 TOPIC_ID = UUID(int=7)
+
+ADMIN_APIS = {ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE}
 
 # Where we mean to answer otherwise: (conversation, label) → why.
 DIFFERENT = {
     ("find", "find an unknown kind"): "our message says what is wrong",
+    ("admin_refusals", "describe twice"): "members are told once; a frame may repeat a name a thousand times",
 }
 
 
@@ -51,7 +61,8 @@ class OurBroker:
             node = CoordinatorNode(1, "localhost", 9092)
             response: Message = await handlers.handle_find_coordinator(self._coordinator, asked, version, client, node)
         else:
-            handle = getattr(handlers, f"handle_{api.name.lower()}")
+            room = admin_handlers if api in ADMIN_APIS else handlers
+            handle = getattr(room, f"handle_{api.name.lower()}")
             response = await handle(self._coordinator, asked, version, client)
         answer = memoryview(b"".join(bytes(part) for part in encode_response(api, version, response)))  # type: ignore[arg-type]
         return decode_response(api, version, answer)

@@ -107,7 +107,7 @@ def test_an_outage_while_serving_is_told_rarely(caplog: pytest.LogCaptureFixture
         lags = [line for line in said if line.startswith("tiering lags")]
         assert 17 <= len(lags) <= 20
         assert "MB are not in the bucket, " in lags[-1] and "partitions: 1, the oldest for " in lags[-1]
-        assert lags[-1].endswith("blocked by store (1): log-0")
+        assert "blocked by store (1): log-0; put_segment topics/" in lags[-1] and lags[-1].endswith("(outage)")
         place.store.down = False
         await asyncio.sleep(120)
         caplog.clear()
@@ -176,6 +176,7 @@ class Partition:
             seal_age_ms=0,
             gaps=(),
             blocked_by=self.blocked_by,
+            blocked_why="",
             cold_bytes=0,
             cold_segments=0,
             log_start_offset=0,
@@ -213,6 +214,8 @@ def test_what_is_on_its_way_needs_no_words() -> None:
         "tiering lags: 4.0 MB are not in the bucket, 4 sealed segments, partitions: 2, the oldest for 90 s; "
         "blocked by store (1): a-0"
     )
+    told = sentence([Lag("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])
+    assert told is not None and told.endswith("blocked by store (1): a-0; PUT x: 403 AccessDenied")
     many = [Lag(f"p-{at}", 1, 1, LAG_TOLD_MS, "store") for at in range(1000)]
     assert len(sentence(many) or "") < 250
 

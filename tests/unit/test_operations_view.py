@@ -36,6 +36,7 @@ from tiering.pressure import cache_room, excess_bytes
 CALM = Facts(data_dir="/data", log_limit_bytes=80 << 20, cache_limit_bytes=10, cache_bytes_max=10)
 BAD = Facts(
     data_dir="/data",
+    not_ready="probing the bucket",
     offline=("a-0", "a-1", "a-2", "a-3", "a-4"),
     full=("b-0",),
     out_of_offsets=("c-0",),
@@ -43,6 +44,7 @@ BAD = Facts(
     log_limit_bytes=80 << 20,
     local_excess_ratio=0.2,
     store_failure="PUT x: no answer; 3 tries in 10s",
+    store_refusals=("put_segment (PUT y: 403 AccessDenied; 5 tries in 1m)",),
     copy_lag_bytes=5_000_000,
     copy_lag_ms=3_600_000,
     blocked=("c-0 by store",),
@@ -61,12 +63,16 @@ def test_a_broker_that_is_well_says_nothing() -> None:
 def test_every_condition_says_what_happened_and_what_to_do() -> None:
     """Worst first; bounded however many partitions are concerned; each has something to do after what is the matter."""
     found = conditions(BAD)
-    assert [held.name for held in found] == [c.value for c in Condition if c is not Condition.PRODUCES_SLOWED]
+    weaker = (Condition.PRODUCES_SLOWED, Condition.STORE_REFUSES)  # than what holds as well
+    assert [held.name for held in found] == [c.value for c in Condition if c not in weaker]
+    found += [held for held in conditions(replace(BAD, store_failure="")) if held.name == "store_refuses"]
     says = {held.name: held.says for held in found}
     assert says["log_offline"] == "a-0, a-1, a-2 and 2 more offline: check the disk and the log, then restart"
     assert "3 MB free below /data" in says["disk_full"] and "appends go on by themselves" in says["disk_full"]
     assert "20% over their limit of 80 MB" in says["produces_refused"]
+    assert says["not_ready"].startswith("probing the bucket: nobody is served")
     assert "3 tries in 10s" in says["store_unreachable"]
+    assert "put_segment (PUT y: 403 AccessDenied; 5 tries in 1m)" in says["store_refuses"]
     assert "blocked: c-0 by store" in says["upload_lags"] and "the oldest for 1h" in says["upload_lags"]
     assert "5 of 10 MB to the chunk cache" in says["cache_reduced"]
     assert all(":" in held.says and len(held.says) < 300 for held in found)
@@ -110,7 +116,7 @@ def test_a_full_disk_and_a_failed_one_show_everywhere() -> None:
 
 
 def broker_of(life: Life) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(broker_json(sources_of(life)))
+    found: dict[str, Any] = json.loads(broker_json(life.broker._beginning, sources_of(life)))
     assert set(found) == set(BrokerStatus.__struct_fields__)
     return found
 

@@ -33,7 +33,7 @@ def test_a_crash_between_the_restart_and_its_checkpoint_leaves_a_log_that_opens(
         def dies(*_: object) -> None:
             raise OSError("power cut")
 
-        second.data_dir.checkpoint = dies  # type: ignore[assignment,method-assign]
+        second.data_dir.checkpoint_start = dies  # type: ignore[assignment,method-assign]
         with pytest.raises(OSError, match="power cut"):
             await second.open(log=OS, tier=INTERNAL)
         await second.power_cut()

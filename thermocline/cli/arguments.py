@@ -90,3 +90,16 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """`--json`."""
     parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
+
+
+def add_extra(parser: argparse.ArgumentParser) -> None:
+    """`-X K=V`, repeatable: a config of the client library."""
+    parser.add_argument(
+        "-X",
+        dest="extra",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="a librdkafka config, such as client.id=nightly; repeatable",
+    )

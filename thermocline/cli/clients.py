@@ -7,23 +7,28 @@ what it says is turned into what happened, to what, and what to do. Must not kno
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in its docs, not re-exported for mypy
     AdminClient,
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
+    TopicMetadata,
 )
 
 from thermocline.cli.bootstrap import bootstrap_addresses
+from thermocline.cli.client_configs import nearest
 from thermocline.cli.outcome import CommandFailed, Exit
 
 __all__ = [
@@ -39,7 +44,14 @@ __all__ = [
 
 REQUEST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
+_CREATE_TIMEOUT_S = 10.0
+_CREATE_POLL_S = 0.1
+_AUTO_CREATE = "auto.create.topics.enable"
 
+_NO_SUCH_CONFIG = re.compile(r'No such configuration property: "(.*)"')
+_SECRET = re.compile("password|secret|key|token|conf", re.I)  # whose value is not repeated on a screen
+
+C = TypeVar("C")
 ClientConfig = dict[str, Any]  # librdkafka's own configuration: strings, numbers, callables
 
 _ADVICE: dict[int, str] = {
@@ -52,17 +64,48 @@ _ADVICE: dict[int, str] = {
     KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
-    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, or send less (of a batch: -X batch.size=N)",
 }
 
 
-def client_config(bootstrap: str, extra: list[tuple[str, str]] | None = None) -> ClientConfig:
-    """What every client of ours starts from; `extra` are `-X` pairs, which win."""
+def client_config(bootstrap: str) -> ClientConfig:
+    """What every client of ours starts from."""
     quiet = logging.getLogger("thermocline.librdkafka")
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
-    config: ClientConfig = {"bootstrap.servers": bootstrap, "client.id": "thermocline-cli", "logger": quiet}
-    return config | dict(extra or [])
+    return {"bootstrap.servers": bootstrap, "client.id": "thermocline-cli", "logger": quiet}
+
+
+def make_client(
+    kind: Callable[[ClientConfig], C],
+    bootstrap: str,
+    defaults: ClientConfig,
+    extra: list[tuple[str, str]],
+    decided: Mapping[str, str],
+) -> C:
+    """A producer or consumer; `extra` are `-X` pairs, which win over `defaults`. CommandFailed (usage) for a name that
+    librdkafka does not know, with the nearest one, for a value that it refuses, and for what a flag decides."""
+    for name, _ in extra:
+        if why := ({"bootstrap.servers": "use -b", "metadata.broker.list": "use -b"} | dict(decided)).get(name):
+            raise CommandFailed(f"-X {name}: {why}", Exit.USAGE)
+    try:
+        return kind(client_config(bootstrap) | defaults | dict(extra))
+    except KafkaException as refused:
+        raise CommandFailed(_refused_config(refused.args[0], extra), Exit.USAGE) from refused
+    except (TypeError, ValueError) as refused:  # names the Python client keeps for functions and objects
+        raise CommandFailed(f"-X {_shown(extra)}: {refused}; a command line cannot give it", Exit.USAGE) from refused
+
+
+def _refused_config(error: KafkaError, extra: list[tuple[str, str]]) -> str:
+    unknown = _NO_SUCH_CONFIG.search(error.str())
+    if unknown is None:
+        return f"-X {_shown(extra)}: {error.str()}"
+    near = nearest(unknown[1])
+    return f"-X {unknown[1]}: librdkafka has no such config" + (f"; the nearest is {near}" if near else "")
+
+
+def _shown(extra: list[tuple[str, str]]) -> str:
+    return " -X ".join(name if _SECRET.search(name) else f"{name}={value}" for name, value in extra)
 
 
 def plainly(what: str, error: KafkaError) -> str:
@@ -94,19 +137,53 @@ def connected_admin(bootstrap: str) -> AdminClient:
     return admin
 
 
-def require_broker(client: Any, bootstrap: str) -> None:
-    """CommandFailed when no broker answers within 10 s; at once when the address refuses connections."""
+def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
+    """What the broker knows. CommandFailed when none answers within 10 s; at once when the address refuses."""
     _refused_at_once(bootstrap)
     with failing(f"no broker answers at {bootstrap}"):
-        client.list_topics(timeout=_CONNECT_TIMEOUT_S)
+        found: ClusterMetadata = client.list_topics(timeout=_CONNECT_TIMEOUT_S)
+    return found
 
 
-def require_name(client: Any, topic: str) -> None:
-    """CommandFailed when the broker refuses the topic's name: librdkafka would wait for such a topic in silence."""
-    with failing(f"topic {topic}"):
-        found = client.list_topics(topic, timeout=_CONNECT_TIMEOUT_S).topics.get(topic)
-    if found is not None and found.error is not None and found.error.code() == KafkaError.TOPIC_EXCEPTION:
-        raise CommandFailed(plainly(f"topic {topic}", found.error))
+def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
+    """A topic that a producer's asking for it creates. CommandFailed when the broker refuses its name, or creates none:
+    librdkafka would wait for such a topic in silence."""
+    deadline = time.monotonic() + _CREATE_TIMEOUT_S
+    while True:
+        with failing(f"topic {topic}"):
+            found: TopicMetadata = client.list_topics(topic, timeout=_CONNECT_TIMEOUT_S).topics[topic]
+        if found.error is None and found.partitions:
+            return found
+        error = found.error
+        if error is not None and error.code() not in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError.LEADER_NOT_AVAILABLE,
+        ):
+            raise CommandFailed(plainly(f"topic {topic}", error))
+        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not _creates_topics(bootstrap):
+            raise CommandFailed(
+                f"there is no topic {topic}, and the broker creates none by itself (auto.create.topics.enable=false); "
+                f"create it with `thermocline topic create {topic}`"
+            )
+        if time.monotonic() > deadline:
+            raise CommandFailed(
+                f"there is no topic {topic}, and the broker did not create it in {_CREATE_TIMEOUT_S:.0f} s; see its log"
+            )
+        time.sleep(_CREATE_POLL_S)
+
+
+def _creates_topics(bootstrap: str) -> bool:
+    """Whether a producer's asking creates a topic, as far as the broker says."""
+    from thermocline.cli.tier_source import connect
+    from thermocline.cli.wire_client import BROKER_RESOURCE, BrokerUnreachable
+
+    try:
+        with connect(bootstrap) as client:
+            answer = client.metadata([])
+            said = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
+    except BrokerUnreachable:
+        return True  # it may want TLS or a password: only the client given by -X can ask it
+    return said.get(_AUTO_CREATE) != "false"
 
 
 def _refused_at_once(bootstrap: str) -> None:

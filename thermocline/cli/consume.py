@@ -1,29 +1,36 @@
 """`thermocline consume`: records of a topic to stdout, through the stock consumer.
 
-Owns flags (kcat's letters), the output format, and when to end. Always true: what `-n` and `-e` ask for is exact; with
-a group, offsets are committed for what was written out, not for what was merely fetched.
+Owns flags (kcat's letters) and when to end. Always true: what `-n` and `-e` ask for is exact; with a group, offsets are
+committed for what was written out, not for what was merely fetched. Must not know what `-o` may say (consume_start.py)
+nor how a record looks (record_lines.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.arguments import add_bootstrap, checked, key_value, natural, positive
+from thermocline.cli.arguments import add_bootstrap, add_extra, checked, natural, positive
+from thermocline.cli.consume_start import Edge, parse_start, starts
 from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import note
+from thermocline.cli.record_lines import json_record, renderer
+from thermocline.cli.times import TIME_HELP
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message, TopicPartition
+    from confluent_kafka import Consumer
 
     from thermocline.cli.arguments import Parser, Subparsers
 
 _BATCH = 1000  # records taken from librdkafka at once
 _POLL_S = 0.2
-_OFFSET = re.compile(r"beginning|end|-?\d+|@\d+")
+# What the flags decide: another value would break what -e, -g and -o promise.
+_DECIDED = {
+    "group.id": "use -g",
+    "auto.offset.reset": "use -o",
+    "enable.partition.eof": "-e needs it",
+    "enable.auto.commit": "with -g what was printed is committed, nothing else ever",
+}
 
 
 def register(nouns: Subparsers[Parser]) -> None:
@@ -34,52 +41,49 @@ def register(nouns: Subparsers[Parser]) -> None:
         description="Print records, from the beginning unless -o says otherwise, until stopped, -n, or -e.",
         example="thermocline consume -t numbers -e\n"
         "thermocline consume -t orders -p 0 -o 1000 -n 5 -f '%o %k: %s\\n'\n"
-        "thermocline consume -t orders -o @1735689600000 -e",
+        "thermocline consume -t orders -o @2026-11-01T08:30 -e --json",
     )
     add = consume.add_argument
     add("-t", "--topic", required=True, metavar="T")
     add("-p", "--partition", type=natural, metavar="P", help="default: all")
-    add("-o", "--offset", type=checked(_offset), default="beginning", metavar="beginning|end|N|@ms",
-        help="where to start; -N: N before the end, @ms: the first record of that time or later")  # fmt: skip
+    add("-o", "--offset", type=checked(parse_start), default="beginning", metavar="beginning|end|N|-N|@TIME",
+        help=f"where to start; -N: N before the end; @TIME: the first record not older, {TIME_HELP}")  # fmt: skip
     add("-n", "--count", type=positive, metavar="COUNT", help="end after this many records")
     add("-e", "--exit-at-end", action="store_true", help="end when the end of every partition is reached")
-    add("-f", "--format", default="%s\\n", metavar="FORMAT",
+    look = consume.add_mutually_exclusive_group()
+    look.add_argument("-f", "--format", default="%s\\n", metavar="FORMAT",
         help="%%s value %%k key %%o offset %%p partition %%t topic %%T timestamp in ms %%S size %%K key size "
         "%%h headers; default '%%s\\n'")  # fmt: skip
+    look.add_argument("--json", action="store_true",
+        help="JSON lines: topic partition offset timestamp timestamp_type key value headers; bytes that are not UTF-8 "
+        "are {\"base64\": \"…\"}")  # fmt: skip
     add("-g", "--group", metavar="GROUP", help="as a member of a consumer group; commits what was printed")
-    add("-X", dest="extra", type=key_value, action="append", default=[], metavar="K=V", help="a librdkafka config")
+    add_extra(consume)
     add_bootstrap(consume)
     consume.set_defaults(run=run)
-
-
-def _offset(text: str) -> str:
-    if not _OFFSET.fullmatch(text):
-        raise ValueError(f"{text!r} is no offset; write beginning, end, N, -N or @ms")
-    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Consume until told to end."""
     from confluent_kafka import Consumer
 
-    from thermocline.cli.clients import client_config, require_broker
+    from thermocline.cli.clients import make_client, require_broker
 
-    if arguments.group is not None and (
-        arguments.partition is not None or arguments.offset not in ("beginning", "end")
-    ):
+    if arguments.group is not None and (arguments.partition is not None or not isinstance(arguments.offset, Edge)):
         raise CommandFailed(
             "with -g the group decides on partitions and offsets: no -p, and -o beginning|end", Exit.USAGE
         )
-    consumer = Consumer(_consumer_config(arguments) | client_config(arguments.bootstrap_server, arguments.extra))
+    defaults = _consumer_config(arguments)
+    consumer = make_client(Consumer, arguments.bootstrap_server, defaults, arguments.extra, _DECIDED)
     require_broker(consumer, arguments.bootstrap_server)
     try:
         if arguments.group is not None:
             consumer.subscribe([arguments.topic])
             partitions: set[int] | None = None
         else:
-            starts = _starts(consumer, arguments)
-            consumer.assign(starts)
-            partitions = {start.partition for start in starts}
+            assigned = starts(consumer, arguments.topic, arguments.partition, arguments.offset)
+            consumer.assign(assigned)
+            partitions = {one.partition for one in assigned}
         _print_records(consumer, arguments, partitions)
     except KeyboardInterrupt:
         pass
@@ -93,62 +97,10 @@ def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
         "group.id": arguments.group or "thermocline-cli",
         "enable.partition.eof": True,
         "enable.auto.commit": False,
-        "auto.offset.reset": "latest" if arguments.offset == "end" else "earliest",
+        "auto.offset.reset": "latest" if arguments.offset is Edge.END else "earliest",
         # librdkafka's defaults stall a reader that is faster than the network (1 s pauses when its queue is full).
         "fetch.queue.backoff.ms": 5,
     }
-
-
-def _starts(consumer: Consumer, arguments: argparse.Namespace) -> list[TopicPartition]:
-    """Each partition with the offset to start at."""
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
-
-    from thermocline.cli.clients import REQUEST_TIMEOUT_S, failing
-
-    topic, offset = arguments.topic, arguments.offset
-    with failing(f"reading topic {topic}"):
-        found = consumer.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
-        if found is None:
-            raise CommandFailed(f"there is no topic {topic}; see `thermocline topic list`")
-        indexes = sorted(found.partitions) if arguments.partition is None else [arguments.partition]
-        if arguments.partition is not None and arguments.partition not in found.partitions:
-            raise CommandFailed(f"topic {topic} has no partition {arguments.partition}; it has {len(found.partitions)}")
-        if offset.startswith("@"):
-            asked = [TopicPartition(topic, index, int(offset[1:])) for index in indexes]
-            return list(consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S))
-        if offset.startswith("-"):
-            return [_before_end(consumer, TopicPartition(topic, index), -int(offset)) for index in indexes]
-        if offset.isdecimal():
-            return [_at_offset(consumer, TopicPartition(topic, index, int(offset))) for index in indexes]
-    start = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}[offset]
-    return [TopicPartition(topic, index, start) for index in indexes]
-
-
-def _at_offset(consumer: Consumer, partition: TopicPartition) -> TopicPartition:
-    """From that offset, or the nearest there is, said aloud: the client's own reset would begin anew in silence."""
-    first, end = _bounds(consumer, partition)
-    asked, partition.offset = partition.offset, min(max(partition.offset, first), end)
-    if partition.offset != asked:
-        where = f"{partition.topic}-{partition.partition}"
-        note(f"thermocline: {where} holds offsets {first} to {end}, not {asked}: reading from {partition.offset}")
-    return partition
-
-
-def _before_end(consumer: Consumer, partition: TopicPartition, count: int) -> TopicPartition:
-    first, end = _bounds(consumer, partition)
-    partition.offset = max(first, end - count)
-    return partition
-
-
-def _bounds(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-    """The first offset and the end."""
-    from thermocline.cli.clients import REQUEST_TIMEOUT_S
-
-    found = consumer.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
-    if found is None:
-        raise CommandFailed(f"the end of {partition.topic}-{partition.partition} is not known: no answer in time")
-    first, end = found
-    return first, end
 
 
 def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions: set[int] | None) -> None:
@@ -156,7 +108,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
 
     from thermocline.cli.clients import plainly
 
-    render = renderer(arguments.format)
+    render = json_record if arguments.json else renderer(arguments.format)
     out = sys.stdout.buffer
     left = arguments.count
     ended: set[int] = set()
@@ -190,39 +142,3 @@ def _at_end(consumer: Consumer, ended: set[int], partitions: set[int] | None) ->
         partitions = {assigned.partition for assigned in consumer.assignment()}
         return bool(partitions) and partitions <= ended
     return partitions <= ended
-
-
-_TOKENS: dict[str, Callable[[Any], bytes]] = {
-    "%s": lambda m: m.value() or b"",
-    "%k": lambda m: m.key() or b"",
-    "%o": lambda m: b"%d" % m.offset(),
-    "%p": lambda m: b"%d" % m.partition(),
-    "%t": lambda m: m.topic().encode(),
-    "%T": lambda m: b"%d" % m.timestamp()[1],
-    "%S": lambda m: b"-1" if m.value() is None else b"%d" % len(m.value()),
-    "%K": lambda m: b"-1" if m.key() is None else b"%d" % len(m.key()),
-    "%h": lambda m: b",".join(name.encode() + b"=" + (value or b"") for name, value in m.headers() or []),
-    "%%": lambda m: b"%",
-    "\\n": lambda m: b"\n",
-    "\\t": lambda m: b"\t",
-    "\\\\": lambda m: b"\\",
-}
-_TOKEN = re.compile("|".join(re.escape(token) for token in _TOKENS))
-
-
-def renderer(template: str) -> Callable[[Message], bytes]:
-    """A function from a record to its bytes in the output, after kcat's `-f`."""
-    parts: list[Callable[[Any], bytes]] = []
-    at = 0
-    for found in _TOKEN.finditer(template):
-        parts += _literal(template[at : found.start()])
-        parts.append(_TOKENS[found[0]])
-        at = found.end()
-    parts += _literal(template[at:])
-    if parts == [_TOKENS["%s"], _TOKENS["\\n"]]:
-        return lambda message: (message.value() or b"") + b"\n"  # the default, without the loop
-    return lambda message: b"".join(part(message) for part in parts)
-
-
-def _literal(text: str) -> list[Callable[[Any], bytes]]:
-    return [lambda message: text.encode()] if text else []

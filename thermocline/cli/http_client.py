@@ -6,12 +6,16 @@ Owns the timeouts. Always true: blocking, one connection a request. Must not kno
 from __future__ import annotations
 
 import http.client
+import select
+import time
+from collections.abc import Callable
 from typing import Final
 
 from broker.config.addresses import show_address
 
 _TIMEOUT_S: Final = 5.0
 _SEAL_TIMEOUT_S: Final = 3700.0  # the broker gives up after an hour
+_LOOK_S: Final = 2.0
 
 
 class HttpRefused(Exception):
@@ -23,16 +27,29 @@ def get(host: str, port: int, path: str) -> bytes:
     return _request(host, port, "GET", path, None, _TIMEOUT_S)
 
 
-def post_json(host: str, port: int, path: str, body: str) -> bytes:
-    """The body of a success. HttpRefused otherwise."""
-    return _request(host, port, "POST", path, body, _SEAL_TIMEOUT_S)
+def post_json(host: str, port: int, path: str, body: str, waiting: Callable[[], None] | None = None) -> bytes:
+    """The body of a success. HttpRefused otherwise. `waiting` is called every two seconds until the answer comes."""
+    return _request(host, port, "POST", path, body, _SEAL_TIMEOUT_S, waiting)
 
 
-def _request(host: str, port: int, method: str, path: str, body: str | None, timeout_s: float) -> bytes:
+def _request(
+    host: str,
+    port: int,
+    method: str,
+    path: str,
+    body: str | None,
+    timeout_s: float,
+    waiting: Callable[[], None] | None = None,
+) -> bytes:
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    deadline_s = time.monotonic() + timeout_s
     try:
         headers = {} if body is None else {"Content-Type": "application/json"}
         connection.request(method, path, body, headers)
+        while waiting is not None and time.monotonic() < deadline_s:
+            if select.select([connection.sock], [], [], _LOOK_S)[0]:
+                break
+            waiting()
         answer = connection.getresponse()
         data = answer.read()
     except (OSError, http.client.HTTPException) as failed:

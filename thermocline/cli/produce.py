@@ -1,26 +1,38 @@
 """`thermocline produce`: lines of stdin become records, through the stock producer.
 
-Owns flags (kcat's letters) and the splitting of a line into key and value. Always true: exit 0 means that every record
-was acknowledged.
+Owns flags (kcat's letters) and the splitting of a line into key and value; what became of the records is
+produce_outcome.py's. Always true: exit 0 means that every record was acknowledged; a topic that did not exist before is
+named when the broker creates it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.arguments import add_bootstrap, key_value, natural
-from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import Progress, note
+from thermocline.cli.arguments import add_bootstrap, add_extra, natural
+from thermocline.cli.outcome import CommandFailed
+from thermocline.cli.output import note
+from thermocline.cli.produce_outcome import Outcome
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import Producer
 
     from thermocline.cli.arguments import Parser, Subparsers
 
-_FLUSH_TIMEOUT_S = 60.0
-_PROGRESS_RECORDS = 10_000
+_DELIVERY_TIMEOUT_MS = 60_000
+_TIMEOUT_NAMES = ("message.timeout.ms", "delivery.timeout.ms")  # the second is the first one's alias
+_FLUSH_MARGIN_S = 5.0  # librdkafka looks for late records once a second
+_DEFAULTS = {
+    "linger.ms": 5,
+    "acks": "all",
+    "message.timeout.ms": _DELIVERY_TIMEOUT_MS,
+    # The broker judges by the topic's max.message.bytes; the client's own limit of 1 MB would come first.
+    "message.max.bytes": 100_000_000,
+}
 
 
 def register(nouns: Subparsers[Parser]) -> None:
@@ -28,7 +40,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     produce = nouns.add_parser(
         "produce",
         help="write lines of stdin to a topic",
-        description="Each line of stdin becomes a record. Ends with 0 only when all were acknowledged.",
+        description="Each line of stdin becomes a record. Ends with 0 only when all were acknowledged; else it names "
+        "the first line that was not, and why.",
         example="seq 1 1000 | thermocline produce -t numbers\n"
         "echo 'alice:hello' | thermocline produce -t greetings -K :",
     )
@@ -38,7 +51,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     keys = produce.add_mutually_exclusive_group()
     keys.add_argument("-k", "--key", metavar="KEY", help="the key of every record")
     keys.add_argument("-K", "--key-separator", metavar="SEP", help="a line is key, separator, value")
-    add("-X", dest="extra", type=key_value, action="append", default=[], metavar="K=V", help="a librdkafka config")
+    add_extra(produce)
     add_bootstrap(produce)
     produce.set_defaults(run=run)
 
@@ -47,75 +60,86 @@ def run(arguments: argparse.Namespace) -> int:
     """Read to the end of stdin, wait for every acknowledgement."""
     from confluent_kafka import Producer
 
-    from thermocline.cli.clients import client_config, require_broker, require_name
+    from thermocline.cli.clients import make_client
 
-    config = {"linger.ms": 5, "acks": "all"} | client_config(arguments.bootstrap_server, arguments.extra)
-    producer = Producer(config)
-    require_broker(producer, arguments.bootstrap_server)
-    require_name(producer, arguments.topic)
-    outcome = _Outcome()
+    producer = make_client(Producer, arguments.bootstrap_server, _DEFAULTS, arguments.extra, {})
+    _require_topic(producer, arguments)
+    outcome = Outcome()
+    patience_s = _patience_s(arguments.extra)
+    try:
+        _send_lines(producer, arguments, outcome)
+        outcome.left = producer.flush(patience_s)
+    except KeyboardInterrupt:  # once: what was read before is still delivered
+        outcome.interrupted = True
+        outcome.left = producer.flush(patience_s)
+    return outcome.report(arguments.bootstrap_server, arguments.topic)
+
+
+def _require_topic(producer: Producer, arguments: argparse.Namespace) -> None:
+    """Say when the broker makes the topic for this; CommandFailed when it does not, or lacks the partition."""
+    from thermocline.cli.clients import created_topic, require_broker
+
+    found = require_broker(producer, arguments.bootstrap_server).topics.get(arguments.topic)
+    if found is None:
+        found = created_topic(producer, arguments.bootstrap_server, arguments.topic)
+        count = len(found.partitions)
+        note(
+            f"thermocline: topic {arguments.topic} did not exist: the broker created it with {count} "
+            f"partition{'s' * (count > 1)}"
+        )
+    if arguments.partition is not None and arguments.partition >= len(found.partitions):
+        raise CommandFailed(
+            f"topic {arguments.topic} has no partition {arguments.partition}; it has {len(found.partitions)}, from 0"
+        )
+
+
+def _send_lines(producer: Producer, arguments: argparse.Namespace, outcome: Outcome) -> None:
     separator = None if arguments.key_separator is None else _unescape(arguments.key_separator)
-    key = None if arguments.key is None else arguments.key.encode()
-    for line in sys.stdin.buffer:
+    key = None if arguments.key is None else _unescape(arguments.key, escapes=False)
+    for number, line in enumerate(sys.stdin.buffer, 1):
         record_key, value = split_line(line, separator)
-        _send(producer, arguments, key if separator is None else record_key, value, outcome)
-        if outcome.failure is not None:
+        _send(producer, arguments, key if separator is None else record_key, value, outcome, number)
+        if outcome.refused:
+            outcome.read_to_end = False
             break
-    outcome.left = producer.flush(_FLUSH_TIMEOUT_S)
-    return outcome.report(arguments.topic)
-
-
-class _Outcome:
-    """Acknowledgements and the first failure."""
-
-    def __init__(self) -> None:
-        self.acknowledged = 0
-        self.failure: KafkaError | None = None
-        self.left = 0
-        self._progress = Progress()
-
-    def delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            self.acknowledged += 1
-            if self.acknowledged % _PROGRESS_RECORDS == 0:
-                self._progress.show(f"{self.acknowledged} records acknowledged")
-        else:
-            self.failure = self.failure or error
-
-    def report(self, topic: str) -> int:
-        from thermocline.cli.clients import plainly
-
-        self._progress.done()
-        if self.failure is not None:
-            raise CommandFailed(
-                plainly(f"producing to {topic} ({self.acknowledged} records were acknowledged)", self.failure)
-            )
-        if self.left:
-            raise CommandFailed(
-                f"{self.left} record{'s' * (self.left > 1)} to {topic} not acknowledged in {_FLUSH_TIMEOUT_S:.0f} s; "
-                "see GET /healthz and the broker's log"
-            )
-        if sys.stderr.isatty():
-            note(f"{self.acknowledged} records acknowledged")
-        return Exit.DONE
 
 
 def _send(
-    producer: Producer, arguments: argparse.Namespace, key: bytes | None, value: bytes, outcome: _Outcome
+    producer: Producer,
+    arguments: argparse.Namespace,
+    key: bytes | None,
+    value: bytes,
+    outcome: Outcome,
+    number: int,
 ) -> None:
     from confluent_kafka import KafkaException
 
     where: dict[str, Any] = {} if arguments.partition is None else {"partition": arguments.partition}
+    outcome.lines = number
     while True:
         try:
-            producer.produce(arguments.topic, value=value, key=key, on_delivery=outcome.delivered, **where)
+            producer.produce(
+                arguments.topic, value=value, key=key, on_delivery=partial(outcome.delivered, number), **where
+            )
             producer.poll(0)
             return
         except BufferError:  # librdkafka's queue is full: let acknowledgements in
             producer.poll(0.1)
+            if outcome.refused:  # its records time out one by one: the queue empties, and nothing is gained
+                outcome.lines = number - 1
+                return
         except KafkaException as refused:
-            outcome.failure = outcome.failure or refused.args[0]
+            outcome.refuse(number, refused.args[0], len(value))
             return
+
+
+def _patience_s(extra: list[tuple[str, str]]) -> float:
+    """Until when librdkafka itself has told of every record."""
+    timeout_ms = _DELIVERY_TIMEOUT_MS
+    for name, value in extra:
+        if name in _TIMEOUT_NAMES:
+            timeout_ms = int(value)  # librdkafka took it for a number already
+    return timeout_ms / 1000 + _FLUSH_MARGIN_S
 
 
 def split_line(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
@@ -127,6 +151,8 @@ def split_line(line: bytes, separator: bytes | None) -> tuple[bytes | None, byte
     return (key, value) if found else (None, line)
 
 
-def _unescape(text: str) -> bytes:
-    """A separator as a shell passes it: `\\t` is a tab."""
-    return text.replace("\\t", "\t").replace("\\n", "\n").encode()
+def _unescape(text: str, *, escapes: bool = True) -> bytes:
+    """A flag's bytes as the shell passed them; in a separator `\\t` is a tab."""
+    if escapes:
+        text = text.replace("\\t", "\t").replace("\\n", "\n")
+    return os.fsencode(text)

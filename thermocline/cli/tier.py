@@ -1,8 +1,7 @@
 """`thermocline tier`: how far the log has sunk, and sinking it now.
 
-Owns the two sub-commands. `status` asks only what any Kafka broker answers, plus our HTTP port and a bucket where there
-are some; `seal` is one POST. Always true: `seal` never says that everything is in the bucket while a topic that it was
-asked for is not copied at all. Must not know how tiering works.
+Owns the two sub-commands and `status`, which asks only what any Kafka broker answers, plus our HTTP port and a bucket
+where there are some. Must not know how tiering works, nor how sealing is followed (tier_seal).
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from thermocline.cli.arguments import add_bootstrap, add_json
-from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import Progress, note
+from thermocline.cli.outcome import Exit
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
@@ -84,33 +82,6 @@ def _print(source: TierSource, arguments: argparse.Namespace) -> None:
 
 def seal_now(arguments: argparse.Namespace) -> int:
     """POST /tier/seal to the broker's HTTP port."""
-    import json
+    from thermocline.cli.tier_seal import seal
 
-    from thermocline.cli.http_client import HttpRefused, post_json
-    from thermocline.cli.tier_source import TierSource, http_address
-
-    source = TierSource(arguments.bootstrap_server, arguments.topic, None)
-    if arguments.topic is not None:
-        source.read()  # a name that is mistyped must not look like a topic that is safe
-    host, port = http_address(arguments.bootstrap_server)
-    progress = Progress()
-    progress.show("sealing and copying…" if arguments.wait else "sealing…")
-    try:
-        answer = post_json(host, port, "/tier/seal", json.dumps({"topic": arguments.topic, "wait": arguments.wait}))
-    except HttpRefused as refused:
-        what = f"sealing {arguments.topic or 'all topics'}"
-        raise CommandFailed(f"{what}: {refused}; see `thermocline tier status`") from refused
-    finally:
-        progress.done()
-    if not json.loads(answer or b"{}").get("done"):
-        note("sealed; copying goes on, see `thermocline tier status`")
-        return Exit.DONE
-    uncopied = source.uncopied()
-    if arguments.topic in uncopied:
-        raise CommandFailed(
-            f"topic {arguments.topic} is not copied to the bucket: {uncopied[arguments.topic]}; it is on this disk only"
-        )
-    note("everything is in the bucket" if not uncopied else "everything that is tiered is in the bucket")
-    for topic, why in uncopied.items():
-        note(f"NOT in the bucket, on this disk only: {topic} ({why})")
-    return Exit.DONE
+    return seal(arguments.bootstrap_server, arguments.topic, wait=arguments.wait)

@@ -124,6 +124,14 @@ class TierSource:
         """What the brokers that were asked say of themselves, a line each, and one for each condition that holds."""
         return [line for broker in self._brokers for line in broker_lines(broker)]
 
+    def conditions(self) -> list[str]:
+        """What is not as it should be, in the words of the brokers that were asked."""
+        return [
+            f"broker {broker.node_id}: {held.name}: {held.says}"
+            for broker in self._brokers
+            for held in broker.conditions
+        ]
+
     def leaving(self) -> list[str]:
         """When data leaves the disk and the bucket, a line for all topics that are alike in it."""
         alike: dict[str, list[str]] = {}

@@ -68,6 +68,20 @@ class Condition(msgspec.Struct, frozen=True):
     says: str
 
 
+class Blocked(msgspec.Struct, frozen=True):
+    """Partitions that one thing keeps from sinking: how many, one of them, and what that one met last."""
+
+    by: str
+    partitions: int
+    partition: str
+    why: str
+
+    def __str__(self) -> str:
+        several = "partition" if self.partitions == 1 else "partitions, one is"
+        name = f", {self.partition}" if self.partitions == 1 else f" {self.partition}"
+        return f"blocked by {self.by}: {self.partitions} {several}{name}: {self.why or 'no cause known'}"
+
+
 class BrokerStatus(msgspec.Struct, frozen=True):
     """What `GET /broker` says of the broker itself. Bytes; `not_ready` is empty when it serves."""
 
@@ -80,6 +94,7 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     cache_limit_bytes: int
     cache_evictions: int
     conditions: tuple[Condition, ...]
+    blocked: tuple[Blocked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +204,7 @@ def picture(found: Sequence[Row]) -> str:
 
 
 def broker_lines(broker: BrokerStatus) -> list[str]:
-    """A line of figures, and one for each condition, worst first."""
+    """A line of figures, one for each condition, worst first, one for each thing that keeps partitions from sinking."""
     who = f"broker {broker.node_id}"
     figures = [
         f"chunk cache {show_size(broker.cache_bytes)} of {show_size(broker.cache_limit_bytes)}, "
@@ -200,7 +215,11 @@ def broker_lines(broker: BrokerStatus) -> list[str]:
         figures.insert(1, f"local logs may use {show_size(broker.log_limit_bytes)}")
     if broker.not_ready:
         figures.insert(0, f"not ready: {broker.not_ready}")
-    return [f"{who}: {'; '.join(figures)}", *(f"{who}: {held.name}: {held.says}" for held in broker.conditions)]
+    return [
+        f"{who}: {'; '.join(figures)}",
+        *(f"{who}: {held.name}: {held.says}" for held in broker.conditions),
+        *(f"{who}: {blocked}" for blocked in broker.blocked),
+    ]
 
 
 def _size(value: int | None) -> str:

@@ -718,6 +718,130 @@ class OffsetFetchResponse(Message):
     groups: list[OffsetFetchResponseGroup] = []  # 8+
 
 
+class ListGroupsRequest(Message):
+    """Versions 0-5, flexible from 3."""
+
+    states_filter: list[str] = []  # 4+
+    types_filter: list[str] = []  # 5+
+
+
+class ListGroupsResponseGroup(Message):
+    """`groups` of ListGroupsResponse."""
+
+    group_id: str = ""
+    protocol_type: str = ""
+    group_state: str = ""  # 4+
+    group_type: str = ""  # 5+
+
+
+class ListGroupsResponse(Message):
+    """Versions 0-5, flexible from 3."""
+
+    throttle_time_ms: int = 0  # 1+
+    error_code: int = 0
+    groups: list[ListGroupsResponseGroup] = []
+
+
+class DescribeGroupsRequest(Message):
+    """Versions 0-6, flexible from 5."""
+
+    groups: list[str] = []
+    include_authorized_operations: bool = False  # 3+
+
+
+class DescribeGroupsResponseMember(Message):
+    """`members` of DescribeGroupsResponseGroup."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None  # 4+
+    client_id: str = ""
+    client_host: str = ""
+    member_metadata: bytes = b""
+    member_assignment: bytes = b""
+
+
+class DescribeGroupsResponseGroup(Message):
+    """`groups` of DescribeGroupsResponse."""
+
+    error_code: int = 0
+    error_message: str | None = None  # 6+
+    group_id: str = ""
+    group_state: str = ""
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: list[DescribeGroupsResponseMember] = []
+    authorized_operations: int = -2147483648  # 3+
+
+
+class DescribeGroupsResponse(Message):
+    """Versions 0-6, flexible from 5."""
+
+    throttle_time_ms: int = 0  # 1+
+    groups: list[DescribeGroupsResponseGroup] = []
+
+
+class DeleteGroupsRequest(Message):
+    """Versions 0-2, flexible from 2."""
+
+    groups_names: list[str] = []
+
+
+class DeleteGroupsResponseResult(Message):
+    """`results` of DeleteGroupsResponse."""
+
+    group_id: str = ""
+    error_code: int = 0
+
+
+class DeleteGroupsResponse(Message):
+    """Versions 0-2, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    results: list[DeleteGroupsResponseResult] = []
+
+
+class OffsetDeleteRequestPartition(Message):
+    """`partitions` of OffsetDeleteRequestTopic."""
+
+    partition_index: int = 0
+
+
+class OffsetDeleteRequestTopic(Message):
+    """`topics` of OffsetDeleteRequest."""
+
+    name: str = ""
+    partitions: list[OffsetDeleteRequestPartition] = []
+
+
+class OffsetDeleteRequest(Message):
+    """Versions 0."""
+
+    group_id: str = ""
+    topics: list[OffsetDeleteRequestTopic] = []
+
+
+class OffsetDeleteResponsePartition(Message):
+    """`partitions` of OffsetDeleteResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+
+
+class OffsetDeleteResponseTopic(Message):
+    """`topics` of OffsetDeleteResponse."""
+
+    name: str = ""
+    partitions: list[OffsetDeleteResponsePartition] = []
+
+
+class OffsetDeleteResponse(Message):
+    """Versions 0."""
+
+    error_code: int = 0
+    throttle_time_ms: int = 0
+    topics: list[OffsetDeleteResponseTopic] = []
+
+
 class CreateTopicsRequestAssignment(Message):
     """`assignments` of CreateTopicsRequestTopic."""
 

@@ -152,4 +152,64 @@ response OffsetFetch
         metadata                          string                null
         error_code                        int16
     error_code                            int16
+
+request ListGroups
+  states_filter                           [string]              4+
+  types_filter                            [string]              5+
+
+response ListGroups
+  throttle_time_ms                        int32                 1+
+  error_code                              int16
+  groups                                  [Group]
+    group_id                              string
+    protocol_type                         string
+    group_state                           string                4+
+    group_type                            string                5+
+
+request DescribeGroups
+  groups                                  [string]
+  include_authorized_operations           bool                  3+
+
+response DescribeGroups
+  throttle_time_ms                        int32                 1+
+  groups                                  [Group]
+    error_code                            int16
+    error_message                         string                6+ null =null
+    group_id                              string
+    group_state                           string
+    protocol_type                         string
+    protocol_data                         string
+    members                               [Member]
+      member_id                           string
+      group_instance_id                   string                4+ null =null
+      client_id                           string
+      client_host                         string
+      member_metadata                     bytes
+      member_assignment                   bytes
+    authorized_operations                 int32                 3+ =-2147483648
+
+request DeleteGroups
+  groups_names                            [string]
+
+response DeleteGroups
+  throttle_time_ms                        int32
+  results                                 [Result]
+    group_id                              string
+    error_code                            int16
+
+request OffsetDelete
+  group_id                                string
+  topics                                  [Topic]
+    name                                  string
+    partitions                            [Partition]
+      partition_index                     int32
+
+response OffsetDelete
+  error_code                              int16
+  throttle_time_ms                        int32
+  topics                                  [Topic]
+    name                                  string
+    partitions                            [Partition]
+      partition_index                     int32
+      error_code                          int16
 """

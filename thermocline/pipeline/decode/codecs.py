@@ -60,6 +60,7 @@ class Decompressor:
 
     def decompress(self, codec: Codec, data: memoryview, bytes_max: int) -> Buffer | pa.Buffer:
         """The whole of `data`, decompressed. Raises CorruptBatch, or DecompressedTooLarge beyond `bytes_max`."""
+        data = data.cast("B")  # an Arrow buffer's view holds signed bytes
         cap = min(bytes_max, max(RATIO_FLOOR_BYTES, RATIO_MAX * len(data)))
         out: Buffer | pa.Buffer | None = None
         if codec is Codec.ZSTD:

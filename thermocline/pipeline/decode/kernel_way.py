@@ -54,7 +54,7 @@ class KernelWay:
         state[at.TIME_MAX] = INT64_MAX if high is None else high
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
-        view = memoryview(log)
+        view = memoryview(log).cast("B")  # an Arrow buffer's view holds signed bytes
         held = pa.py_buffer(view)  # keeps the log's memory while kernels read it
         state = self._state
         state[at.LOG], state[at.LOG_SIZE] = held.address, held.size

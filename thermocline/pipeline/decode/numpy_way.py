@@ -56,7 +56,7 @@ class NumpyWay:
         self._decompressor = Decompressor()
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
-        view = memoryview(log)
+        view = memoryview(log).cast("B")  # an Arrow buffer's view holds signed bytes
         walk = self._walk(view)
         group: list[Found] = []
         held = 0

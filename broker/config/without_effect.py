@@ -1,0 +1,149 @@
+"""Kafka's configs that change nothing here, each with the reason; and those whose silence would be wrong, refused.
+
+Owns why a known name has no effect. Always true: a name that is not honoured is accepted only where nothing that a
+client or an operator relies on changes by it; one that promises protection is refused by name (ADR 12). Must not know
+the names that are honoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.config.values import InvalidConfig
+
+_UNCOMPRESSED = "batches stay as clients compressed them, so there is nothing to compress."
+_COMPACTION = "it tunes compaction, which is not served yet (cleanup.policy=compact is refused)."
+_REPLICATION = "there is one replica: nothing is fetched from a leader."
+
+TOPIC_REASONS: Mapping[str, str] = {
+    "compression.gzip.level": _UNCOMPRESSED,
+    "compression.lz4.level": _UNCOMPRESSED,
+    "compression.zstd.level": _UNCOMPRESSED,
+    "delete.retention.ms": _COMPACTION,
+    "max.compaction.lag.ms": _COMPACTION,
+    "min.compaction.lag.ms": _COMPACTION,
+    "min.cleanable.dirty.ratio": _COMPACTION,
+    "file.delete.delay.ms": "readers keep an expired file open themselves until they are done, so it goes at once.",
+    "follower.replication.throttled.replicas": _REPLICATION,
+    "leader.replication.throttled.replicas": _REPLICATION,
+    "preallocate": "files grow as they are written; what a reader sees is the same.",
+    "segment.jitter.ms": "segments roll after segment.ms at the latest, without jitter: copies queue for their turn.",
+    "unclean.leader.election.enable": "there is one replica: no other could be elected.",
+}
+"""Of each topic config that is accepted without effect: why nothing is missing."""
+
+_SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
+_QUORUM = "there is no controller quorum: brokers agree through the bucket."
+_GROUPS = "that kind of group is not served yet."
+_TRANSACTIONS = "transactions are not served yet: their requests are refused."
+_PLUG_IN = "tiering is built in: there is no storage plug-in to configure."
+_METRICS = "metrics are served at /metrics, not through reporters."
+_THREADS = "one loop and a bounded pool of workers take the place of these threads and queues."
+_QUOTAS = "quotas are not served yet; the limits on connections, memory and requests are always on."
+
+BROKER_REASONS: tuple[tuple[str, str], ...] = (
+    ("sasl.", _SECURITY),
+    ("ssl.", _SECURITY),
+    ("security.", _SECURITY),
+    ("principal.", _SECURITY),
+    ("super.users", _SECURITY),
+    ("allow.everyone.if.no.acl.found", _SECURITY),
+    ("delegation.token.", _SECURITY),
+    ("connection.failed.authentication.", _SECURITY),
+    ("connections.max.reauth.", _SECURITY),
+    ("controller.quorum.", _QUORUM),
+    ("controller.", _QUORUM),
+    ("metadata.", _QUORUM),
+    ("internal.metadata.", _QUORUM),
+    ("process.roles", _QUORUM),
+    ("broker.heartbeat.", _QUORUM),
+    ("broker.session.", _QUORUM),
+    ("early.start.listeners", _QUORUM),
+    ("initial.broker.registration.", _QUORUM),
+    ("server.max.startup.", _QUORUM),
+    ("unstable.", _QUORUM),
+    ("inter.broker.", _REPLICATION),
+    ("replica.", _REPLICATION),
+    ("num.replica.", _REPLICATION),
+    ("follower.", _REPLICATION),
+    ("alter.log.dirs.", _REPLICATION),
+    ("replication.", _REPLICATION),
+    ("auto.leader.", _REPLICATION),
+    ("leader.", _REPLICATION),
+    ("unclean.", _REPLICATION),
+    ("controlled.shutdown.", _REPLICATION),
+    ("offsets.topic.replication.factor", _REPLICATION),
+    ("group.consumer.", _GROUPS),
+    ("group.share.", _GROUPS),
+    ("group.streams.", _GROUPS),
+    ("group.coordinator.", _THREADS),
+    ("share.", _GROUPS),
+    ("transaction", _TRANSACTIONS),
+    ("add.partitions.to.txn.", _TRANSACTIONS),
+    ("remote.log.metadata.", _PLUG_IN),
+    ("remote.log.storage.", _PLUG_IN),
+    ("rsm.config.", _PLUG_IN),
+    ("rlmm.config.", _PLUG_IN),
+    ("remote.log.index.", "indexes of cold segments are part of the chunk cache (thermocline.cache.bytes)."),
+    ("remote.log.manager.copy.", "copying takes the bandwidth there is, up to its number of partitions at a time."),
+    ("remote.log.manager.fetch.", "cold reads are bounded by number and memory, not by bandwidth."),
+    ("remote.log.manager.", _THREADS),
+    ("log.cleaner.", _COMPACTION),
+    ("compression.", _UNCOMPRESSED),
+    ("offsets.topic.compression.codec", _UNCOMPRESSED),
+    ("metric", _METRICS),
+    ("kafka.metrics.", _METRICS),
+    ("telemetry.", _METRICS),
+    ("quota.", _QUOTAS),
+    ("max.connections.per.ip.overrides", _QUOTAS),
+    ("num.", _THREADS),
+    ("background.threads", _THREADS),
+    ("queued.max.requests", _THREADS),
+    ("fetch.purgatory.", _THREADS),
+    ("producer.purgatory.", _THREADS),
+    ("delete.records.purgatory.", _THREADS),
+    ("request.timeout.ms", _THREADS),
+    ("socket.", _THREADS),
+    ("offsets.load.", _THREADS),
+    ("producer.id.expiration.check.", _THREADS),
+    ("log.preallocate", "files grow as they are written; what a reader sees is the same."),
+    ("log.roll.jitter.", "segments roll after segment.ms at the latest, without jitter."),
+    ("log.segment.delete.delay.ms", "readers keep an expired file open themselves until they are done."),
+    ("log.initial.task.delay.ms", _THREADS),
+    ("log.dir.failure.", "there is one log directory; a log whose disk fails goes offline by itself."),
+    ("cordoned.log.dirs", "there is one log directory."),
+    ("max.request.partition.size.limit", "DescribeTopicPartitions answers 2 000 partitions a page."),
+    ("config.providers", "values are read from flags, environment and file as they are."),
+    ("listener.name.", _SECURITY),
+)
+"""By how a broker config's name begins, the first that fits: why it is accepted without effect."""
+
+_NOTHING_ENFORCED = "it is a Java class, which is not run here, so nothing would be enforced; leave it out"
+REFUSED: Mapping[str, str] = {
+    "authorizer.class.name": "ACLs are not served yet, so every client could do everything; leave it out, and let only "
+    "clients you trust reach the listener",
+    "create.topic.policy.class.name": _NOTHING_ENFORCED,
+    "alter.config.policy.class.name": _NOTHING_ENFORCED,
+    "client.quota.callback.class": _NOTHING_ENFORCED,
+}
+"""Broker configs that promise to keep somebody out: a start that sets one is refused."""
+
+_ROLE: Final = "process.roles"
+
+
+def reason_of(name: str) -> str:
+    """Why a broker config that is not honoured has no effect; empty where it is refused instead."""
+    return next((reason for beginning, reason in BROKER_REASONS if name.startswith(beginning)), "")
+
+
+def judge_refused(configured: Mapping[str, str]) -> None:
+    """InvalidConfig for a value whose promise would be broken."""
+    for name, why in REFUSED.items():
+        if text := configured.get(name, "").strip():
+            raise InvalidConfig(f"Invalid value {text} for configuration {name}: {why}")
+    roles = configured.get(_ROLE, "broker")
+    if "broker" not in (role.strip() for role in roles.split(",")):
+        raise InvalidConfig(
+            f"Invalid value {roles} for configuration {_ROLE}: this process is a broker, and needs no controller"
+        )

@@ -1,0 +1,142 @@
+"""The administrators' group APIs on the wire: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
+
+Owns the translation between messages and `broker.groups.admin`, version by version; no state, no decision about groups.
+Always true: an answer has at most `NAMES_MAX` rows for what a request names. Must not know the log, sockets, frames.
+Source: Kafka protocol guide; KIP-88, 229, 430, 496, 518, 848, 1043.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.groups.admin import GROUP_TYPE, Described
+from broker.groups.coordinator import GroupCoordinator
+from broker.handlers.authorized import Operations, authorized_operations
+from broker.handlers.groups import ClientInfo
+from broker.handlers.turns import Response, Turns, next_turn, sized
+from broker.net.dispatch import CloseConnection
+from broker.wire.errors import ErrorCode
+from broker.wire.generated.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DeleteGroupsResponseResult,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseGroup,
+    DescribeGroupsResponseMember,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    ListGroupsResponseGroup,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+NAMES_MAX: Final = 100_000
+"""Groups one request may name: as many as a broker holds (`GroupConfig.groups_max`)."""
+_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exist is Dead, which is no error
+
+
+async def handle_list_groups(
+    coordinator: GroupCoordinator, request: ListGroupsRequest, version: int, client: ClientInfo
+) -> Response:
+    """v4+ filters by state and tells it, v5+ by type."""
+    error, found = await coordinator.admin.listed(request.states_filter, request.types_filter)
+    turns = Turns()
+    answer = ListGroupsResponse(error_code=error)
+    for row in found:
+        answer.groups.append(ListGroupsResponseGroup(row.group_id, row.protocol_type, row.state.value, GROUP_TYPE))
+        if turns.over():
+            await next_turn()
+    return sized(answer, len(found))
+
+
+async def handle_describe_groups(
+    coordinator: GroupCoordinator, request: DescribeGroupsRequest, version: int, client: ClientInfo
+) -> Response:
+    """A group that does not exist: v6+ GROUP_ID_NOT_FOUND with words (KIP-1043), before that a Dead one."""
+    _refuse_flood(request.groups)
+    found = await coordinator.admin.described(request.groups)
+    asked = request.include_authorized_operations
+    turns = Turns()
+    answer = DescribeGroupsResponse()
+    rows = 0
+    for row in found:
+        answer.groups.append(_described(row, version, asked))
+        rows += 1 + len(row.members)
+        if turns.over():
+            await next_turn()
+    return sized(answer, rows)
+
+
+def _described(row: Described, version: int, asked: bool) -> DescribeGroupsResponseGroup:
+    error, message = row.error, None
+    if error is ErrorCode.GROUP_ID_NOT_FOUND:
+        if version >= _NOT_FOUND_SINCE:
+            message = f"Group {row.group_id} not found."
+        else:
+            error = ErrorCode.NONE
+    return DescribeGroupsResponseGroup(
+        error_code=error,
+        error_message=message,
+        group_id=row.group_id,
+        group_state="" if row.state is None else row.state.value,
+        protocol_type=row.protocol_type,
+        protocol_data=row.protocol,
+        members=[
+            DescribeGroupsResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.subscription,
+                member_assignment=member.assignment,
+            )
+            for member in row.members
+        ],
+        authorized_operations=authorized_operations(Operations.GROUP, asked=asked and error is ErrorCode.NONE),
+    )
+
+
+async def handle_delete_groups(
+    coordinator: GroupCoordinator, request: DeleteGroupsRequest, version: int, client: ClientInfo
+) -> Response:
+    """One result a group; one named twice is answered once, as in Kafka."""
+    _refuse_flood(request.groups_names)
+    turns = Turns()
+    answer = DeleteGroupsResponse()
+    for name in dict.fromkeys(request.groups_names):
+        code = await coordinator.admin.delete(name)
+        answer.results.append(DeleteGroupsResponseResult(group_id=name, error_code=code))
+        if turns.over():
+            await next_turn()
+    return sized(answer, len(answer.results))
+
+
+async def handle_offset_delete(
+    coordinator: GroupCoordinator, request: OffsetDeleteRequest, version: int, client: ClientInfo
+) -> OffsetDeleteResponse:
+    """A code a partition; an error of the whole group leaves them out."""
+    positions = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
+    error, codes = await coordinator.admin.forget(request.group_id, positions)
+    if error is not ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=error)
+    code = iter(codes)
+    topics = [
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=next(code))
+                for row in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return OffsetDeleteResponse(topics=topics)
+
+
+def _refuse_flood(names: list[str]) -> None:
+    """These answers have a row a name and no error of their own, so that only the connection's end says no."""
+    if len(names) > NAMES_MAX:
+        raise CloseConnection(f"a request names {len(names)} groups; ask for {NAMES_MAX} at most")

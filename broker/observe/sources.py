@@ -1,0 +1,45 @@
+"""Where the figures lie that an operator sees: what there is from the first second on, and what comes with the rooms.
+
+Owns no figure. Always true: `Beginning` can be read while a broker waits for its bucket, so that whoever watches it has
+something to go by; `Sources` exist from the moment it serves. Must not know how figures are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from broker.config.resolve import BrokerConfig
+from broker.context import Context
+from broker.controller.membership import Membership
+from broker.net.server import Server
+from broker.observe.metrics import BrokerMetrics
+from broker.observe.outage import Outage
+from broker.observe.status import Health
+from coldstore.stores.metered import MeteredStore
+from logformat.values import TopicPartition
+from tiering.service import TierService
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What there is before anything is served. `outage`: of the calls that the start, and later the lease, wait for."""
+
+    config: BrokerConfig
+    health: Health
+    metrics: BrokerMetrics
+    outage: Callable[[], Outage]
+    store: Callable[[], MeteredStore | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a broker that serves has."""
+
+    context: Context
+    tiers: TierService
+    store: MeteredStore
+    server: Server
+    membership: Membership
+    health: Health
+    damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why

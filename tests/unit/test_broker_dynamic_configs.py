@@ -1,0 +1,305 @@
+"""Configs set on running brokers (KIP-226): followed at once and at the next start, own over the cluster's over static.
+
+Codes and texts are those Apache Kafka 4.3.1 answered to the same requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from broker.config.definitions import BROKER as DEFINITIONS
+from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.records import BrokerConfigsSet
+from broker.wire.apis import ApiKey
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import DescribeConfigsRequest, DescribeConfigsRequestResource
+from tests.support.broker_kit import Life, Place, play
+from tests.unit.test_broker_admin import BROKER, TOPIC, altered, replaced
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+ALL = ""  # the resource without a name: every broker
+OWN, CLUSTER, STATIC, DEFAULT = 2, 3, 4, 5
+
+
+async def described(life: Life, kind: int, name: str) -> dict[str, Any]:
+    resource = DescribeConfigsRequestResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    return {entry.name: entry for entry in (await life.call(ApiKey.DESCRIBE_CONFIGS, request)).results[0].configs}
+
+
+def told(entry: Any) -> Any:
+    return (
+        entry.value,
+        entry.config_source,
+        [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms],
+    )
+
+
+def test_topics_follow_at_once_by_precedence() -> None:
+    """Default, static, the cluster's, the broker's own, the topic's: each hides the one before, and is told as source;
+    deleted, the one before is back."""
+
+    async def scenario() -> None:
+        life = await Place("log.retention.hours=5").start()
+        await life.create("a")
+        await life.create("b", retention_ms="60000")
+        partition = life.partition("a")
+        static = ("log.retention.ms", "-1", STATIC)  # the kit's own
+        assert partition.config.retention_ms == -1
+        step = (BROKER, ALL, [("log.retention.ms", SET, "7200000"), ("message.max.bytes", SET, "5000")])
+        assert await altered(life, step) == [(0, None)]
+        assert (partition.config.retention_ms, partition.config.max_message_bytes) == (7_200_000, 5_000)
+        assert partition.log.config.retention_ms == 7_200_000
+        assert await altered(life, (BROKER, "1", [("log.retention.ms", SET, "3600000")])) == [(0, None)]
+        assert partition.config.retention_ms == 3_600_000
+        assert life.partition("b").config.retention_ms == 60_000
+        synonyms = [("log.retention.ms", "3600000", OWN), ("log.retention.ms", "7200000", CLUSTER), static]
+        synonyms += [("log.retention.hours", "5", STATIC), ("log.retention.hours", "168", DEFAULT)]
+        assert told((await described(life, TOPIC, "a"))["retention.ms"]) == ("3600000", OWN, synonyms)
+        assert told((await described(life, BROKER, "1"))["log.retention.ms"]) == ("3600000", OWN, synonyms)
+        everywhere = await described(life, BROKER, ALL)
+        assert {name: told(entry) for name, entry in everywhere.items()} == {
+            "log.retention.ms": ("7200000", CLUSTER, [("log.retention.ms", "7200000", CLUSTER)]),
+            "message.max.bytes": ("5000", CLUSTER, [("message.max.bytes", "5000", CLUSTER)]),
+        }
+        await life.create("c")
+        assert life.partition("c").config.retention_ms == 3_600_000
+        assert await altered(life, (BROKER, "1", [("log.retention.ms", DELETE, None)])) == [(0, None)]
+        assert partition.config.retention_ms == 7_200_000
+        assert await replaced(life, (BROKER, ALL, [("message.max.bytes", "6000")])) == [(0, None)]
+        assert (partition.config.retention_ms, partition.config.max_message_bytes) == (-1, 6_000)
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_they_are_kept_for_the_next_start(clean: bool) -> None:
+    """After a clean stop and after kill -9; before the first log is opened; another start value stays hidden."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.create("a")
+        assert await altered(life, (BROKER, ALL, [("message.max.bytes", SET, "5000")])) == [(0, None)]
+        assert await altered(life, (BROKER, "1", [("remote.fetch.max.wait.ms", SET, "700")])) == [(0, None)]
+        await (life.stop() if clean else life.crash())
+        again = await place.start("message.max.bytes=9000")
+        assert again.partition("a").config.max_message_bytes == 5_000
+        assert again.context.config.cold_fetch_wait_ms_max == 700
+        assert await altered(again, (BROKER, ALL, [("message.max.bytes", DELETE, None)])) == [(0, None)]
+        assert again.partition("a").config.max_message_bytes == 9_000
+        await again.stop()
+
+    play(scenario())
+
+
+def test_every_broker_config_that_is_called_dynamic_is_followed() -> None:
+    """Set to something else than it is, each of them changes what the broker runs with, without a restart."""
+    special = {
+        "compression.type": "producer",
+        "log.cleanup.policy": "",
+        "log.message.timestamp.type": "LogAppendTime",
+        "min.insync.replicas": "2",
+        "log.local.retention.ms": "5",
+        "log.local.retention.bytes": "5",
+    }
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("a")
+        topic_names = {"log.", "message.max.bytes", "min.insync.replicas", "compression.type"}
+        for name, definition in sorted(DEFINITIONS.items()):
+            if not definition.dynamic:
+                continue
+            before = life.context.config
+            value = special[name] if name in special else str(int(definition.default or 0) // 2 + 1_048_577)
+            topic_before = life.partition("a").config
+            assert await altered(life, (BROKER, "1", [(name, SET, value)])) == [(0, None)], name
+            now = life.context.config
+            changed = [
+                field
+                for field in type(now).__slots__
+                if getattr(now, field) != getattr(before, field) and field not in ("configured", "own_overrides")
+            ]
+            for_topics = name.startswith(tuple(topic_names))
+            assert bool(changed) != for_topics, (name, changed)
+            if for_topics and name not in ("compression.type", "log.flush.scheduler.interval.ms"):
+                assert life.partition("a").config != topic_before, name
+            assert await altered(life, (BROKER, "1", [(name, DELETE, None)])) == [(0, None)], name
+            assert life.context.config == before
+        await life.stop()
+
+    play(scenario())
+
+
+def test_who_may_connect_follows() -> None:
+    """The listener obeys the new bounds from the next connection on."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        changes = [("max.connections", SET, "7"), ("max.connection.creation.rate", SET, "5")]
+        assert await altered(life, (BROKER, ALL, changes)) == [(0, None)]
+        server = life.broker._rooms.server
+        assert server is not None
+        assert server._admissions is not None
+        limits = server._admissions._limits
+        assert (limits.connections_max, limits.connections_per_s_max) == (7, 5)
+        await life.stop()
+
+    play(scenario())
+
+
+def fixed(*names: str) -> tuple[int, str]:
+    return ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(names)}]"
+
+
+MAX = "message.max.bytes"
+INVALID = ErrorCode.INVALID_REQUEST  # Kafka's code for a broker's wrong value, unlike a topic's
+REFUSED: list[tuple[str, list[tuple[str, int, str | None]], tuple[int, str]]] = [
+    ("2", [(MAX, SET, "1")], (INVALID, "Unexpected broker id, expected 1, but received 2")),
+    ("-1", [(MAX, SET, "1")], (INVALID, "Unexpected broker id, expected 1, but received -1")),
+    ("x", [(MAX, SET, "1")], (INVALID, "Node id must be an integer, but it is: x")),
+    (" 1", [(MAX, SET, "1")], (INVALID, "Node id must be an integer, but it is:  1")),
+    (ALL, [("num.partitions", SET, "3")], fixed("num.partitions")),
+    ("1", [("log.dirs", SET, "/tmp")], fixed("log.dirs")),
+    ("1", [("log.retention.hours", SET, "3")], fixed("log.retention.hours")),
+    ("1", [(MAX, SET, "1000"), ("num.partitions", SET, "3")], fixed("num.partitions")),
+    # Dynamic in Kafka, without effect here, so not taken; and what Kafka would keep for a plug-in.
+    ("1", [("background.threads", SET, "3")], fixed("background.threads")),
+    ("1", [("nonsense", SET, "3")], fixed("nonsense")),
+    (ALL, [(MAX, SET, "x")], (INVALID, f"Invalid value x for configuration {MAX}: Not a number of type INT")),
+    (ALL, [(MAX, SET, "-1")], (INVALID, f"Invalid value -1 for configuration {MAX}: Value must be at least 0")),
+    (ALL, [(MAX, SET, None)], (INVALID, f"Null value not supported for : {MAX}")),
+    (ALL, [(MAX, SET, "1"), (MAX, SET, "2")], (INVALID, "Error due to duplicate config keys")),
+    (
+        "1",
+        [(MAX, APPEND, "1")],
+        (ErrorCode.INVALID_CONFIG, f"Config value append is not allowed for config key: {MAX}"),
+    ),
+    (
+        "1",
+        [("log.segment.bytes", SET, "1")],
+        (INVALID, "Invalid value 1 for configuration log.segment.bytes: Value must be at least 1048576"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), REFUSED)
+def test_they_are_refused_in_kafkas_words(
+    name: str, changes: list[tuple[str, int, str | None]], expected: tuple[int, str]
+) -> None:
+    """And nothing of such a request is kept."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        assert await altered(life, (BROKER, name, changes)) == [expected]
+        assert life.context.controller.image.cluster_configs == {}
+        assert life.context.controller.image.node_configs == {}
+        await life.stop()
+
+    play(scenario())
+
+
+def test_values_that_contradict_each_other_are_refused() -> None:
+    """Local retention beyond total retention, over both layers; what is not served is refused as at the start."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        assert await altered(life, (BROKER, ALL, [("log.retention.ms", SET, "1000")])) == [(0, None)]
+        ((code, text),) = await altered(life, (BROKER, "1", [("log.local.retention.ms", SET, "5000")]))
+        assert code == INVALID
+        assert "must not be more than" in text
+        for name, value in (("log.cleanup.policy", "compact"), ("compression.type", "gzip")):
+            ((code, text),) = await altered(life, (BROKER, "1", [(name, SET, value)]))
+            assert code == INVALID
+            assert "served" in text
+        await life.stop()
+
+    play(scenario())
+
+
+def test_deleting_and_trying_change_nothing_else() -> None:
+    """DELETE of what is not set, or not known, is no error; validate_only keeps nothing; lists are edited."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        gone = [("num.partitions", DELETE, None), ("nonsense", DELETE, None), (MAX, DELETE, None)]
+        assert await altered(life, (BROKER, "1", gone)) == [(0, None)]
+        assert await replaced(life, (BROKER, "1", [(MAX, "5")]), dry=True) == [(0, None)]
+        assert life.context.controller.image.node_configs == {}
+        policy = "log.cleanup.policy"
+        assert await altered(life, (BROKER, "1", [(policy, SUBTRACT, "delete")])) == [(0, None)]
+        assert life.context.controller.image.node_configs == {1: {policy: ""}}
+        assert await altered(life, (BROKER, "1", [(policy, APPEND, "delete")])) == [(0, None)]
+        assert life.context.controller.image.node_configs == {1: {policy: "delete"}}
+        await life.stop()
+
+    play(scenario())
+
+
+def test_what_this_version_cannot_use_does_not_keep_it_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+    """A bucket of another version: unknown, fixed and unreadable values are named in the log; the others are obeyed."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.create("a")
+        wrong = {"nonsense": "1", "num.partitions": "7", "log.retention.ms": "soon", MAX: "5000"}
+        await life.context.controller._commit(BrokerConfigsSet(wrong))
+        await life.stop()
+        with caplog.at_level(logging.ERROR):
+            again = await place.start()
+        assert again.partition("a").config.max_message_bytes == 5_000
+        assert again.context.config.num_partitions == 1
+        for name in ("nonsense", "num.partitions", "log.retention.ms"):
+            assert any(f"the dynamic config {name}=" in line for line in caplog.messages)
+        await again.stop()
+
+    play(scenario())
+
+
+def test_they_stay_when_records_are_folded_into_a_page() -> None:
+    """The snapshot page holds what was set; pages without it (of earlier versions) have none."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        assert await altered(life, (BROKER, "1", [(MAX, SET, "5000")])) == [(0, None)]
+        assert await altered(life, (BROKER, ALL, [(MAX, SET, "7000")])) == [(0, None)]
+        cluster: ClusterStore = life.context.controller._cluster
+        known = cluster.known
+        assert known is not None
+        while (known := cluster.known) is not None and known.content.snapshot is None:
+            await altered(life, (BROKER, "1", [("log.roll.ms", SET, str(known.version + 1))]))
+        await life.stop()
+        again = await place.start()
+        image = again.context.controller.image
+        assert image.cluster_configs == {MAX: "7000"}
+        assert image.node_configs[1][MAX] == "5000"
+        await again.stop()
+
+    play(scenario())
+
+
+def test_what_is_kept_is_small() -> None:
+    """A megabyte of values is refused before it is read; a list is kept without repetitions."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        policy = "log.cleanup.policy"
+        ((code, text),) = await altered(life, (BROKER, "1", [(policy, SET, "delete," * 100_000 + "delete")]))
+        assert code == ErrorCode.INVALID_CONFIG
+        assert "4096" in text
+        ((code, _),) = await replaced(life, (TOPIC, "a", [(f"{at}", "x") for at in range(1_000)]))
+        assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ((code, _),) = await replaced(life, (BROKER, "1", [(f"{at}", "x") for at in range(1_000)]))
+        assert code == ErrorCode.INVALID_CONFIG
+        assert await altered(life, (BROKER, "1", [(policy, SET, "delete,delete")])) == [(0, None)]
+        assert life.context.controller.image.node_configs == {1: {policy: "delete"}}
+        await life.stop()
+
+    play(scenario())

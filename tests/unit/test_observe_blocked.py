@@ -1,0 +1,98 @@
+"""What keeps a partition from sinking is named with its cause wherever an operator looks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.observe.tier_view import broker_json, status_json
+from coldstore.object_store import AccessRefused, ObjectInfo, StoreUnavailable, Upload
+from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
+from tests.unit.test_broker_observe import metrics_of, sources_of, value
+from tiering.service import TELL_LAG_S
+
+CAUSES = {
+    "full": StoreUnavailable("file:///b: [Errno 28] No space left on device"),
+    "forbidden": AccessRefused("PUT topics/x.log: 403 AccessDenied: not authorized to perform s3:PutObject"),
+}
+
+
+def refuse_segments(place: Place, failure: Exception) -> Callable[[], None]:
+    """The bucket takes small objects and no segments, until what is returned is called."""
+    put_segment = place.memory.put_segment
+
+    def refused(key: str, body: Upload) -> Awaitable[ObjectInfo]:
+        if key.endswith(".log"):
+            raise failure
+        return put_segment(key, body)
+
+    place.memory.put_segment = refused  # type: ignore[method-assign,assignment]
+
+    def mend() -> None:
+        place.memory.put_segment = put_segment  # type: ignore[method-assign]
+
+    return mend
+
+
+async def sealed(life: Life) -> None:
+    await life.create("log", **SMALL_SEGMENTS)
+    for at in range(30):
+        await life.produce("log", b"%d" % at * 60)
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
+def test_a_bucket_that_takes_no_segments_is_told_with_its_cause(
+    cause: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full directory bucket: `blocked by store`, and nothing said why; 403 to PUT: not even that. The store counts as
+    reachable in both, because the lease is a small object."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        mend = refuse_segments(place, cause)
+        await sealed(life)
+        with caplog.at_level(logging.INFO):
+            await asyncio.sleep(TELL_LAG_S + 30)
+        (line,) = json.loads(status_json(sources_of(life)))
+        assert line["blocked_by"] == "store"
+        found = json.loads(broker_json(life.broker._beginning, sources_of(life)))
+        assert found["blocked"] == [{"by": "store", "partitions": 1, "partition": "log-0", "why": str(cause)}]
+        (condition,) = found["conditions"]
+        assert condition["name"] == "store_refuses"
+        assert f"put_segment ({cause}; " in condition["says"]
+        assert any(str(cause) in record.getMessage() and "blocked by store" in record.getMessage()
+                   for record in caplog.records)  # fmt: skip
+        metrics = metrics_of(life)
+        assert value(metrics, "thermocline_store_reachable") == 1
+        assert value(metrics, "thermocline_condition", name="store_refuses") == 1
+        assert value(metrics, "thermocline_blocked_partitions", topic="log") == 1
+        mend()
+        await asyncio.sleep(120)
+        found = json.loads(broker_json(life.broker._beginning, sources_of(life)))
+        assert (found["blocked"], found["conditions"]) == ([], [])
+        await life.stop()
+
+    play(scenario())
+
+
+def test_one_call_that_failed_is_nobodys_business() -> None:
+    """It is tried again: a condition is what lasts."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        mend = refuse_segments(place, CAUSES["full"])
+        await sealed(life)
+        await asyncio.sleep(0.2)
+        mend()
+        await asyncio.sleep(5)
+        assert value(metrics_of(life), "thermocline_store_errors", operation="put_segment") > 0
+        assert json.loads(broker_json(life.broker._beginning, sources_of(life)))["conditions"] == []
+        await life.stop()
+
+    play(scenario())

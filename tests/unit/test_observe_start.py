@@ -1,0 +1,91 @@
+"""A broker that waits at its start says so where alerts look, from the first second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.observe.conditions import Condition
+from broker.observe.http import Views
+from tests.support.broker_kit import Life, Place, play
+from tests.unit.test_broker_observe import value
+
+
+def metrics_of(views: Views) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(views.metrics().decode())}
+
+
+def held(views: Views) -> list[str]:
+    """The conditions of /metrics, which /broker must name as well."""
+    samples = metrics_of(views)["thermocline_condition"].samples
+    assert [sample.labels["name"] for sample in samples] == [condition.value for condition in Condition]
+    found = [sample.labels["name"] for sample in samples if sample.value]
+    assert [condition["name"] for condition in json.loads(views.broker())["conditions"]] == found
+    return found
+
+
+@asynccontextmanager
+async def starting(life: Life) -> AsyncIterator[Views]:
+    """While it tries to come up."""
+    coming = asyncio.get_running_loop().create_task(life.broker.start(life.stop_event))
+    try:
+        yield life.broker._views()
+        async with asyncio.timeout(600):
+            await coming
+    finally:
+        coming.cancel()
+
+
+def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
+    """/metrics was empty until clients were served: `thermocline_ready == 0` never fired."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.store.down = True
+        life = place.make()
+        async with starting(life) as views:
+            first = metrics_of(views)
+            assert value(first, "thermocline_ready") == 0
+            assert value(first, "thermocline_store_reachable") == 1, "nobody asked it yet"
+            await asyncio.sleep(5)
+            waiting = metrics_of(views)
+            assert value(waiting, "thermocline_ready") == 0
+            assert value(waiting, "thermocline_store_reachable") == 0
+            assert held(views) == ["not_ready", "store_unreachable"]
+            says = {found["name"]: found["says"] for found in json.loads(views.broker())["conditions"]}
+            assert "it is waited for" in says["store_unreachable"] and "produce" not in says["store_unreachable"]
+            assert json.loads(views.broker())["not_ready"] == "probing the bucket memory://bucket"
+            place.store.down = False
+        served = metrics_of(views)
+        assert value(served, "thermocline_ready") == value(served, "thermocline_store_reachable") == 1
+        assert held(views) == []
+        assert set(first) < set(served)
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_broker_that_waits_for_a_lease_is_not_ready_either() -> None:
+    """The bucket answers, and another broker held it a moment ago."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.crash()
+        place.lose_disk()
+        life = place.make(directory="b")
+        async with starting(life) as views:
+            await asyncio.sleep(3)
+            found = metrics_of(views)
+            assert (value(found, "thermocline_ready"), value(found, "thermocline_store_reachable")) == (0, 1)
+            assert value(found, "thermocline_store_requests", operation="get") > 0, "meters are shown as well"
+            assert held(views) == ["not_ready"]
+        assert held(views) == []
+        await life.stop()
+
+    play(scenario())

@@ -1,0 +1,82 @@
+"""`thermocline tier seal`: one POST, and what keeps it from being answered.
+
+Owns what is said while it waits. Always true: it never says that everything is in the bucket while a topic that it was
+asked for is not copied at all; a wait that does not move says why, on stderr, terminal or not. Must not know how
+tiering works.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Final
+
+import msgspec
+
+from broker.config.units import show_duration
+from thermocline.cli.http_client import HttpRefused, get, post_json
+from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.output import Progress, note
+from thermocline.cli.tier_source import TierSource, http_address
+from thermocline.cli.tier_status import BrokerStatus, PartitionStatus
+from thermocline.units import show_size
+
+_SAY_AGAIN_S: Final = 30.0
+
+
+def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
+    """Seal and copy a topic (None: all); with `wait`, end when it is in the bucket. CommandFailed when it is not."""
+    source = TierSource(bootstrap, topic, None)
+    if topic is not None:
+        source.read()  # a name that is mistyped must not look like a topic that is safe
+    host, port = http_address(bootstrap)
+    progress = Progress()
+    progress.show("sealing and copying…" if wait else "sealing…")
+    waiting = _Waiting(host, port, topic, progress).look if wait else None
+    try:
+        answer = post_json(host, port, "/tier/seal", json.dumps({"topic": topic, "wait": wait}), waiting)
+    except HttpRefused as refused:
+        what = f"sealing {topic or 'all topics'}"
+        raise CommandFailed(f"{what}: {refused}; see `thermocline tier status`") from refused
+    finally:
+        progress.done()
+    if not json.loads(answer or b"{}").get("done"):
+        note("sealed; copying goes on, see `thermocline tier status`")
+        return Exit.DONE
+    uncopied = source.uncopied()
+    if topic in uncopied:
+        raise CommandFailed(f"topic {topic} is not copied to the bucket: {uncopied[topic]}; it is on this disk only")
+    note("everything is in the bucket" if not uncopied else "everything that is tiered is in the bucket")
+    for name, why in uncopied.items():
+        note(f"NOT in the bucket, on this disk only: {name} ({why})")
+    return Exit.DONE
+
+
+class _Waiting:
+    """Looks at the broker that is sealing; says what it sees when that is something else, and now and then."""
+
+    def __init__(self, host: str, port: int, topic: str | None, progress: Progress) -> None:
+        self._address = (host, port)
+        self._topic = topic
+        self._progress = progress
+        self._began_s = time.monotonic()
+        self._said: tuple[str, ...] = ()
+        self._say_again_s = self._began_s + _SAY_AGAIN_S
+
+    def look(self) -> None:
+        try:
+            broker = msgspec.json.decode(get(*self._address, "/broker"), type=BrokerStatus)
+            partitions = msgspec.json.decode(get(*self._address, "/status"), type=list[PartitionStatus])
+        except (HttpRefused, msgspec.MsgspecError):
+            return  # the answer to the POST says what became of it
+        left = [p for p in partitions if self._topic in (None, p.topic) and p.copy_lag_bytes]
+        count = f"{len(left)} partition{'s' * (len(left) != 1)}"
+        line = f"still sealing: {show_size(sum(p.copy_lag_bytes or 0 for p in left))} of {count} to copy"
+        why = tuple(blocked.by for blocked in broker.blocked)
+        now_s = time.monotonic()
+        if why != self._said or now_s >= self._say_again_s:
+            waited = f", after {show_duration(int(now_s - self._began_s) * 1000)}"
+            self._progress.done()
+            note("; ".join((line + waited * (why == self._said), *map(str, broker.blocked))))
+            self._said, self._say_again_s = why, now_s + _SAY_AGAIN_S
+        self._progress.show(f"{line}…")
