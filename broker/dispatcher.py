@@ -19,10 +19,12 @@ from typing import Any, Final, cast
 from broker.context import Call, Context
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import (
+    acls,
     alter_configs,
     cluster,
     configs,
     delete_records,
+    elections,
     fetch,
     group_admin,
     groups,
@@ -84,6 +86,11 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ALTER_CONFIGS: alter_configs.handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.handle_incremental_alter_configs,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.handle_describe_topic_partitions,
+    ApiKey.ELECT_LEADERS: elections.handle_elect_leaders,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: elections.handle_list_partition_reassignments,
+    ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
+    ApiKey.CREATE_ACLS: acls.handle_create_acls,
+    ApiKey.DELETE_ACLS: acls.handle_delete_acls,
     ApiKey.DESCRIBE_PRODUCERS: producers.handle_describe_producers,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.handle_describe_log_dirs,
     ApiKey.DESCRIBE_CLUSTER: cluster.handle_describe_cluster,

@@ -34,12 +34,17 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -90,12 +95,17 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
         _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 4, 2),
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+        _api(ApiKey.DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2),
+        _api(ApiKey.CREATE_ACLS, "CreateAcls", 1, 3, 2),
+        _api(ApiKey.DELETE_ACLS, "DeleteAcls", 1, 3, 2),
         _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
         _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
         _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
         _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
         _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+        _api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+        _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
         _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, _NEVER_FLEXIBLE),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),

@@ -16,6 +16,11 @@ from broker.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsRequestConfig,
     AlterConfigsRequestResource,
+    CreateAclsRequest,
+    CreateAclsRequestCreation,
+    DeleteAclsRequest,
+    DeleteAclsRequestFilter,
+    DescribeAclsRequest,
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
     DescribeProducersRequest,
@@ -23,10 +28,13 @@ from broker.wire.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestCursor,
     DescribeTopicPartitionsRequestTopic,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopic,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestConfig,
     IncrementalAlterConfigsRequestResource,
     ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest,
 )
 from tests.sim.clock import EPOCH_MS
 from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
@@ -377,6 +385,76 @@ def test_more_producers_than_an_answer_carries_are_refused_by_name(monkeypatch: 
         assert (few[2], [found.producer_id for found in few[4]]) == (0, [9])
         (flood,) = await producers_of(life, ("a", list(range(10_001))))
         assert flood[2] == ErrorCode.POLICY_VIOLATION
+        await life.stop()
+
+    play(scenario())
+
+
+# --- elections, reassignments, ACLs -----------------------------------------------------------------------------------
+
+
+def test_nothing_needs_an_election_or_moves() -> None:
+    """Codes and texts for partitions with one replica; all (null) names topics only; offline partitions say so."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("b")
+        await life.create("a", 2)
+
+        async def elect(wanted: dict[str, list[int]] | None, kind: int = 0, version: int = 2) -> Any:
+            topics = None
+            if wanted is not None:
+                topics = [ElectLeadersRequestTopic(topic=name, partitions=indexes) for name, indexes in wanted.items()]
+            request = ElectLeadersRequest(election_type=kind, topic_partitions=topics)
+            answer = await life.call(ApiKey.ELECT_LEADERS, request, version)
+            return answer.error_code, [
+                (topic.topic, [(p.partition_id, p.error_code, p.error_message) for p in topic.partition_result])
+                for topic in answer.replica_election_results
+            ]
+
+        not_needed = "Leader election not needed for topic partition."
+        assert await elect(None) == await elect(None, version=0) == (0, [("a", []), ("b", [])])
+        assert await elect(None, 2) == (ErrorCode.INVALID_REQUEST, [])
+        assert await elect({"a": [0, 9], "zz": [0]}, 1) == (
+            0,
+            [
+                ("a", [(0, ErrorCode.ELECTION_NOT_NEEDED, not_needed), (9, MISSING, "No such partition as a-9")]),
+                ("zz", [(0, MISSING, "No such topic as zz")]),
+            ],
+        )
+        unknown = (ErrorCode.INVALID_REQUEST, "Unknown election type 2")
+        assert await elect({"a": [0]}, 2) == (ErrorCode.INVALID_REQUEST, [("a", [(0, *unknown)])])
+        assert await elect({"a": list(range(10_001))}) == (ErrorCode.POLICY_VIOLATION, [])
+        del life.context.registry.partitions["a", 1]
+        for kind, code in enumerate(
+            (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        ):
+            ((_, ((_, found, _),)),) = (await elect({"a": [1]}, kind))[1]
+            assert found == code
+        moving = await life.call(ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest())
+        assert (moving.error_code, moving.topics) == (0, [])
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_there_is_no_authorizer_and_it_is_said(version: int) -> None:
+    """SECURITY_DISABLED, as Kafka without one; a flood is answered as far as 10 000 go."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        answer = await life.call(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(), version)
+        disabled = ErrorCode.SECURITY_DISABLED
+        assert (answer.error_code, answer.error_message) == (disabled, "No Authorizer is configured on the broker")
+        request: Any = CreateAclsRequest(creations=[CreateAclsRequestCreation()] * 2)
+        made = (await life.call(ApiKey.CREATE_ACLS, request, version)).results
+        assert [(found.error_code, found.error_message) for found in made] == [
+            (disabled, "No Authorizer is configured.")
+        ] * 2
+        request = DeleteAclsRequest(filters=[DeleteAclsRequestFilter()] * 10_001)
+        gone = (await life.call(ApiKey.DELETE_ACLS, request, version)).filter_results
+        assert [found.error_code for found in gone] == [disabled] * 10_000
         await life.stop()
 
     play(scenario())

@@ -1322,6 +1322,201 @@ class DescribeProducersResponse(Message):
     topics: list[DescribeProducersResponseTopic] = []
 
 
+class ElectLeadersRequestTopic(Message):
+    """`topic_partitions` of ElectLeadersRequest."""
+
+    topic: str = ""
+    partitions: list[int] = []
+
+
+class ElectLeadersRequest(Message):
+    """Versions 0-2, flexible from 2."""
+
+    election_type: int = 0  # 1+
+    topic_partitions: list[ElectLeadersRequestTopic] | None = []
+    timeout_ms: int = 60000
+
+
+class ElectLeadersResponsePartition(Message):
+    """`partition_result` of ElectLeadersResponseTopic."""
+
+    partition_id: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+class ElectLeadersResponseTopic(Message):
+    """`replica_election_results` of ElectLeadersResponse."""
+
+    topic: str = ""
+    partition_result: list[ElectLeadersResponsePartition] = []
+
+
+class ElectLeadersResponse(Message):
+    """Versions 0-2, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0  # 1+
+    replica_election_results: list[ElectLeadersResponseTopic] = []
+
+
+class ListPartitionReassignmentsRequestTopic(Message):
+    """`topics` of ListPartitionReassignmentsRequest."""
+
+    name: str = ""
+    partition_indexes: list[int] = []
+
+
+class ListPartitionReassignmentsRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    timeout_ms: int = 60000
+    topics: list[ListPartitionReassignmentsRequestTopic] | None = None
+
+
+class ListPartitionReassignmentsResponsePartition(Message):
+    """`partitions` of ListPartitionReassignmentsResponseTopic."""
+
+    partition_index: int = 0
+    replicas: list[int] = []
+    adding_replicas: list[int] = []
+    removing_replicas: list[int] = []
+
+
+class ListPartitionReassignmentsResponseTopic(Message):
+    """`topics` of ListPartitionReassignmentsResponse."""
+
+    name: str = ""
+    partitions: list[ListPartitionReassignmentsResponsePartition] = []
+
+
+class ListPartitionReassignmentsResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+    topics: list[ListPartitionReassignmentsResponseTopic] = []
+
+
+class DescribeAclsRequest(Message):
+    """Versions 1-3, flexible from 2."""
+
+    resource_type_filter: int = 0
+    resource_name_filter: str | None = ""
+    pattern_type_filter: int = 3
+    principal_filter: str | None = ""
+    host_filter: str | None = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DescribeAclsResponseAcl(Message):
+    """`acls` of DescribeAclsResponseResource."""
+
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DescribeAclsResponseResource(Message):
+    """`resources` of DescribeAclsResponse."""
+
+    resource_type: int = 0
+    resource_name: str = ""
+    pattern_type: int = 3
+    acls: list[DescribeAclsResponseAcl] = []
+
+
+class DescribeAclsResponse(Message):
+    """Versions 1-3, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+    resources: list[DescribeAclsResponseResource] = []
+
+
+class CreateAclsRequestCreation(Message):
+    """`creations` of CreateAclsRequest."""
+
+    resource_type: int = 0
+    resource_name: str = ""
+    resource_pattern_type: int = 3
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class CreateAclsRequest(Message):
+    """Versions 1-3, flexible from 2."""
+
+    creations: list[CreateAclsRequestCreation] = []
+
+
+class CreateAclsResponseResult(Message):
+    """`results` of CreateAclsResponse."""
+
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+class CreateAclsResponse(Message):
+    """Versions 1-3, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    results: list[CreateAclsResponseResult] = []
+
+
+class DeleteAclsRequestFilter(Message):
+    """`filters` of DeleteAclsRequest."""
+
+    resource_type_filter: int = 0
+    resource_name_filter: str | None = ""
+    pattern_type_filter: int = 3
+    principal_filter: str | None = ""
+    host_filter: str | None = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DeleteAclsRequest(Message):
+    """Versions 1-3, flexible from 2."""
+
+    filters: list[DeleteAclsRequestFilter] = []
+
+
+class DeleteAclsResponseAcl(Message):
+    """`matching_acls` of DeleteAclsResponseResult."""
+
+    error_code: int = 0
+    error_message: str | None = ""
+    resource_type: int = 0
+    resource_name: str = ""
+    pattern_type: int = 3
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DeleteAclsResponseResult(Message):
+    """`filter_results` of DeleteAclsResponse."""
+
+    error_code: int = 0
+    error_message: str | None = ""
+    matching_acls: list[DeleteAclsResponseAcl] = []
+
+
+class DeleteAclsResponse(Message):
+    """Versions 1-3, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    filter_results: list[DeleteAclsResponseResult] = []
+
+
 class OffsetCommitKey(Message):
     """Versions 0-1."""
 

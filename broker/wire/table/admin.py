@@ -1,4 +1,4 @@
-"""What administrators ask of partitions: DescribeTopicPartitions, DescribeProducers.
+"""What administrators ask: about partitions and their producers, elections and moves, ACLs.
 
 Facts about Kafka's messages in the notation of `broker.wire.schema`; nothing else.
 """
@@ -54,4 +54,104 @@ response DescribeProducers
         last_timestamp                    int64                 =-1
         coordinator_epoch                 int32
         current_txn_start_offset          int64                 =-1
+
+request ElectLeaders
+  election_type                           int8                  1+
+  topic_partitions                        [Topic]               null
+    topic                                 string
+    partitions                            [int32]
+  timeout_ms                              int32                 =60000
+
+response ElectLeaders
+  throttle_time_ms                        int32
+  error_code                              int16                 1+
+  replica_election_results                [Topic]
+    topic                                 string
+    partition_result                      [Partition]
+      partition_id                        int32
+      error_code                          int16
+      error_message                       string                null
+
+request ListPartitionReassignments
+  timeout_ms                              int32                 =60000
+  topics                                  [Topic]               null =null
+    name                                  string
+    partition_indexes                     [int32]
+
+response ListPartitionReassignments
+  throttle_time_ms                        int32
+  error_code                              int16
+  error_message                           string                null
+  topics                                  [Topic]
+    name                                  string
+    partitions                            [Partition]
+      partition_index                     int32
+      replicas                            [int32]
+      adding_replicas                     [int32]
+      removing_replicas                   [int32]
+
+request DescribeAcls
+  resource_type_filter                    int8
+  resource_name_filter                    string                null
+  pattern_type_filter                     int8                  =3
+  principal_filter                        string                null
+  host_filter                             string                null
+  operation                               int8
+  permission_type                         int8
+
+response DescribeAcls
+  throttle_time_ms                        int32
+  error_code                              int16
+  error_message                           string                null
+  resources                               [Resource]
+    resource_type                         int8
+    resource_name                         string
+    pattern_type                          int8                  =3
+    acls                                  [Acl]
+      principal                           string
+      host                                string
+      operation                           int8
+      permission_type                     int8
+
+request CreateAcls
+  creations                               [Creation]
+    resource_type                         int8
+    resource_name                         string
+    resource_pattern_type                 int8                  =3
+    principal                             string
+    host                                  string
+    operation                             int8
+    permission_type                       int8
+
+response CreateAcls
+  throttle_time_ms                        int32
+  results                                 [Result]
+    error_code                            int16
+    error_message                         string                null
+
+request DeleteAcls
+  filters                                 [Filter]
+    resource_type_filter                  int8
+    resource_name_filter                  string                null
+    pattern_type_filter                   int8                  =3
+    principal_filter                      string                null
+    host_filter                           string                null
+    operation                             int8
+    permission_type                       int8
+
+response DeleteAcls
+  throttle_time_ms                        int32
+  filter_results                          [Result]
+    error_code                            int16
+    error_message                         string                null
+    matching_acls                         [Acl]
+      error_code                          int16
+      error_message                       string                null
+      resource_type                       int8
+      resource_name                       string
+      pattern_type                        int8                  =3
+      principal                           string
+      host                                string
+      operation                           int8
+      permission_type                     int8
 """
