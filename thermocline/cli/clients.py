@@ -1,4 +1,4 @@
-"""The stock client behind `topic`, `produce` and `consume`: confluent-kafka, and its errors in plain words.
+"""The stock client behind `topic`, `produce`, `consume` and `group`: confluent-kafka, and its errors in plain words.
 
 Owns how these commands connect and what a failure is called. Always true: librdkafka's own log never reaches a person;
 what it says is turned into what happened, to what, and what to do. Must not know what the commands do.
@@ -64,6 +64,8 @@ _ADVICE: dict[int, str] = {
     KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
+    KafkaError.NON_EMPTY_GROUP: "stop its members first; see `thermocline group describe`",
+    KafkaError.GROUP_ID_NOT_FOUND: "see `thermocline group list`",
     KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, or send less (of a batch: -X batch.size=N)",
 }
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from thermocline.cli.arguments import add_bootstrap, add_json
 from thermocline.cli.outcome import Exit
+from thermocline.cli.output import CLEAR
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
     from thermocline.cli.tier_source import TierSource
 
 _WATCH_INTERVAL_S = 1.0
-_CLEAR = "\x1b[H\x1b[2J"  # cursor home, screen empty
 
 
 def register(nouns: Subparsers[Parser]) -> None:
@@ -74,7 +74,7 @@ def _print(source: TierSource, arguments: argparse.Namespace) -> None:
             print(row.json())
     else:
         live = arguments.watch and sys.stdout.isatty()
-        print(f"{_CLEAR if live else ''}{picture(found)}")
+        print(f"{CLEAR if live else ''}{picture(found)}")
         for line in (*source.brokers(), *source.leaving()):
             print(line)
     sys.stdout.flush()

@@ -1,0 +1,180 @@
+"""`thermocline group describe`: how far a group is in each partition, and who reads it.
+
+Owns what a row says, and the two pictures of rows. Always true: lag is what was committed against the end that
+consumers see (the high watermark), at about one moment; what is not known is - or null. Must not know how the broker is
+asked (group_offsets).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thermocline.cli.arguments import add_bootstrap, add_json
+from thermocline.cli.outcome import Exit
+from thermocline.cli.output import CLEAR, json_line, plain, table
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from thermocline.cli.arguments import Parser, Subparsers
+    from thermocline.cli.group_offsets import Place
+
+_WATCH_INTERVAL_S = 1.0
+
+
+def register(verbs: Subparsers[Parser]) -> None:
+    """Add the verb to `group`."""
+    describe = verbs.add_parser(
+        "describe",
+        help="positions, lag and members of a group",
+        description="Where a group is in each partition it committed or reads now, the end of that partition, and the "
+        "lag between them. Runs against Apache Kafka too.",
+        example="thermocline group describe billing\nthermocline group describe billing --watch",
+    )
+    describe.add_argument("group", metavar="G")
+    describe.add_argument("--watch", action="store_true", help="again every second, until stopped")
+    add_json(describe)
+    add_bootstrap(describe)
+    describe.set_defaults(run=describe_group)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A member, as it is shown beside the partitions it reads."""
+
+    member_id: str
+    client_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition. Offsets; `reader` None: no member reads it now."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    log_end: int | None
+    reader: Reader | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.committed is None or self.log_end is None else self.log_end - self.committed
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A group at one moment. `members`: how many, those without partitions too."""
+
+    group: str
+    state: str
+    assignor: str
+    members: int
+    rows: Sequence[Row]
+
+
+def rows_of(committed: Mapping[Place, int], readers: Mapping[Place, Reader], ends: Mapping[Place, int]) -> list[Row]:
+    """What was committed or is read, by topic and partition."""
+    return [
+        Row(
+            topic,
+            partition,
+            committed.get((topic, partition)),
+            ends.get((topic, partition)),
+            readers.get((topic, partition)),
+        )
+        for topic, partition in sorted({*committed, *readers})
+    ]
+
+
+def state_name(state: Any) -> str:
+    """As Kafka's tools print it: PREPARING_REBALANCING of the client is PreparingRebalance."""
+    words = state.name.replace("REBALANCING", "REBALANCE").split("_")
+    return "".join(word.capitalize() for word in words)
+
+
+def describe_group(arguments: argparse.Namespace) -> int:
+    """Print the rows once, or every second."""
+    from thermocline.cli.clients import connected_admin
+
+    admin = connected_admin(arguments.bootstrap_server)
+    try:
+        while True:
+            found = read(admin, arguments.group)
+            if arguments.json:
+                for line in json_lines(found):
+                    print(line)
+            else:
+                live = arguments.watch and sys.stdout.isatty()
+                print(f"{CLEAR if live else ''}{picture(found)}")
+            sys.stdout.flush()
+            if not arguments.watch:
+                return Exit.DONE
+            time.sleep(_WATCH_INTERVAL_S)
+    except KeyboardInterrupt:
+        return Exit.DONE
+
+
+def read(admin: AdminClient, group: str) -> Found:
+    """Ask. CommandFailed when there is no such group."""
+    from thermocline.cli.group_offsets import committed, described, end_offsets, no_group
+
+    about = described(admin, group)
+    if about is None:
+        raise no_group(group)
+    readers = {
+        (place.topic, place.partition): Reader(member.member_id, member.client_id, member.host.removeprefix("/"))
+        for member in about.members
+        for place in member.assignment.topic_partitions
+    }
+    positions = committed(admin, group)
+    rows = rows_of(positions, readers, end_offsets(admin, {*positions, *readers}))
+    return Found(group, state_name(about.state), about.partition_assignor, len(about.members), rows)
+
+
+def picture(found: Found) -> str:
+    """For people: what the group is, its partitions, and their sum."""
+    members = f"{found.members} member{'s' * (found.members != 1)}"
+    assigned = f", assigned by {found.assignor}" if found.assignor else ""
+    head = f"{found.group}: {found.state}, {members}{assigned}"
+    if not found.rows:
+        return f"{head}\nnothing committed, nothing read"
+    header = ("topic", "partition", "committed", "log end", "lag", "client", "host")
+    lines = [
+        (
+            row.topic,
+            str(row.partition),
+            plain(row.committed),
+            plain(row.log_end),
+            plain(row.lag),
+            *(("-", "-") if row.reader is None else (row.reader.client_id, row.reader.host)),
+        )
+        for row in found.rows
+    ]
+    known = [row.lag for row in found.rows if row.lag is not None]
+    total = f"lag {sum(known)} in {len(known)} partition{'s' * (len(known) != 1)}"
+    return f"{head}\n{table(header, lines, right=header[1:5])}\n{total}"
+
+
+def json_lines(found: Found) -> Iterable[str]:
+    """For programs: a partition a line."""
+    for row in found.rows:
+        yield json_line(
+            {
+                "group": found.group,
+                "state": found.state,
+                "topic": row.topic,
+                "partition": row.partition,
+                "committed_offset": row.committed,
+                "log_end_offset": row.log_end,
+                "lag": row.lag,
+                "member_id": None if row.reader is None else row.reader.member_id,
+                "client_id": None if row.reader is None else row.reader.client_id,
+                "host": None if row.reader is None else row.reader.host,
+            }
+        )
