@@ -16,7 +16,8 @@ def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
     for text in bootstrap.split(","):
         try:
             _, host, port = parse_address(text, "-b")
-        except InvalidConfig:
+            host.encode("idna")  # as a look-up will: labels of 1 to 63 letters
+        except (InvalidConfig, UnicodeError):
             host, port = "", 0
         if not host or not port:
             raise CommandFailed(f"-b {bootstrap}: write HOST:PORT, an IPv6 address as [::1]:9092", Exit.USAGE)

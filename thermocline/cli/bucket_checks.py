@@ -82,8 +82,10 @@ def collect(url: str, *, delete: bool, as_json: bool) -> int:
 
     async def run(bucket: Bucket) -> int:
         progress = Progress()
-        plans = [await bucket.plan_metadata_gc()]
         partitions = await bucket.inspector.partitions()
+        if not partitions and not await bucket.is_ours():
+            raise CommandFailed(f"{bucket.store.url} holds nothing of Thermocline's; is it the whole URL?")
+        plans = [await bucket.plan_metadata_gc()]
         for number, (topic_id, index) in enumerate(partitions):
             progress.show(f"{number} of {len(partitions)} partitions")
             plans.append(await bucket.inspector.plan_gc(topic_id, index))

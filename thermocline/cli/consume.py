@@ -8,8 +8,9 @@ nor how a record looks (record_lines.py).
 from __future__ import annotations
 
 import argparse
+import select
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from thermocline.cli.arguments import add_bootstrap, add_extra, checked, natural, positive
 from thermocline.cli.consume_start import Edge, parse_start, starts
@@ -132,8 +133,17 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
         if arguments.group is not None and printed:
             done = [TopicPartition(arguments.topic, index, offset) for index, offset in printed.items()]
             consumer.commit(offsets=done, asynchronous=False)
+        if not printed and _reader_left(out):
+            raise BrokenPipeError  # as if written to it: nothing else would tell of it until the next record
         if arguments.exit_at_end and _at_end(consumer, ended, partitions):
             return
+
+
+def _reader_left(out: BinaryIO) -> bool:
+    """`… | head -1` has had enough: the pipe has no other end any more."""
+    poll = select.poll()
+    poll.register(out, 0)  # errors only, which are always told
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _at_end(consumer: Consumer, ended: set[int], partitions: set[int] | None) -> bool:

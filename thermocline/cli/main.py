@@ -6,6 +6,7 @@ trace for something the world did. Must not know what any command does.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from thermocline.cli import archive, bucket, consume, debug, group, log_dump, pr
 from thermocline.cli.arguments import Parser
 from thermocline.cli.outcome import CommandFailed, Exit, exit_of
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOUNS = (serve, topic, produce, consume, group, tier, bucket, archive, scrub, log_dump, debug)
 
 
@@ -34,7 +36,11 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (usage errors and --help leave through SystemExit, as argparse does)."""
-    arguments = parser().parse_args(argv)
+    _open_closed_streams()
+    given = list(sys.argv[1:] if argv is None else argv)
+    if (wrong := _not_text(given)) is not None:
+        return _fail(f"argument {wrong!a} is not UTF-8 text", Exit.USAGE)
+    arguments = parser().parse_args(given)
     try:
         code = int(arguments.run(arguments))
         sys.stdout.flush()
@@ -45,10 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130  # 128 + SIGINT, as a shell expects
     except BrokenPipeError:
         # `thermocline consume | head`: the reader has enough. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_results()
         return Exit.DONE
     except OSError as failed:
-        return _fail(str(failed), Exit.FAILED)
+        # Commands open what they write by its name: a disk that is full without one is behind stdout.
+        nameless = failed.filename is None and failed.errno in _FULL
+        what = f"writing the results to stdout: {failed.strerror}" if nameless else str(failed)
+        return _fail(what, Exit.FAILED)
     except Exception as failed:
         from logformat.errors import ThermoclineError
 
@@ -57,8 +66,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(failed), exit_of(failed))
 
 
+def _open_closed_streams() -> None:
+    """`thermocline … >&-`: what is written there is nobody's. Left closed, the next file or socket that is opened would
+    get the number of stdout, and `print` to a stderr that is not there goes to stdout."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, unless a lower one was taken
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  # as long as the process
+
+
+def _not_text(given: Sequence[str]) -> str | None:
+    """The first argument with bytes that no name, address or URL has: no library below could encode it."""
+    for word in given:
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # a surrogate: Python's place for bytes it could not read
+            return word
+    return None
+
+
+def _forget_results() -> None:
+    """What stdout still holds goes nowhere: Python would try again when it exits, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str, code: int) -> int:
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _forget_results()  # it is the failure, or of no use any more
     print(f"thermocline: {message}", file=sys.stderr)
     return code
 

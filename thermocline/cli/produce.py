@@ -8,7 +8,6 @@ named when the broker creates it.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -95,7 +94,7 @@ def _require_topic(producer: Producer, arguments: argparse.Namespace) -> None:
 
 def _send_lines(producer: Producer, arguments: argparse.Namespace, outcome: Outcome) -> None:
     separator = None if arguments.key_separator is None else _unescape(arguments.key_separator)
-    key = None if arguments.key is None else _unescape(arguments.key, escapes=False)
+    key = None if arguments.key is None else arguments.key.encode()
     for number, line in enumerate(sys.stdin.buffer, 1):
         record_key, value = split_line(line, separator)
         _send(producer, arguments, key if separator is None else record_key, value, outcome, number)
@@ -151,8 +150,6 @@ def split_line(line: bytes, separator: bytes | None) -> tuple[bytes | None, byte
     return (key, value) if found else (None, line)
 
 
-def _unescape(text: str, *, escapes: bool = True) -> bytes:
-    """A flag's bytes as the shell passed them; in a separator `\\t` is a tab."""
-    if escapes:
-        text = text.replace("\\t", "\t").replace("\\n", "\n")
-    return os.fsencode(text)
+def _unescape(text: str) -> bytes:
+    """A separator as a shell passes it: `\\t` is a tab."""
+    return text.replace("\\t", "\t").replace("\\n", "\n").encode()

@@ -61,7 +61,7 @@ class WireClient:
         self._versions: dict[int, int] = {}
         try:
             self._socket = socket.create_connection((host, port), timeout_s)
-        except OSError as refused:
+        except (OSError, UnicodeError) as refused:  # a host name that no look-up can carry
             raise self._unreachable(refused) from refused
 
     def __enter__(self) -> WireClient:
