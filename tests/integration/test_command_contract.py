@@ -20,6 +20,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.buckets import DirectoryBucket
+from tests.support.ports import free_port
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.waiting import wait_until
 from thermocline.cli.wire_client import BROKER_RESOURCE, WireClient
@@ -77,11 +78,6 @@ def ask_at(address: str, path: str, method: str = "GET", body: str | None = None
         return answer.status, answer.read().decode()
     finally:
         connection.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

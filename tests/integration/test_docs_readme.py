@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 
 from broker.config.own import OWN
 from coldstore.url import parse_bucket_url
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -58,18 +58,12 @@ def fences(page: Path) -> list[Fence]:
     return [Fence(*found) for found in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S)]
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 class Reader:
     """Somebody who types what the README says, in an empty directory, on ports of their own."""
 
     def __init__(self, directory: Path, timeout_s: int = TIMEOUT_S) -> None:
         self.directory, self.timeout_s = directory, timeout_s
-        self.kafka, self.http = free_address(), free_address()
+        self.kafka, self.http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.broker: subprocess.Popen[str] | None = None
         self.environment = {
             **os.environ,

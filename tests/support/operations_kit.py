@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -29,6 +28,7 @@ from broker.wire.messages import (
 )
 from logformat.records import Record, encode_batch
 from tests.support.broker_process import BrokerProcess, await_ready, running_broker, start_broker
+from tests.support.ports import free_port
 from tests.support.s3_servers import Fault, S3Server, StoreProxy
 from tests.support.waiting import wait_until
 from thermocline.cli.bootstrap import bootstrap_addresses
@@ -241,9 +241,7 @@ def unreachable_at_start(directory: Path, server: S3Server, proxy: StoreProxy) -
     """A bucket that answers 503: not ready, saying why; then ready."""
     url = proxy.bucket_url("late")
     proxy.faults(AWAY)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        http_address = f"127.0.0.1:{probe.getsockname()[1]}"
+    http_address = f"127.0.0.1:{free_port()}"
     broker = start_broker(
         directory / "data",
         url,

@@ -31,6 +31,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tests.support.ports import free_port
+
 ACCESS_KEY = "thermocline-test"
 SECRET_KEY = "thermocline-secret"
 START_S = 30.0
@@ -112,7 +114,7 @@ def versitygw_server(directory: str | None = None) -> Iterator[S3Server]:
     program = find_versitygw()
     assert program is not None, "versitygw is missing; run tests/support/get_versitygw.sh"
     with tempfile.TemporaryDirectory() as temporary:
-        port = _free_port()
+        port = free_port()
         address = f"127.0.0.1:{port}"
         options = ["--port", address, "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--keep-alive", "--quiet"]
         process = subprocess.Popen(
@@ -135,7 +137,7 @@ def find_localstack() -> bool:
 def localstack_server() -> Iterator[S3Server]:
     """LocalStack's S3 as localstack/host-mode.sh starts it; it keeps nothing."""
     assert find_localstack(), "LocalStack is missing; run localstack/host-mode.sh once"
-    port = _free_port()
+    port = free_port()
     script = str(Path(__file__).parents[2] / "localstack" / "host-mode.sh")
     process = subprocess.Popen(["sh", script, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -301,12 +303,6 @@ def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             stream.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,12 @@
+"""Ports nobody listens on, for servers that must be told theirs beforehand."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago; ports are not given twice in a row by the kernel."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
