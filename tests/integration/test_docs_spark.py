@@ -68,6 +68,8 @@ def test_every_step_of_the_tutorial_runs(reader: Reader) -> None:
     assert re.search(rf"\|\s*{rows}\|\s*2\.0002E8\|", said)
     assert f"{rows + 1} rows with the hot tail" in said
     assert f"{rows} streamed in 2 batches" in said
+    assert re.search(r"offsets +(\d+,\d+) of 20,001 \(\d+,\d+ pruned\)\n +segments +1 of 2 \(1 pruned\)", said)
+    assert "behind: {'offsets': 0, 'bytes': 0}" in said
     assert f"{rows} rows, 0 gaps" in said
     assert f"dead letters  {BAD} in lake.orders_dead_letters" in said
     assert f"({ORDERS}, {SUM})" in said

@@ -37,14 +37,16 @@ CODECS_OF = (
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on this machine, as `thermocline.pipeline.spark.session` makes it."""
     from thermocline.pipeline.spark.session import session
 
     before = dict(os.environ)
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    settings["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))  # CREATE TABLE makes folders there
     os.environ.update(S3Server("").environment())  # the JVM hands its environment to its Python workers
     try:
-        found = session("tests", "local[2]", {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"})
+        found = session("tests", "local[2]", settings)
     finally:
         os.environ.clear()
         os.environ.update(before)

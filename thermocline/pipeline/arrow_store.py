@@ -209,7 +209,7 @@ class ArrowStore:
         # The client reports a 404 in the middle of an object as a broken stream: a look at the key tells.
         if look_again and self._is_gone(key):
             return ObjectMissing(f"{self._url}: {key} was deleted while it was read")
-        return StoreUnavailable(f"{self._url}: {key}: {text}")
+        return StoreUnavailable(f"{self._url}: {key}: {text}; is the address right and the store up? Then try again")
 
     def _is_gone(self, key: str) -> bool:
         try:

@@ -15,12 +15,15 @@ from pyspark.sql.types import StructType
 
 from logformat.values import TopicPartition
 from thermocline.pipeline.spark import ranges
+from thermocline.pipeline.spark.explain import FirstPartition
 from thermocline.pipeline.spark.filters import Bounds, bounds_of
 from thermocline.pipeline.spark.options import Options, Position
+from thermocline.pipeline.spark.plan_summary import PlanSummary, held_by, read_by, tail_offsets_of
 from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
 from thermocline.pipeline.spark.projection import arrow_schema, columns_of
-from thermocline.pipeline.spark.tasks import ReadJob, read_task
+from thermocline.pipeline.spark.tasks import ReadJob, read_task, tell
 from thermocline.pipeline.spark.tiers import States, Tiers, connection_of
+from thermocline.pipeline.spark.told import told
 
 if TYPE_CHECKING:
     from thermocline.pipeline.spark.tasks import Task
@@ -33,16 +36,37 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._positions = options.for_batch()
         self._bounds = Bounds()
+        self._pushed = False
         self._job = read_job(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
+        with told():
+            planned, summary = self._planned()
+        tell(summary.line())
+        tasks: list[Task | None] = [*planned] or [None]  # Spark wants one task of an empty read
+        return [FirstPartition(tasks[0], summary), *map(InputPartition, tasks[1:])]
+
+    def _planned(self) -> tuple[list[Task], PlanSummary]:
         tiers = Tiers(self._options)
         try:
             states = tiers.states(tiers.partitions())
             wanted = batch_ranges(tiers, states, self._positions, self._options)
-            return [InputPartition(task) for task in plan_tasks(tiers, states, wanted, self._bounds, self._options)]
+            tasks = plan_tasks(tiers, states, wanted, self._bounds, self._options)
         finally:
             tiers.close()
+        summary = PlanSummary(
+            url=self._options.bucket,
+            topics=tuple(sorted({tp.topic for tp in states})),
+            partitions=len(states),
+            read=read_by(tasks),
+            held=held_by(states),
+            tail_offsets=tail_offsets_of(tasks),
+            tasks=len(tasks),
+            columns=self._job.columns,
+            bounds=self._bounds,
+            pushed=self._pushed,
+        )
+        return tasks, summary
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: Task | None = partition.value
@@ -54,6 +78,7 @@ class PushingReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters)
+        self._pushed = True
         return filters  # Spark evaluates them again: bounds may keep more
 
 

@@ -35,6 +35,7 @@ KNOWN: Final = (
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix"),
     *("bucket", "targetPartitionBytes", "pushFilters", "lateMs"),
 )
+_WAYS: Final = ("assign", "subscribe", "subscribePattern")
 _BY_LOWER: Final = {name.lower(): name for name in KNOWN}
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -163,8 +164,18 @@ class Options:
         return self.starting or Edge.LATEST
 
 
-def parse_options(given: Mapping[str, str]) -> Options:
-    """Options as Spark hands them over. InvalidRequest says which option is wrong, and the nearest known name."""
+def says_what(given: Mapping[str, str]) -> bool:
+    """Whether the options say where and what to read: they can stand alone. Those of a query on a table need not."""
+    names = {key.lower() for key in given}
+    return "bucket" in names and not names.isdisjoint(way.lower() for way in _WAYS)
+
+
+def check_names(given: Mapping[str, str]) -> None:
+    """InvalidRequest for an option that nobody knows, and names the nearest one."""
+    _by_name(given)
+
+
+def _by_name(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     by_name: dict[str, str] = {}
     consumer: dict[str, str] = {}
     for key, value in given.items():
@@ -175,8 +186,17 @@ def parse_options(given: Mapping[str, str]) -> Options:
             _take_consumer_option(consumer, key.lower().removeprefix("kafka."), value)
         else:
             raise InvalidRequest(_unknown(key))
+    return by_name, consumer
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Options as Spark hands them over. InvalidRequest says which option is wrong, and the nearest known name."""
+    by_name, consumer = _by_name(given)
     if "bucket" not in by_name:
-        raise InvalidRequest("option bucket is missing: the bucket's URL, file:///abs/dir or s3://bucket/prefix")
+        raise InvalidRequest(
+            "option bucket is missing: the bucket's URL, file:///abs/dir or s3://bucket/prefix (a table made with a "
+            "list of columns loses its options: leave the list out, or use CREATE TEMPORARY VIEW)"
+        )
     bootstrap = by_name.get("kafka.bootstrap.servers")
     if consumer and bootstrap is None:
         raise InvalidRequest(
@@ -222,11 +242,10 @@ def _take_consumer_option(consumer: dict[str, str], name: str, value: str) -> No
 
 
 def _selection(by_name: Mapping[str, str]) -> Selection:
-    ways = ("assign", "subscribe", "subscribePattern")
-    chosen = [way for way in ways if way in by_name]
+    chosen = [way for way in _WAYS if way in by_name]
     if len(chosen) != 1:
         raise InvalidRequest(
-            f"exactly one of {', '.join(ways)} says what is read; given: {', '.join(chosen) or 'none'}"
+            f"exactly one of {', '.join(_WAYS)} says what is read; given: {', '.join(chosen) or 'none'}"
         )
     text = by_name[chosen[0]].strip()
     if chosen[0] == "assign":

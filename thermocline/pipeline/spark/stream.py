@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,16 +28,18 @@ from thermocline.pipeline.spark import ranges
 from thermocline.pipeline.spark.admission import admit, pending
 from thermocline.pipeline.spark.batch import read_job
 from thermocline.pipeline.spark.filters import Bounds
-from thermocline.pipeline.spark.offsets import OffsetsJson, Progress
+from thermocline.pipeline.spark.offsets import OffsetsJson, PartitionOffsets, Progress
 from thermocline.pipeline.spark.options import Options
 from thermocline.pipeline.spark.planning import fail_or_tell, plan_tasks
 from thermocline.pipeline.spark.tasks import read_task
 from thermocline.pipeline.spark.tiers import PartitionState, Tiers
+from thermocline.pipeline.spark.told import told
 from thermocline.pipeline.spark.watch import Watch
 
 if TYPE_CHECKING:
     from thermocline.pipeline.spark.tasks import Task
 
+BACKLOG_KEY: Final = "@backlog"  # in what is reported; no topic can be named so
 States = Mapping[TopicPartition, PartitionState]
 
 
@@ -51,8 +53,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch: Watch | None = None
         self._target: dict[TopicPartition, PartitionState] | None = None  # availableNow: nothing after this is read
         self._admitted_at: float | None = None
+        self._at: PartitionOffsets = {}  # where the newest batch that Spark knows of ends
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────
+    @told()
     def initialOffset(self) -> OffsetsJson:
         """Where a stream without a checkpoint starts."""
         states = self._states()
@@ -64,11 +68,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fail_or_tell(lost, self._options.fail_on_data_loss)
         return Progress(starts, _ids(states)).to_json()
 
+    @told()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:
         """The end of the next batch: as far as there is something, within the limit. `start` when there is nothing."""
         progress = Progress.from_json(start)
         states = self._states() if self._target is None else self._target
         starts, lost = resumed(progress, states)
+        self._at = starts
         ends = {tp: state.extent.end for tp, state in states.items()}
         if self._options.bootstrap_servers is not None:
             lost += [
@@ -84,6 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         admitted = admit(starts, ends, rows_max, gaps)
         self._admitted_at = time.monotonic()
+        self._at = admitted
         return Progress(admitted, _ids(states)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -93,11 +100,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
-    def reportLatestOffset(self) -> OffsetsJson:
-        """For Spark's progress report."""
+    @told()
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """For Spark's progress report: where the log ends, and how far the stream is behind it."""
         states = self._states()
-        return Progress({tp: state.extent.end for tp, state in states.items()}, _ids(states)).to_json()
+        value = Progress({tp: state.extent.end for tp, state in states.items()}, _ids(states)).to_json()
+        return {**value, BACKLOG_KEY: backlog(self._at, states)}
 
+    @told()
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is the whole of this run, in as many batches as the limit makes."""
         self._target = dict(self._states())
@@ -116,6 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting < least and waited_ms < self._options.max_trigger_delay_ms
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
+    @told()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the offsets from `start` to `end`, which may be a batch that an earlier run planned."""
         goal = Progress.from_json(end)
@@ -185,6 +196,22 @@ def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, in
             lost.append(f"{tp}: {what} {state.extent.start} already; the offsets before it were not read (retention)")
         starts[tp] = state.extent.start if at is None else at
     return starts, lost
+
+
+def backlog(at: PartitionOffsets, states: States) -> dict[str, int]:
+    """What lies behind the newest batch: offsets that can hold records, and about how many bytes of log they are.
+
+    A partition the stream has not begun counts whole. Bytes are by the mean record of the partition in the bucket, 0
+    where the bucket has none of it.
+    """
+    offsets = size = 0
+    for tp, state in states.items():
+        behind = pending(at.get(tp, state.extent.start), state.extent.end, state.gaps)
+        offsets += behind
+        if state.cold is not None and state.cold.manifest.live.records:
+            live = state.cold.manifest.live
+            size += behind * live.log_bytes // live.records
+    return {"offsets": offsets, "bytes": size}
 
 
 def _ids(states: States) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ import pyarrow as pa
 from thermocline.extras import require
 from thermocline.pipeline.arrow_store import ArrowStore, open_arrow_store
 from thermocline.pipeline.spark.projection import shaped
+from thermocline.pipeline.spark.told import in_spark_worker, told
 from thermocline.pipeline.split import Loss, Split
 
 if TYPE_CHECKING:
@@ -47,6 +49,12 @@ def speak() -> None:
     logging.getLogger("thermocline.pipeline").setLevel(logging.INFO)
 
 
+def tell(line: str) -> None:
+    """A line on stderr of the driver, where Spark's own words go: a plan says what it is going to read."""
+    if in_spark_worker():
+        print(f"thermocline: {line}", file=sys.stderr, flush=True)
+
+
 @functools.cache
 def spare_collections() -> None:
     """Spark's worker collects garbage after every task, each time over all modules it has imported: 60 ms, a fifth of
@@ -57,8 +65,9 @@ def spare_collections() -> None:
 def read_task(job: ReadJob, task: Task | None) -> Iterator[pa.RecordBatch]:
     """The rows of a task; nothing for None, which is Spark's task of an empty read. Errors: `scan`, `read_tail`."""
     speak()
-    for part in task or ():
-        yield from _read_part(job, part)
+    with told():
+        for part in task or ():
+            yield from _read_part(job, part)
     spare_collections()
 
 

@@ -1,0 +1,144 @@
+"""What a batch is going to read, and what its plan leaves out: sums, for people.
+
+Owns `PlanSummary` and its words. Always true: `held` is all that the chosen partitions have, in both tiers; what is
+pruned is the difference. Bytes are of log, before its batches are decompressed; at cuts between tasks an index interval
+is read twice and counts twice. Pure. Must not know how a plan is made, nor Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from logformat.values import TopicPartition
+from thermocline.pipeline.rows import DEFAULT_COLUMNS
+from thermocline.pipeline.spark.filters import OFFSET_END, Bounds
+from thermocline.pipeline.spark.tiers import PartitionState
+from thermocline.pipeline.split import Split
+from thermocline.units import show_size
+
+if TYPE_CHECKING:
+    from thermocline.pipeline.spark.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """So much history. `log_bytes` and `segments` are of the bucket; offsets of both tiers."""
+
+    offsets: int = 0
+    segments: int = 0
+    log_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """One read. `pushed` False: Spark was not asked to push filters, so none could prune anything."""
+
+    url: str
+    topics: tuple[str, ...]
+    partitions: int
+    read: Amount
+    held: Amount
+    tail_offsets: int
+    tasks: int
+    columns: tuple[str, ...]
+    bounds: Bounds
+    pushed: bool
+
+    def line(self) -> str:
+        """One line for the driver's log, when the plan is made."""
+        read, held = self.read, self.held
+        return (
+            f"read of {self.url}: {read.offsets:,} of {held.offsets:,} offsets, {read.segments:,} of "
+            f"{held.segments:,} segments, {show_size(read.log_bytes)} of {show_size(held.log_bytes)} of log "
+            f"({show_size(self.pruned_bytes)} pruned), {self.tail_offsets:,} offsets from brokers, {self.tasks:,} tasks"
+        )
+
+    @property
+    def _all_columns(self) -> bool:
+        return set(DEFAULT_COLUMNS) <= set(self.columns)
+
+    @property
+    def pruned_bytes(self) -> int:
+        return max(0, self.held.log_bytes - self.read.log_bytes)
+
+    def lines(self) -> Sequence[tuple[str, str]]:
+        """Label and words, for `explain`."""
+        read, held = self.read, self.held
+        return [
+            ("bucket", self.url),
+            ("topics", f"{', '.join(self.topics)} ({self.partitions:,} partitions)"),
+            ("offsets", _of(read.offsets, held.offsets)),
+            ("segments", _of(read.segments, held.segments)),
+            ("log bytes", f"{_of(read.log_bytes, held.log_bytes)}: {show_size(read.log_bytes)} to read"),
+            ("hot tail", f"{self.tail_offsets:,} offsets come from brokers" if self.tail_offsets else "none"),
+            ("tasks", f"{self.tasks:,}"),
+            ("filters", self._filters()),
+            (
+                "columns",
+                ", ".join(self.columns)
+                + ("; .schema() with fewer decodes fewer, select() does not" if self._all_columns else ""),
+            ),
+        ]
+
+    def _filters(self) -> str:
+        if not self.pushed:
+            return "none pushed: spark.sql.python.filterPushdown.enabled is off"
+        bounds, said = self.bounds, []
+        if bounds.start_offset > 0:
+            said.append(f"offset >= {bounds.start_offset}")
+        if bounds.end_offset < OFFSET_END:
+            said.append(f"offset < {bounds.end_offset}")
+        if bounds.min_timestamp_ms is not None:
+            said.append(f"timestamp >= {bounds.min_timestamp_ms} ms")
+        if bounds.max_timestamp_ms is not None:
+            said.append(f"timestamp < {bounds.max_timestamp_ms} ms")
+        if bounds.topics is not None:
+            said.append(f"topic in {', '.join(sorted(bounds.topics)) or 'nothing'}")
+        if bounds.topic_prefix:
+            said.append(f"topic like {bounds.topic_prefix}…")
+        if bounds.partitions is not None:
+            said.append(f"partition in {', '.join(map(str, sorted(bounds.partitions))) or 'nothing'}")
+        return ", ".join(said) or "none that a plan can use (offset, timestamp, partition, topic)"
+
+    def __str__(self) -> str:
+        width = max(len(label) for label, _ in self.lines())
+        return "\n".join(["thermocline", *(f"  {label:<{width}}  {words}" for label, words in self.lines())])
+
+
+def summed(one: Iterable[Amount]) -> Amount:
+    amounts = list(one)
+    return Amount(*(sum(getattr(amount, field.name) for amount in amounts) for field in fields(Amount)))
+
+
+def held_by(states: Mapping[TopicPartition, PartitionState]) -> Amount:
+    """All that the partitions have. Manifests keep the sums of live segments, so nothing is asked for."""
+    return summed(
+        Amount(
+            state.extent.end - state.extent.start,
+            0 if state.cold is None else state.cold.manifest.live.segments,
+            0 if state.cold is None else state.cold.manifest.live.log_bytes,
+        )
+        for state in states.values()
+    )
+
+
+def read_by(tasks: Iterable[Task]) -> Amount:
+    """What the tasks read; a segment that two share is one."""
+    parts = [part for task in tasks for part in task]
+    splits = [part for part in parts if isinstance(part, Split)]
+    return Amount(
+        sum(part.rows.end_offset - part.rows.start_offset for part in parts),
+        len({piece.segment.uuid for split in splits for piece in split.pieces}),
+        sum(split.log_bytes for split in splits),
+    )
+
+
+def tail_offsets_of(tasks: Iterable[Task]) -> int:
+    """Offsets that come from brokers."""
+    return sum(part.offsets for task in tasks for part in task if not isinstance(part, Split))
+
+
+def _of(read: int, held: int) -> str:
+    return f"{read:,} of {held:,} ({max(0, held - read):,} pruned)"
