@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all check bench run sim planted fuzz soak reliability lock format clean
+.PHONY: demo test test-all check bench run sim planted fuzz soak reliability pages lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -49,6 +49,9 @@ soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then ha
 
 reliability: $(READY)  ## docs/RELIABILITY.md anew: hours; QUICK=1 minutes, ONLY=simulation,fuzz a part, RENDER=1 just the page
 	$(BIN)/python -m tests.reliability $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RENDER),--render)
+
+pages: $(READY)  ## docs/configuration.md and docs/compatibility.md anew, from the code they describe
+	$(BIN)/python -m tests.pages
 
 lock: $(READY)  ## write requirements.lock anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv

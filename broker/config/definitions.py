@@ -16,16 +16,8 @@ from broker.config.generated import kafka_names
 from broker.config.honoured import BROKER_NAMES, TOPIC_NAMES, Honoured
 from broker.config.own import OWN
 from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
-from broker.config.without_effect import REFUSED, TOPIC_REASONS, reason_of
+from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
 
-# Names that Kafka passes on to plug-ins or to one listener: known by their beginning, none has an effect here.
-IGNORED_PREFIXES = (
-    "rsm.config.",
-    "rlmm.config.",
-    "listener.name.",
-    "config.providers.",
-    "metrics.jmx.",
-)
 # Read by Kafka's authorizer from the same file, though no definition lists them.
 _AUTHORIZER = ("super.users", "allow.everyone.if.no.acl.found")
 
@@ -108,7 +100,7 @@ RIVALS: tuple[tuple[str, ...], ...] = (
 def broker_definition(name: str) -> Definition | None:
     """The definition of a broker config, also of a name known by its prefix only; None = nobody knows it."""
     found = BROKER.get(name)
-    if found is None and name.startswith(IGNORED_PREFIXES):
+    if found is None and name.startswith(IGNORED_BEGINNINGS):
         return Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found
 

@@ -114,10 +114,13 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("log.dir.failure.", "there is one log directory; a log whose disk fails goes offline by itself."),
     ("cordoned.log.dirs", "there is one log directory."),
     ("max.request.partition.size.limit", "DescribeTopicPartitions answers 2 000 partitions a page."),
-    ("config.providers", "values are read from flags, environment and file as they are."),
+    ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
     ("listener.name.", _SECURITY),
 )
 """By how a broker config's name begins, the first that fits: why it is accepted without effect."""
+
+IGNORED_BEGINNINGS: Final = ("rsm.config.", "rlmm.config.", "listener.name.", "config.providers.", "metrics.jmx.")
+"""Names that Kafka passes on to plug-ins or to one listener: known by how they begin, none has an effect here."""
 
 _NOTHING_ENFORCED = "it is a Java class, which is not run here, so nothing would be enforced; leave it out"
 REFUSED: Mapping[str, str] = {
@@ -126,8 +129,10 @@ REFUSED: Mapping[str, str] = {
     "create.topic.policy.class.name": _NOTHING_ENFORCED,
     "alter.config.policy.class.name": _NOTHING_ENFORCED,
     "client.quota.callback.class": _NOTHING_ENFORCED,
+    "config.providers": "values are taken as they are written, so ${...} would not be replaced; write the values, or "
+    "give them in THERMOCLINE_ variables of the environment",
 }
-"""Broker configs that promise to keep somebody out: a start that sets one is refused."""
+"""Broker configs whose promise would be broken, most of them to keep somebody out: a start that sets one is refused."""
 
 _ROLE: Final = "process.roles"
 

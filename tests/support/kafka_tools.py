@@ -25,6 +25,13 @@ def require_kafka() -> None:
         pytest.skip(f"Apache Kafka's jars cannot be fetched: {done.stderr.strip()[-200:]}")
 
 
+def class_path() -> str:
+    """The jars, for Java programs that ask Kafka's own classes; `require_kafka` first."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    home = Path(os.environ.get("KAFKA_PEER_HOME", cache / "thermocline-kafka-peer"))
+    return f"{home}/libs/*"
+
+
 def kafka_tool(*arguments: str) -> str:
     """Run one of Kafka's classes; its output, AssertionError when it fails."""
     done = subprocess.run(

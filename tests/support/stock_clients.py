@@ -334,6 +334,14 @@ READS: dict[str, tuple[Reader, tuple[str, ...]]] = {
     "aiokafka": (read_aiokafka, CODECS),
     "kcat": (read_kcat, CODECS),
 }
+# What they are, wherever the tests run: docs/compatibility.md.
+CLIENTS = {
+    "confluent-kafka": "Python on librdkafka",
+    "kafka-python": "pure Python; snappy where python-snappy is installed",
+    "aiokafka": "Python, asyncio",
+    "kcat": "command line on librdkafka",
+}
+assert WRITES.keys() == READS.keys() == CLIENTS.keys()
 if not _HAS_KCAT:
     WRITES.pop("kcat")
     READS.pop("kcat")

@@ -36,9 +36,9 @@ def test_every_broker_config_is_obeyed_says_why_not_or_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_promises_protection_is_refused_at_the_start(name: str) -> None:
-    """Set to a class: exit 2 with what to do; empty, as Kafka's own default: no matter."""
-    with pytest.raises(ConfigError, match=f"Invalid value org.x.Y for configuration {name}: .*leave it out"):
+def test_what_promises_what_nobody_does_is_refused_at_the_start(name: str) -> None:
+    """Set to something: exit 2 with what to do; empty, as Kafka's own default: no matter."""
+    with pytest.raises(ConfigError, match=f"Invalid value org.x.Y for configuration {name}: "):
         resolve({"log.dirs": "/data"}, [f"{name}=org.x.Y"], {}, None)
     resolve({"log.dirs": "/data"}, [f"{name}="], {}, None)
 

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 
 import thermocline
-from thermocline.cli import archive, bucket, consume, debug, group, log_dump, produce, scrub, serve, tier, topic
+from thermocline.cli import archive, bucket, config, consume, debug, group, log_dump, produce, scrub, serve, tier, topic
 from thermocline.cli.arguments import Parser
 from thermocline.cli.outcome import CommandFailed, Exit, exit_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOUNS = (serve, topic, produce, consume, group, tier, bucket, archive, scrub, log_dump, debug)
+_NOUNS = (serve, topic, produce, consume, group, config, tier, bucket, archive, scrub, log_dump, debug)
 
 
 def parser() -> Parser:

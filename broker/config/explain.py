@@ -1,0 +1,153 @@
+"""Definitions in words for people: what `config explain` prints and docs/configuration.md holds.
+
+Owns the wording of values, ranges and effects. Always true: everything comes from the definitions that validate, so
+that it cannot say something else than they do. Must not know how it is laid out, or what a broker runs with.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from broker.config.definitions import (
+    BROKER,
+    RIVALS,
+    TOPIC,
+    TOPIC_SYNONYMS,
+    broker_definition,
+    nearest_name,
+    nearest_topic_name,
+)
+from broker.config.units import show_duration
+from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
+from broker.config.without_effect import REFUSED
+
+_NO_LIMIT: Final = {ConfigType.LONG: 2**63 - 1, ConfigType.INT: 2**31 - 1}
+_SIZES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+class Scope(Enum):
+    """What a config is set on."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+
+
+class Effect(Enum):
+    """What becomes of a value that is set."""
+
+    HONOURED = "honoured"
+    NONE = "no effect"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A definition in words. `takes_from`: broker configs that give a topic's default; `gives_to`: the reverse."""
+
+    name: str
+    scope: Scope
+    type: str
+    default: str
+    valid: str
+    changes: str
+    effect: Effect
+    doc: str
+    reason: str
+    takes_from: tuple[str, ...]
+    gives_to: str | None
+
+
+def explain(definition: Definition, scope: Scope) -> Explained:
+    """One definition."""
+    name = definition.name
+    effect = Effect.HONOURED
+    if not definition.honoured:
+        effect = Effect.REFUSED if scope is Scope.BROKER and name in REFUSED else Effect.NONE
+    return Explained(
+        name=name,
+        scope=scope,
+        type=definition.type.name.lower(),
+        default=shown_value(definition, definition.default),
+        valid=_valid(definition.limits),
+        changes="at run time" if definition.dynamic else "at start",
+        effect=effect,
+        doc=definition.doc,
+        reason=definition.reason,
+        takes_from=tuple(synonym.name for synonym in TOPIC_SYNONYMS.get(name, ())) if scope is Scope.TOPIC else (),
+        gives_to=_GIVES_TO.get(name) if scope is Scope.BROKER else None,
+    )
+
+
+def explain_all(scope: Scope) -> list[Explained]:
+    """Every definition that is no internal one of Kafka's, or that has an effect here, by name."""
+    table: Mapping[str, Definition] = TOPIC if scope is Scope.TOPIC else BROKER
+    return [explain(found, scope) for _, found in sorted(table.items()) if found.honoured or not found.internal]
+
+
+def explain_name(name: str) -> list[Explained]:
+    """The topic's and the broker's config of that name. InvalidConfig, with the nearest name, when there is neither."""
+    found = [explain(TOPIC[name], Scope.TOPIC)] if name in TOPIC else []
+    if (of_broker := broker_definition(name)) is not None:
+        found.append(explain(of_broker, Scope.BROKER))
+    if not found:
+        candidates = [near for near in (nearest_topic_name(name), nearest_name(name)) if near is not None]
+        near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)
+        raise InvalidConfig(f"unknown config {name!r}" + (f"; the nearest is {near[0]!r}" if near else ""))
+    return found
+
+
+def shown_value(definition: Definition, text: str | None) -> str:
+    """`604800000 (7d)`, `134217728 (128MiB)`, `null`; empty for the empty string."""
+    limit = _NO_LIMIT.get(definition.type)
+    if text is None or limit is None:
+        return "null" if text is None else text
+    number = int(text)
+    words = definition.name.split(".")
+    if number == limit:
+        return f"{text} (no limit)"
+    if "ms" in words and number >= 1000:
+        return f"{text} ({show_duration(number)})"
+    if "bytes" in words and (size := _exact_size(number)):
+        return f"{text} ({size})"
+    return text
+
+
+def _exact_size(number: int) -> str:
+    for unit, name in _SIZES:
+        if number >= unit and number % unit == 0:
+            return f"{number // unit}{name}"
+    return ""
+
+
+def _valid(limits: Limits) -> str:
+    if limits.one_of:
+        return " | ".join(limits.one_of)
+    if limits.filled:
+        return "not empty"
+    if limits.replicas:
+        return "* or partition:broker, …"
+    if limits.low is None:
+        return ""
+    low = f"{limits.low:g}" if limits.low != int(limits.low) else str(int(limits.low))
+    if limits.high is None:
+        spread = f"{low} or more"
+    else:
+        high = f"{limits.high:g}" if limits.high != int(limits.high) else str(int(limits.high))
+        spread = f"{low} to {high}"
+    return spread if limits.also is None else f"{spread}, or {limits.also}"
+
+
+def _topics_of_brokers() -> dict[str, str]:
+    gives = {synonym.name: topic for topic, synonyms in TOPIC_SYNONYMS.items() for synonym in synonyms}
+    for rivals in RIVALS:
+        topic = next((gives[name] for name in rivals if name in gives), None)
+        if topic is not None:
+            gives |= dict.fromkeys(rivals, topic)
+    return gives
+
+
+_GIVES_TO: Final = _topics_of_brokers()

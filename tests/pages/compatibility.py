@@ -1,0 +1,172 @@
+"""docs/compatibility.md: requests, configs, clients and tools beside Apache Kafka 4.3.1, and the differences known.
+
+Owns the list of differences, each with where it is decided or checked. What is served comes from the wire table, which
+configs from their definitions, which clients from the client matrix.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.config.explain import Effect, Scope, explain_all
+from broker.wire.apis import APIS
+from tests.pages.kafka_apis import LEFT_OUT, TABLE
+from tests.pages.layout import code, table
+from tests.support.stock_clients import CLIENTS, CODECS
+
+_HEAD = """# Compatibility
+
+Written by `make pages` from the wire table, the config definitions and the client matrix: not to be edited. Beside it
+stands Apache Kafka 4.3.1, one node, KRaft, without an authorizer. What is advertised is served whole; what is not
+served is not advertised, so that clients fall back or say so themselves.
+"""
+
+
+class Difference(NamedTuple):
+    """What a client or an operator can notice; `where`: a page of docs/, or a test."""
+
+    what: str
+    where: str
+
+
+DIFFERENCES = (
+    Difference(
+        "acks=all answers, and records become visible, after an fdatasync (`thermocline.flush=sync`); Kafka counts the "
+        "page cache. `thermocline.flush=os` is Kafka's way.",
+        "docs/GUARANTEES.md",
+    ),
+    Difference(
+        "New topics are tiered unless they say otherwise, segments are 128 MiB, local copies stay a day.",
+        "docs/configuration.md",
+    ),
+    Difference(
+        "Transactions are refused: InitProducerId with a transactional id answers INVALID_TXN_STATE, and so do "
+        "transactional batches.",
+        "docs/GUARANTEES.md",
+    ),
+    Difference(
+        "cleanup.policy=compact and compression.type other than producer are refused with INVALID_CONFIG.",
+        "docs/adr/0012-what-is-not-served-is-refused-or-harmless.md",
+    ),
+    Difference(
+        "A start that sets authorizer.class.name, a policy class or a quota callback is refused.",
+        "docs/adr/0012-what-is-not-served-is-refused-or-harmless.md",
+    ),
+    Difference(
+        "A replication factor other than 1 is refused; the leader epoch of every partition grows with each start.",
+        "docs/adr/0007-leader-epoch-is-the-nodes-epoch.md",
+    ),
+    Difference(
+        "After a lost disk the log goes on above the offsets that were reserved; the hole is a control batch that "
+        "clients step over, and a declared gap.",
+        "docs/GUARANTEES.md",
+    ),
+    Difference(
+        "Produce 0 to 2 are advertised and answered UNSUPPORTED_VERSION, so that old librdkafka goes on compressing "
+        "(KAFKA-18659).",
+        "tests/unit/test_broker_dispatcher.py",
+    ),
+    Difference(
+        "One request may hold 80 000 units of array elements and make 1 000 changes; beyond that it is refused.",
+        "tests/unit/test_wire_hostile.py",
+    ),
+    Difference(
+        "4 KiB of explicit configs are kept of a topic or broker; more is INVALID_CONFIG.",
+        "tests/unit/test_broker_dynamic_configs.py",
+    ),
+    Difference(
+        "IncrementalAlterConfigs of brokers refuses configs that have no effect, and names nobody knows; Kafka keeps "
+        "them for plug-ins. DescribeConfigs shows the configs that have an effect.",
+        "tests/unit/test_broker_dynamic_configs.py",
+    ),
+    Difference(
+        "AlterConfigs that names a resource twice is answered INVALID_REQUEST for both; Kafka 4.3.1 says so to "
+        "IncrementalAlterConfigs and never answers the older request.",
+        "tests/unit/test_broker_admin.py",
+    ),
+    Difference(
+        "IncrementalAlterConfigs with an operation that does not exist is INVALID_REQUEST; Kafka 4.3.1 answers "
+        "UNKNOWN_SERVER_ERROR.",
+        "tests/unit/test_broker_handlers.py",
+    ),
+    Difference(
+        "DescribeTopicPartitions counts unknown topics into its page of 2 000; Kafka counts partitions only.",
+        "tests/unit/test_broker_admin.py",
+    ),
+    Difference(
+        "DescribeProducers gives the time the broker took a producer's last batch, Kafka that batch's timestamp; a "
+        "partition with more than 10 000 producers is refused.",
+        "tests/unit/test_broker_admin.py",
+    ),
+    Difference(
+        "OffsetFetch answers a group once, however often it is named.",
+        "tests/unit/test_groups_offsets.py",
+    ),
+    Difference(
+        "DeleteRecords and CreatePartitions of __consumer_offsets are refused.",
+        "tests/unit/test_delete_records.py",
+    ),
+)
+
+TOOLS: tuple[tuple[str, str], ...] = (
+    ("DumpLogSegments", "tests/integration/test_dump_log_segments.py"),
+    ("VerifiableProducer, VerifiableConsumer", "tests/integration/test_verifiable_clients.py"),
+    ("Spark's Kafka source", "tests/integration/test_spark_peers.py"),
+)
+
+
+def render() -> str:
+    return "\n".join(
+        (
+            _HEAD,
+            _requests(),
+            _configs(),
+            "## Clients and tools\n\nEach client of the matrix writes and reads "
+            f"{', '.join(CODECS)}, idempotent and not, hot, across the seam and cold "
+            "(`tests/integration/test_client_matrix.py`).\n",
+            table(("client", "what it is"), sorted(CLIENTS.items())),
+            table(("Apache Kafka's tools", "checked by"), [(tools, code(test)) for tools, test in TOOLS]),
+            "## Differences known\n",
+            table(("difference", "see"), [(found.what, _link(found.where)) for found in DIFFERENCES]),
+        )
+    )
+
+
+def _versions(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low}–{high}"
+
+
+def _requests() -> str:
+    served = {int(api.key): api for api in APIS.values()}
+    rows, left_out = [], []
+    for kafka in TABLE:
+        api = served.get(kafka.key)
+        theirs = _versions(kafka.version_min, kafka.version_max)
+        if api is None:
+            left_out.append((kafka.name, str(kafka.key), theirs, LEFT_OUT[kafka.name]))
+        else:
+            rows.append((kafka.name, str(kafka.key), _versions(api.version_min, api.version_max), theirs))
+    return (
+        f"## Requests\n\n{len(rows)} of the {len(TABLE)} requests that Kafka's brokers serve to clients and tools.\n\n"
+        + table(("request", "key", "here", "Kafka 4.3.1"), rows)
+        + "\nNot advertised, on purpose:\n\n"
+        + table(("request", "key", "Kafka 4.3.1", "because"), left_out)
+    )
+
+
+def _configs() -> str:
+    rows = []
+    for scope in Scope:
+        entries = [entry for entry in explain_all(scope) if not entry.name.startswith("thermocline.")]
+        counts = [str(sum(entry.effect is effect for entry in entries)) for effect in Effect]
+        rows.append((f"{scope.value} configs", str(len(entries)), *counts))
+    return (
+        "## Configs\n\nAll of Kafka 4.3's names are known; each is in [configuration.md](configuration.md).\n\n"
+        + table(("", "Kafka's", "honoured", "accepted without effect", "refused"), rows)
+    )
+
+
+def _link(where: str) -> str:
+    return (
+        f"[{where.removeprefix('docs/')}]({where.removeprefix('docs/')})" if where.startswith("docs/") else code(where)
+    )

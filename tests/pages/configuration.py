@@ -1,0 +1,91 @@
+"""docs/configuration.md: every config, from the definitions that validate it.
+
+Owns the page's order and its words about configs as such; what it says of one comes from `broker.config.explain`.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from broker.config.explain import Effect, Explained, Scope, explain_all
+from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
+from tests.pages.layout import code, table
+
+_HEAD = """# Configuration
+
+Written by `make pages` from the definitions that validate (`broker/config/`): not to be edited. One config in words:
+`thermocline config explain KEY`; all of them: `thermocline config list`. A commented file to start from:
+[packaging/server.properties](../packaging/server.properties).
+
+**Where a value comes from**, the strongest first: what was set while brokers run (of the one broker, then of all) · a
+flag or `--set KEY=VALUE` · the environment (`THERMOCLINE_` and the name in capitals with `_` for `.`) · the file of
+`--config` · the default. A topic's own value stands over the broker's config that gives its default. A name nobody
+knows is refused with the nearest one (exit 2). In files, flags and the environment sizes and times may have units:
+`64MiB`, `7d`, `1h30m`; over the Kafka protocol they are plain numbers, as in Kafka.
+
+**While brokers run**, configs that change *at run time* are set by any Kafka tool, for one broker or for all; they are
+kept in the bucket (`cluster.json`), followed at once, and by every later start:
+
+```
+kafka-configs.sh --bootstrap-server localhost:9092 --alter --entity-type brokers --entity-default \\
+  --add-config log.retention.ms=86400000
+```
+"""
+
+
+def render() -> str:
+    topics, brokers = explain_all(Scope.TOPIC), explain_all(Scope.BROKER)
+    honoured = [entry for entry in brokers if entry.effect is Effect.HONOURED]
+    kafkas = [entry for entry in honoured if not entry.name.startswith("thermocline.")]
+    own = [entry for entry in honoured if entry.name.startswith("thermocline.")]
+    return "\n".join(
+        (
+            _HEAD,
+            "## Topics\n\nAll of them change at run time: `thermocline topic alter`, `kafka-configs`.\n",
+            table(
+                ("config", "type", "default", "valid", "what it does", "default from"),
+                [_topic_row(entry) for entry in topics if entry.effect is Effect.HONOURED],
+            ),
+            "Kafka's other topic configs are accepted and change nothing:\n",
+            table(("config", "because"), [(code(name), reason) for name, reason in sorted(TOPIC_REASONS.items())]),
+            "## Brokers: Kafka's names\n",
+            table(_BROKER_HEADER, [_broker_row(entry) for entry in kafkas]),
+            "## Brokers: names of Thermocline's own\n",
+            table(_BROKER_HEADER, [_broker_row(entry) for entry in own]),
+            _defaults(topics, honoured),
+            "## Refused at the start\n\nWhat they promise would not be kept (ADR 12).\n",
+            table(("config", "because"), [(code(name), reason) for name, reason in sorted(REFUSED.items())]),
+            "## Accepted without effect\n\nKafka's files name them; a start lists those that are set.\n",
+            table(("because", "configs"), _without_effect(brokers)),
+        )
+    )
+
+
+_BROKER_HEADER = ("config", "type", "default", "valid", "changes", "what it does")
+
+
+def _topic_row(entry: Explained) -> tuple[str, ...]:
+    takes_from = ", ".join(map(code, entry.takes_from))
+    return code(entry.name), entry.type, code(entry.default), entry.valid, entry.doc, takes_from
+
+
+def _broker_row(entry: Explained) -> tuple[str, ...]:
+    return code(entry.name), entry.type, code(entry.default), entry.valid, entry.changes, entry.doc
+
+
+def _defaults(topics: list[Explained], brokers: list[Explained]) -> str:
+    rows = [
+        (code(entry.name), entry.scope.value, code(entry.default), entry.reason)
+        for entry in (*topics, *brokers)
+        if entry.reason
+    ]
+    return "## Defaults that are not Kafka's\n\n" + table(("config", "of", "default", "because"), rows)
+
+
+def _without_effect(brokers: list[Explained]) -> list[tuple[str, str]]:
+    names = [(reason_of(e.name), e.name) for e in brokers if e.effect is Effect.NONE]
+    names += [(reason_of(beginning), f"{beginning}*") for beginning in IGNORED_BEGINNINGS]
+    return [
+        (reason, ", ".join(code(name) for _, name in group))
+        for reason, group in groupby(sorted(names), key=lambda pair: pair[0])
+    ]
