@@ -1,10 +1,11 @@
 """The data directory: whose it is, which logs lie in it, what its checkpoints say, whether it was left in order.
 
-Owns the exclusive lock, `meta.properties`, the three offset checkpoints, the clean-shutdown marker and the names of log
-directories. Always true: one process at a time; a checkpoint entry stays until its log is deleted, also while that log
-is refused, so that damage is still measured against it at the next start; a name nobody knows is left alone.
-All methods block but `checkpoint`, which samples on the loop what a worker then writes. Must not know: topics' configs,
-who leads, the bucket. Source: Kafka's LogManager, OffsetCheckpointFile, CleanShutdownFileHandler.
+Owns the exclusive lock, `meta.properties`, the three offset checkpoints, the clean-shutdown marker, the ballast and the
+names of log directories. Always true: one process at a time; a checkpoint entry stays until its log is deleted, also
+while that log is refused, so that damage is still measured against it at the next start; a name nobody knows is left
+alone. All methods block but `checkpoint` and `checkpoint_start`, which sample on the loop what a worker then writes.
+Must not know: topics' configs, who leads, the bucket. Source: Kafka's LogManager, OffsetCheckpointFile,
+CleanShutdownFileHandler.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from hotstore.ballast import Ballast
 from hotstore.errors import DataDirLocked
 from hotstore.file_names import (
     CHECKPOINTS_LOCK_FILE,
@@ -71,6 +73,7 @@ class DataDir:
         """None: the directory was never formatted."""
         self.was_clean = was_clean
         self.indexes = IndexCache()
+        self.ballast = Ballast(disk, path)
         self.damaged_checkpoints: list[str] = []
         """Checkpoints that could not be read and were taken for empty: logs are scanned further back than needed."""
         self.high_watermarks: Offsets = {}
@@ -150,7 +153,15 @@ class DataDir:
         self.save_checkpoints()
         path = self.log_path(topic, partition)
         return PartitionLog.create(
-            self.disk, path, topic, partition, topic_id, config, start_offset=start_offset, cache=self.indexes
+            self.disk,
+            path,
+            topic,
+            partition,
+            topic_id,
+            config,
+            start_offset=start_offset,
+            cache=self.indexes,
+            ballast=self.ballast,
         )
 
     def open_log(
@@ -170,6 +181,7 @@ class DataDir:
             now_ms=now_ms,
             topic_id=topic_id,
             cache=self.indexes,
+            ballast=self.ballast,
         )
 
     def mark_deleted(self, topic: str, partition: int, unique: str) -> str:

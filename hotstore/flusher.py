@@ -212,6 +212,7 @@ class Flusher:
                         log.fail(error)
                         self._tell_failure()
                         return
+                    log.ballast.met_full = True
                     # Without space all of it can be written later; until then the segment may not be deleted.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._closing.wait(), SEAL_AGAIN_S)

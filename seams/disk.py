@@ -115,6 +115,10 @@ class Disk(Protocol):
         ...
 
     def space(self, path: str) -> Space: ...
+    def allocate(self, path: str, size: int) -> None:
+        """Make a file of `size` bytes whose space is taken, not only promised. Its content means nothing."""
+        ...
+
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock:
         """flock `path` (created when missing); BlockingIOError when another process holds it past `wait_s`."""
         ...
@@ -302,6 +306,13 @@ class PosixDisk:
         # As df counts: blocks that are free but reserved (for root, or by a thin volume) are neither ours nor used.
         ours = found.f_blocks - found.f_bfree + found.f_bavail
         return Space(ours * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def allocate(self, path: str, size: int) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, size)  # where a file system cannot, glibc writes
+        finally:
+            os.close(fd)
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

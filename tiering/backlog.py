@@ -76,11 +76,13 @@ def sentence(lags: Sequence[Lag]) -> str | None:
     if not late:
         return None
     blocks = Counter(lag.blocked_by for lag in late if lag.blocked_by is not None)
-    why = ", ".join(f"{block} ({count})" for block, count in blocks.most_common()) or "nothing"
+    why = "blocked by " + ", ".join(f"{block} ({count})" for block, count in blocks.most_common())
+    if not blocks:
+        why = "nothing blocks them, uploads are slower than appends"
     cause = next((f"; {lag.blocked_why[:CAUSE_CHARS]}" for lag in late if lag.blocked_why), "")
     names = ", ".join(lag.name for lag in late[:NAMES_MAX]) + (" …" if len(late) > NAMES_MAX else "")
     return (
         f"tiering lags: {sum(lag.bytes for lag in lags) / 1e6:.1f} MB are not in the bucket, "
         f"{sum(lag.segments for lag in lags)} sealed segments, partitions: {len(lags)}, the oldest for "
-        f"{late[0].age_ms // 1000} s; blocked by {why}: {names}{cause}"
+        f"{late[0].age_ms // 1000} s; {why}: {names}{cause}"
     )

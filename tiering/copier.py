@@ -171,6 +171,7 @@ class Copier:
         Raises ObjectMissing or Corrupt (also noted as what blocks the partition), Retryable, Fenced.
         """
         partition = self._partition
+        era = partition.era
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 if read_back:
@@ -193,7 +194,7 @@ class Copier:
                 await self._check_named(entry)
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
-        partition.note_verified(entry)
+        partition.note_verified(entry, era)
         self._counters.verified_segments += 1
 
     async def _check_named(self, entry: RemoteSegment) -> None:

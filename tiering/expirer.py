@@ -202,6 +202,8 @@ class Expirer:
             await partition.commit(lambda m: m.withdraw(live))
         except EditRefused as changed:
             raise Retryable(f"{partition.name}: {changed}") from changed
+        finally:
+            partition.forget_all_verified()
         reach("expire.withdrawn")
         log.info("%s is not tiered any more: %d objects are deleted after the grace", partition.name, len(live))
         keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]
@@ -251,10 +253,10 @@ class Expirer:
         self._is_behind = False
         if partition.config.internal:
             await self._expire_below_snapshot()
-        elif partition.config.enabled and not partition.config.copy_disable:
-            if partition.claimed:
-                await self._expire_copied(visible, now_ms, pressure)
-        else:
+            return
+        if partition.config.enabled and (pressure or not partition.config.copy_disable) and partition.claimed:
+            await self._expire_copied(visible, now_ms, pressure)
+        if not partition.config.enabled or partition.config.copy_disable:
             config = replace(
                 local.config,
                 tiered=False,
@@ -289,31 +291,33 @@ class Expirer:
         )
         if wanted.segment_count == 0:
             return
-        first = max(sealed[0].base_offset, start)
-        safe = max(start, await self._verified_end(first, wanted.offset))
+        safe, refused = max(start, partition.sure_end_offset), None
+        if safe < wanted.offset:
+            # What is sure goes all the same: in an outage the disk needs it most.
+            safe, refused = await self._verified_end(max(sealed[0].base_offset, safe), wanted.offset)
         await self._drop_local(min(wanted.offset, safe))
         self._is_behind = first_local_offset(local) < wanted.offset
+        if refused is not None:
+            raise refused
 
-    async def _verified_end(self, first: int, end: int) -> int:
-        """How far from `first` on the manifest covers the log with verified objects; verifies those that were not."""
+    async def _verified_end(self, first: int, end: int) -> tuple[int, Retryable | AccessRefused | None]:
+        """How far from `first` on the manifest covers the log with verified objects, and what the store refused to say
+        of the next one; verifies those that were not."""
         partition = self._partition
         covered = first
-        if first >= end:
-            return covered
-        async for segment in partition.manifests.segments(first):
-            if segment.base_offset > covered:
-                break
-            if not partition.is_verified(segment):
-                try:
+        try:
+            async for segment in partition.manifests.segments(first):
+                if segment.base_offset > covered or covered >= end:
+                    break
+                if not partition.is_verified(segment):
                     await self._copier.verify(segment)
                     partition.blocks.pop(Block.DAMAGED, None)
-                except (Corrupt, ObjectMissing) as damaged:
-                    log.error("%s: local bytes stay: %s", partition.name, damaged)
-                    break
-            covered = segment.end_offset
-            if covered >= end:
-                break
-        return covered
+                covered = segment.end_offset
+        except (Corrupt, ObjectMissing) as damaged:
+            log.error("%s: local bytes stay: %s", partition.name, damaged)
+        except (Retryable, AccessRefused) as refused:
+            return covered, refused
+        return covered, None
 
     async def _expire_uncopied(self, config: LogConfig, visible: int, now_ms: int) -> None:
         """A log that is not tiered: plain retention; its start moves first, durably."""

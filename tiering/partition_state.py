@@ -90,7 +90,9 @@ class TieredPartition:
         self.closed = False
         self.on_claimed: Callable[[], None] = lambda: None
         self._on_fenced = on_fenced
-        self._verified: dict[UUID, int] = {}
+        self.era = 0
+        """Grows when all objects were withdrawn: what was verified in an earlier one means nothing."""
+        self._verified: dict[UUID, tuple[int, int]] = {}  # [base, end) offsets of the object
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
 
@@ -254,18 +256,39 @@ class TieredPartition:
             return True
 
     # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────
-    def note_verified(self, segment: RemoteSegment) -> None:
-        """The object was seen whole in the store after the commit that names it."""
+    def note_verified(self, segment: RemoteSegment, era: int) -> None:
+        """The object was seen whole in the store, in `era`, after the commit that names it."""
+        if era != self.era:
+            return
         if len(self._verified) >= VERIFIED_MAX:
             del self._verified[next(iter(self._verified))]
-        self._verified[segment.uuid] = segment.end_offset
+        self._verified[segment.uuid] = (segment.base_offset, segment.end_offset)
 
     def is_verified(self, segment: RemoteSegment) -> bool:
-        return self._verified.get(segment.uuid) == segment.end_offset
+        return self._verified.get(segment.uuid) == (segment.base_offset, segment.end_offset)
+
+    @property
+    def sure_end_offset(self) -> int:
+        """Local segments that end at or below it may go at once: they lie below the root's log start, or in objects
+        that this process verified, without a hole from the first local one on."""
+        manifest = self.manifests.manifest
+        if manifest is None or not self.claimed:
+            return 0
+        covered = max(first_local_offset(self.log), manifest.log_start_offset)
+        for base, end in sorted(self._verified.values()):
+            if base > covered:
+                break
+            covered = max(covered, end)
+        return covered
+
+    def forget_all_verified(self) -> None:
+        """The root names none of them any more: other objects may hold the same offsets one day."""
+        self.era += 1
+        self._verified.clear()
 
     def forget_verified(self, below: int) -> None:
         """Local bytes below `below` are gone: nothing needs to be remembered about them."""
-        gone = [uuid for uuid, end in self._verified.items() if end <= below]
+        gone = [uuid for uuid, (_, end) in self._verified.items() if end <= below]
         for uuid in gone:
             del self._verified[uuid]
 

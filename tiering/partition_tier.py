@@ -123,6 +123,11 @@ class PartitionTier:
         return self._partition.remote_end_offset
 
     @property
+    def sure_end_offset(self) -> int:
+        """Local segments that end at or below it may go at once; those up to the remote end, once they are verified."""
+        return self._partition.sure_end_offset
+
+    @property
     def log_start_offset(self) -> int:
         """The root's log start; 0 while it is not known."""
         manifest = self._partition.manifest
@@ -255,6 +260,7 @@ class PartitionTier:
                 if isinstance(failure, OSError) and not is_full(failure):
                     raise
                 self._short_of_room.add(name)
+                partition.log.ballast.met_full = True
                 partition.blocks[Block.DISK] = str(failure)
                 self._backlog.note(self)
                 return FULL_RETRY_S

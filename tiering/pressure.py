@@ -1,7 +1,9 @@
 """When the local disk is over its limit: what the chunk cache gives back, and then which logs. Pure.
 
 Always true: the cache yields before the hot log does (design 6); only bytes that the bucket holds are asked for, oldest
-first over all logs, and no more than the excess (whole segments). Must not know disks or how bytes are dropped.
+first over all logs, and no more than the excess (whole segments); only what this process verified counts as given back:
+after a restart in an outage nothing goes, so appends must stop at the limit. Must not know disks or how bytes are
+dropped.
 """
 
 from __future__ import annotations
@@ -15,11 +17,20 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 
 class LocalBytes(NamedTuple, Generic[Owner]):
-    """A copied local segment: when its first record came (ms), its size, whose it is."""
+    """A copied local segment: when its first record came (ms), its size, whose it is. `is_sure`: its copy was verified
+    by this process; otherwise it goes only if the store answers, and says that it has it."""
 
     first_append_ms: int
     bytes: int
     owner: Owner
+    is_sure: bool
+
+
+class Shares(NamedTuple, Generic[Owner]):
+    """How many bytes each owner is asked for, and how many of all those go whatever the store says."""
+
+    wanted: dict[Owner, int]
+    sure_bytes: int
 
 
 def cache_room(cached_bytes: int, space: Space, bytes_max: int, ratio_max: float) -> int:
@@ -43,12 +54,22 @@ def excess_bytes(local_bytes: Callable[[], int], space: Space, bytes_max: int | 
     return min(over, local_bytes()) if over > 0 else over
 
 
-def share_pressure(held: Sequence[LocalBytes[Owner]], excess: int) -> dict[Owner, int]:
-    """How many bytes each owner should give, its oldest segments first."""
+def room_bytes(local_bytes: Callable[[], int], space: Space, wanted: int) -> int:
+    """Bytes that logs should give so that `wanted` are free on the file system, whoever filled it."""
+    lacking = wanted - space.free
+    return min(lacking, local_bytes()) if lacking > 0 else 0
+
+
+def share_pressure(held: Sequence[LocalBytes[Owner]], excess: int) -> Shares[Owner]:
+    """Whom to ask for `excess` bytes, the oldest first; then, in the place of what may turn out not to go, for as much
+    of what surely does."""
     shares: dict[Owner, int] = {}
+    asked = sure = 0
     for segment in sorted(held, key=lambda one: one.first_append_ms):
-        if excess <= 0:
+        if sure >= excess:
             break
-        shares[segment.owner] = shares.get(segment.owner, 0) + segment.bytes
-        excess -= segment.bytes
-    return shares
+        if asked < excess or segment.is_sure:
+            shares[segment.owner] = shares.get(segment.owner, 0) + segment.bytes
+            asked += segment.bytes
+            sure += segment.bytes * segment.is_sure
+    return Shares(shares, sure)

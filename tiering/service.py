@@ -19,6 +19,7 @@ from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.page_reader import PageCache
 from coldstore.root import RootVanished
+from hotstore.ballast import ROOM
 from hotstore.data_dir import DataDir
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
@@ -35,7 +36,7 @@ from tiering.copier import CopyCounters
 from tiering.expirer import ExpireCounters
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier, Queues
-from tiering.pressure import LocalBytes, cache_room, excess_bytes, share_pressure
+from tiering.pressure import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
 from tiering.tier_config import Opening, TierLimits
 from tiering.work_queue import Backoff, WorkQueue
 
@@ -69,6 +70,7 @@ class DiskView(NamedTuple):
     total: int
     free: int
     log_limit: int
+    is_share: bool = False  # the limit is a share of the file system, which others may fill too
 
 
 class TierService:
@@ -120,7 +122,8 @@ class TierService:
         self.expire_counters = ExpireCounters()
 
     async def start(self) -> None:
-        """Empty the chunk cache, begin to watch the disk and what lags."""
+        """Make room where there is none, empty the chunk cache, begin to watch the disk and what lags."""
+        await self._look_at_room()
         await self._cold.start()
         for name, service in (("disk watch", self._watch_disk), ("backlog watch", self._watch_backlog)):
             self._tasks.spawn(name, supervise(name, service, self._world.rng, self._report))
@@ -292,10 +295,11 @@ class TierService:
 
     # ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────
     async def _watch_disk(self) -> None:
-        """Until cancelled. Looks at no partition while the disk is below its limit."""
+        """Until cancelled. Looks at no partition while the disk is below its limit and has room."""
         while True:
             await self._relieve_disk()
-            await asyncio.sleep(WATCH_FULL_DISK_S if self.local_excess_ratio > 0 else WATCH_DISK_S)
+            is_full = self.local_excess_ratio > 0 or self._data_dir.ballast.is_short
+            await asyncio.sleep(WATCH_FULL_DISK_S if is_full else WATCH_DISK_S)
 
     async def _watch_backlog(self) -> None:
         """Until cancelled."""
@@ -305,22 +309,43 @@ class TierService:
                 log.info("%s", line)
 
     async def _relieve_disk(self) -> None:
-        """Over the local limit: first the chunk cache gives bytes back, then the logs, oldest copied segments first."""
-        limits, world = self._limits, self._world
-        space = await world.workers.run(world.disk.space, self._data_dir.path)
+        """Over the local limit: first the chunk cache gives bytes back, then the logs, oldest copied segments first.
+        The same where the file system has no room, whoever filled it."""
+        limits, ballast = self._limits, self._data_dir.ballast
+        space = await self._look_at_room()
         space = await self._fit_cache(space)
         excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, limits.local_space_ratio_max)
-        shares = share_pressure(self._copied_segments(), excess) if excess > 0 else {}
+        room = room_bytes(self._local_bytes, space, 2 * ROOM * ballast.size_bytes)
+        wanted = max(excess, room)
+        shares = share_pressure(self._copied_segments() if wanted > 0 else (), wanted)
         limit = limits.local_bytes_max
+        stuck = max(excess - shares.sure_bytes, 0)
         if limit is None:
             limit = int(space.total * limits.local_space_ratio_max)
-        stuck = max(excess - sum(shares.values()), 0)
+            if ballast.is_short:
+                stuck = 0  # somebody else's files, perhaps: the disk is full, and that is said
         before, self.local_excess_ratio = self.local_excess_ratio, stuck / max(limit, 1)
+        free = space.free - ballast.size_bytes if ballast.is_short else space.free
+        self.disk = DiskView(space.total, max(free, 0), limit, limits.local_bytes_max is None)
         if (before > EXCESS_TOLD_RATIO) != (self.local_excess_ratio > EXCESS_TOLD_RATIO):
-            self._log_pressure(stuck, limit)
-        self.disk = DiskView(space.total, space.free, limit)
-        for tier, wanted in shares.items():
-            tier.expire_soon(wanted)
+            self._log_pressure(stuck)
+        for tier, asked in shares.wanted.items():
+            tier.expire_soon(asked)
+
+    async def _look_at_room(self) -> Space:
+        """Give the ballast up, or make it; told when either happens. The space afterwards."""
+        ballast, path = self._data_dir.ballast, self._data_dir.path
+        was_short = ballast.is_short
+        space = await self._world.workers.run(ballast.look)
+        if ballast.is_short and not was_short:
+            log.warning(
+                "no space left below %s: appends are refused, reads and copies go on, and what the bucket holds leaves "
+                "the disk; free space, appends go on by themselves",
+                path,
+            )
+        elif was_short and not ballast.is_short:
+            log.info("there is space again below %s (%d MB): appends go on", path, space.free >> 20)
+        return space
 
     def _local_bytes(self) -> int:
         return sum(opened.log.local_bytes for opened in self._open.values())
@@ -328,9 +353,10 @@ class TierService:
     def _copied_segments(self) -> list[LocalBytes[PartitionTier]]:
         """Local segments that the bucket holds too."""
         return [
-            LocalBytes(segment.first_append_ms, segment.bytes, opened.tier)
+            LocalBytes(segment.first_append_ms, segment.bytes, opened.tier, segment.end_offset <= sure_end)
             for opened in self._open.values()
             if opened.tier.enabled
+            for sure_end in (opened.tier.sure_end_offset,)
             for segment in opened.log.sealed_segments()
             if segment.end_offset <= opened.tier.remote_end_offset
         ]
@@ -359,18 +385,28 @@ class TierService:
             log.info("the chunk cache may use its %d MB again", configured >> 20)
         return Space(space.total, space.free + max(given_back, 0))
 
-    def _log_pressure(self, stuck: int, limit: int) -> None:
+    def _log_pressure(self, stuck: int) -> None:
         """Once when it begins and once when it ends: produces slow down, and then are refused, because of it."""
-        if self.local_excess_ratio > EXCESS_TOLD_RATIO:
+        disk = self.disk
+        if self.local_excess_ratio <= EXCESS_TOLD_RATIO:
+            log.info("local logs are within their limit of %d MB again", disk.log_limit >> 20)
+        elif disk.is_share:
+            log.warning(
+                "the file system of %s is %d %% full, and %d MB of local logs are not in the bucket yet, so they "
+                "cannot go: produces slow down, and are refused when it gets worse; see blocked_by in tier status, "
+                "free disk space, or set thermocline.local.bytes.max",
+                self._data_dir.path,
+                100 * (disk.total - disk.free) // max(disk.total, 1),
+                stuck >> 20,
+            )
+        else:
             log.warning(
                 "local logs are %d MB over their limit of %d MB and the bucket does not hold them yet: produces slow "
                 "down at 2 %% over and are refused at 10 %%; see blocked_by in tier status, free disk space, or set "
                 "thermocline.local.bytes.max",
                 stuck >> 20,
-                limit >> 20,
+                disk.log_limit >> 20,
             )
-        else:
-            log.info("local logs are within their limit of %d MB again", limit >> 20)
 
     async def _checkpoint(self, local: PartitionLog) -> None:
         """Make a log's start durable on disk; many at once are one write."""

@@ -44,7 +44,9 @@ class Facts:
     full: tuple[str, ...] = ()
     out_of_offsets: tuple[str, ...] = ()
     disk_free_bytes: int = 0
+    disk_bytes: int = 0
     log_limit_bytes: int = 0
+    limit_is_share: bool = False  # of the file system, which others may fill too
     local_excess_ratio: float = 0.0
     store_failure: str = ""  # with how often and for how long
     store_refusals: tuple[str, ...] = ()  # operations, each with what the store said, how often and for how long
@@ -71,6 +73,12 @@ def conditions(facts: Facts) -> list[Named]:
 def _sentences(facts: Facts) -> dict[Condition, str]:
     excess, limit = facts.local_excess_ratio, facts.log_limit_bytes >> 20
     over = f"local logs are {excess:.0%} over their limit of {limit} MB and the bucket does not hold the rest"
+    if facts.limit_is_share and facts.disk_bytes:
+        used = 1 - facts.disk_free_bytes / facts.disk_bytes
+        stuck = int(excess * facts.log_limit_bytes) >> 20
+        over = (
+            f"the file system of {facts.data_dir} is {used:.0%} full and {stuck} MB of local logs are not in the bucket"
+        )
     relief = "see blocked by, free disk space, or raise thermocline.local.bytes.max"
     said: dict[Condition, str] = {}
     if facts.not_ready:

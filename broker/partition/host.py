@@ -27,6 +27,7 @@ from hotstore.errors import DamagedLog, ForeignLog
 from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
+from seams.disk import is_full
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.service import TierService
@@ -296,7 +297,13 @@ class Host:
         )
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            await self.checkpoint()
+            try:
+                await self.checkpoint()
+            except OSError as failure:
+                if not is_full(failure):
+                    raise
+                self._all_changed = True  # what was sampled is written next time; until then recovery looks at more
+                self._data_dir.ballast.met_full = True
 
     async def keep_ticking(self) -> None:
         """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""

@@ -35,17 +35,18 @@ class Inode:
         self.durable = bytearray()
         self.dirty: set[int] = set()
         self.is_dir = False
+        self.allocated = 0  # bytes taken without content
 
     def copy(self) -> Inode:
         other = Inode()
         other.data, other.durable, other.dirty = bytearray(self.data), bytearray(self.durable), set(self.dirty)
-        other.is_dir = self.is_dir
+        other.is_dir, other.allocated = self.is_dir, self.allocated
         return other
 
     def survive(self, keeps: Callable[[], bool]) -> Inode:
         """What a power cut leaves of it."""
         other = Inode()
-        other.is_dir = self.is_dir
+        other.is_dir, other.allocated = self.is_dir, self.allocated
         kept = [piece for piece in sorted(self.dirty) if keeps()]
         size = len(self.data) if len(self.data) != len(self.durable) and keeps() else len(self.durable)
         for piece in kept:
@@ -411,8 +412,17 @@ class CrashDisk:
         self._hold(left)
 
     def space(self, path: str) -> Space:
-        used = sum(len(inode.data) for inode in {id(inode): inode for inode in self._names.values()}.values())
+        inodes = {id(inode): inode for inode in self._names.values()}
+        used = sum(max(len(inode.data), inode.allocated) for inode in inodes.values())
         return Space(self.capacity_bytes, max(self.capacity_bytes - used, 0))
+
+    def allocate(self, path: str, size: int) -> None:
+        self.open(path, write=True, create=True).close()
+        if self.capacity_bytes < CAPACITY_BYTES and self.space("/").free < size:
+            self.hits["fault:full"] += 1
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+        self.effect("allocate", path)
+        self._names[path].allocated = size
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock:
         if path in self._locks:

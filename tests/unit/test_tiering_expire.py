@@ -70,10 +70,20 @@ def test_a_gap_without_timestamps_goes_with_the_next_dated_segment() -> None:
 
 def test_pressure_takes_the_oldest_bytes_of_all_logs() -> None:
     """Whole segments, oldest first, until the excess is covered."""
-    held = [LocalBytes(5, 100, "a"), LocalBytes(1, 100, "b"), LocalBytes(2, 100, "a"), LocalBytes(9, 100, "b")]
-    assert share_pressure(held, 0) == {}
-    assert share_pressure(held, 150) == {"b": 100, "a": 100}
-    assert share_pressure(held, 1000) == {"a": 200, "b": 200}
+    held = [LocalBytes(at, 100, owner, is_sure=True) for at, owner in ((5, "a"), (1, "b"), (2, "a"), (9, "b"))]
+    assert share_pressure(held, 0) == ({}, 0)
+    assert share_pressure(held, 150) == ({"b": 100, "a": 100}, 200)
+    assert share_pressure(held, 1000) == ({"a": 200, "b": 200}, 400)
+
+
+def test_what_nobody_verified_is_asked_for_but_does_not_count() -> None:
+    """After a restart: the oldest first, and in their place as much of what surely goes."""
+    held = [
+        LocalBytes(at, 100, owner, is_sure=sure)
+        for at, owner, sure in ((1, "a", False), (2, "b", True), (3, "b", True))
+    ]
+    assert share_pressure(held, 150) == ({"a": 100, "b": 200}, 200)
+    assert share_pressure(held[:1], 150) == ({"a": 100}, 0)
 
 
 def test_excess_is_over_the_set_limit_or_the_share_of_the_file_system() -> None:
