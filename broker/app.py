@@ -311,8 +311,15 @@ class Broker:
                 raise Retryable("not ready yet")
             await self._sources.tiers.seal_all(None if topic is None else [topic])
 
+        async def metrics() -> bytes:
+            sources = self._sources
+            if sources is None:
+                return exposition(self._beginning, None)
+            groups = await sources.context.groups.survey(sources.context.registry.high_watermark)
+            return exposition(self._beginning, sources, groups)
+
         return Views(
-            metrics=lambda: exposition(self._beginning, self._sources),
+            metrics=metrics,
             status=lambda: b"[]" if self._sources is None else status_json(self._sources),
             broker=lambda: broker_json(self._beginning, self._sources),
             not_ready=self._not_ready,

@@ -44,6 +44,7 @@ from broker.groups.events import (
     Unload,
 )
 from broker.groups.fate import code_of, fate_of
+from broker.groups.lag import EndLookup, Survey, survey
 from broker.groups.ledger import Ledger
 from broker.groups.log import OffsetsLog
 from broker.groups.offsets import (
@@ -235,6 +236,10 @@ class GroupCoordinator:
 
     def state_of(self, partition: int) -> ShardState:
         return self._shards[partition].state
+
+    async def survey(self, ends: EndLookup) -> Survey:
+        """How far behind the groups are, for whoever watches."""
+        return await survey(self._shards, self._topics, ends)
 
     def dirty_since(self, partition: int) -> float | None:
         """Clock.monotonic_s since when a lost disk would lose changes of `partition`: the cut of its newest written

@@ -1,8 +1,9 @@
 """From counters to Prometheus' text.
 
 Owns the metric names (docs/operations.md and docs/grafana/ use them). Always true: it reads, it never changes anything;
-labels are bounded (operations, outcomes, APIs, topics, conditions; never clients), and every value of one that is not a
-topic is there from the start, so that an alert never waits for its series. Must not know how anything is counted.
+labels are bounded (operations, outcomes, APIs, topics, conditions, the groups that lag most), and every value of one
+that is neither a topic nor a group is there from the start, so that an alert never waits for its series. Must not know
+how anything is counted.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from prometheus_client.core import (
     Metric,
 )
 
+from broker.groups.lag import Survey
 from broker.net.dispatch import CloseReason
 from broker.observe.conditions import Condition, conditions
+from broker.observe.group_metrics import GroupMetrics
 from broker.observe.sources import Beginning, Sources
 from broker.observe.tier_view import facts, facts_at_start
 from broker.partition.throttle import Refusal
@@ -31,12 +34,14 @@ _GAUGES = frozenset(
 )  # what tiering counts up and down
 
 
-def exposition(beginning: Beginning, sources: Sources | None) -> bytes:
-    """Everything there is in Prometheus' text format; `sources` is None while nothing is served yet."""
+def exposition(beginning: Beginning, sources: Sources | None, groups: Survey | None = None) -> bytes:
+    """Everything there is in Prometheus' text format; `sources` and `groups` are None while nothing is served yet."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Beginning(beginning, sources))
     if sources is not None:
         registry.register(_Serving(sources))
+    if groups is not None:
+        registry.register(GroupMetrics(groups))
     text: bytes = generate_latest(registry)
     return text
 

@@ -37,7 +37,7 @@ class SealRequest(msgspec.Struct):
 class Views:
     """What the routes show and do."""
 
-    metrics: Callable[[], bytes]
+    metrics: Callable[[], Awaitable[bytes]]
     status: Callable[[], bytes]  # JSON, an array of partitions
     broker: Callable[[], bytes]  # JSON
     not_ready: Callable[[], str]  # "" when ready
@@ -79,7 +79,7 @@ class HttpServer:
         from aiohttp import web
 
         return web.Response(
-            body=self._views.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            body=await self._views.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
 
     async def _healthz(self, request: web.Request) -> web.Response:

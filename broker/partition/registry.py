@@ -50,6 +50,11 @@ class Registry:
         topic = self.topics.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
 
+    def high_watermark(self, name: str, index: int) -> int | None:
+        """Of a partition that serves."""
+        partition = self.partitions.get((name, index))
+        return None if partition is None else partition.high_watermark
+
     def of_topic(self, name: str) -> list[Partition]:
         """The led partitions of a topic, by index."""
         topic = self.topics.get(name)

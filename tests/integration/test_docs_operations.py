@@ -145,6 +145,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         for _ in range(6):
             kit.produce(broker)
         kit.cli("tier", "seal", "--wait", "-b", broker.kafka)
+        kit.cli("consume", "-t", kit.TOPIC, "-g", "readers", "-n", "1", "-f", "%o", "-b", broker.kafka)
         families = list(text_string_to_metric_families(kit.http(broker, "/metrics")))
         assert broker.stop() == 0
     found: dict[str, set[str]] = {}

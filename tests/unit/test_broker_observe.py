@@ -251,8 +251,11 @@ def views(**changed: Any) -> Views:
     async def seal(topic: str | None) -> None:
         return None
 
+    async def metrics() -> bytes:
+        return b"thermocline_ready 1.0\n"
+
     kept: dict[str, Any] = {
-        "metrics": lambda: b"thermocline_ready 1.0\n",
+        "metrics": metrics,
         "status": lambda: b"[]",
         "broker": lambda: b"{}",
         "not_ready": lambda: "",
