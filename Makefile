@@ -13,7 +13,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY)  ## the main job in under a minute: write, sink, replay, kill, lose the disk, replay again
+demo: $(READY)  ## the main job in about a minute (half of it Spark's first start): write, sink, replay, kill, lose the disk, replay again
 	$(BIN)/python -m thermocline.demo
 
 test: $(READY)  ## everything that needs only Python

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import Final, TypeVar
@@ -63,6 +64,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PURGE_RETRY_MAX_S: Final = 300.0
+_TELL_S: Final = 5.0  # between two lines about one long wait
 
 
 class Exit(IntEnum):
@@ -137,6 +139,7 @@ class Broker:
         self._open_bucket = open_bucket
         self._rooms = _Rooms()
         self._tasks = Tasks(self._report)
+        self._dispatcher = BrokerDispatcher(self._tasks)
         self._superseded = asyncio.Event()
         self._clean_stop = False
         self._cluster_id = ""
@@ -152,11 +155,9 @@ class Broker:
     async def start(self, stop: asyncio.Event) -> None:
         """Come up to the point where clients are answered; returns early when `stop` is set while waiting."""
         rooms, world, config = self._rooms, self._world, self._config
+        await self._bind()
         self.health.starting("opening the data directory")
         rooms.data_dir = data_dir = await world.workers.run(DataDir.open, world.disk, config.data_dir)
-        if config.http_host is not None:
-            rooms.http = HttpServer(self._views())
-            await _bound(rooms.http.start(config.http_host, config.http_port), "--http")
         bucket = self._open_bucket(config, world)
         rooms.store = store = MeteredStore(bucket, world.clock)
         # Not through the meters: it loses races and sends wrong checksums on purpose.
@@ -165,7 +166,12 @@ class Broker:
             return
         cluster = ClusterStore(store, world.rng, world.clock)
         rooms.membership = membership = Membership(
-            store, cluster, world, lease_s=config.lease_ms / 1000, interval_s=config.lease_interval_ms / 1000
+            store,
+            cluster,
+            world,
+            lease_s=config.lease_ms / 1000,
+            interval_s=config.lease_interval_ms / 1000,
+            waits_for=self.health.starting,
         )
         self.health.starting("waiting for the right to serve the bucket")
         joined = await self._until(stop, membership.join(self._identity(data_dir), self._station()))
@@ -175,6 +181,19 @@ class Broker:
         check_tiering(config, joined.image)
         self._tasks.spawn("membership", supervise("membership", self._keep, world.rng, self._report))
         await self._until(stop, self._open(data_dir, store, cluster, joined, verify_by_head=verify_by_head))
+
+    async def _bind(self) -> None:
+        """Before anything is touched: a start that cannot listen leaves disk, bucket and lease as they were."""
+        rooms, config = self._rooms, self._config
+        self.health.starting("binding its addresses")
+        if config.http_host is not None:
+            rooms.http = HttpServer(self._views())
+            await _bound(rooms.http.start(config.http_host, config.http_port), "--http")
+        rooms.server = server = Server(
+            self._world.net, self._dispatcher, net_limits(config), self._report, name=config.listener_name
+        )
+        await _bound(server.bind(config.listen_host, config.listen_port), "--listen")
+        self._address = server.address
 
     async def _probe(self, store: ObjectStore) -> bool:
         """Try the store's conditional writes until it answers. StoreRefused: it gets them wrong (C23)."""
@@ -236,8 +255,8 @@ class Broker:
         )
         controller.host = host
         await tiers.start()
-        self.health.starting("opening logs")
-        with tiers.holding_back():
+        total = sum(topic.partitions for topic in controller.image.topics.values())
+        with tiers.holding_back(), self._counting(lambda: f"opening logs: {host.opened_count} of {total} partitions"):
             await asyncio.gather(*[host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()])
         for topic in controller.image.deleted.values():
             self._purge_later(topic)
@@ -273,33 +292,26 @@ class Broker:
             gate=self._gate,
             metrics=self.metrics,
             tasks=self._tasks,
-            advertised=(config.advertised_host, config.advertised_port or config.listen_port),
-            live_configs={},
+            advertised=(config.advertised_host or self._address[0], config.advertised_port or self._address[1]),
+            live_configs=self._bound_addresses(),
         )
         await self._listen(context)
 
+    def _bound_addresses(self) -> dict[str, str]:
+        """Configs that name a port of 0, as they came out."""
+        found = {"listeners": f"{self._config.listener_name}://{show_address(*self._address)}"}
+        if self._rooms.http is not None:
+            found["thermocline.http"] = show_address(*self._rooms.http.address)
+        return found
+
     async def _listen(self, context: Context) -> None:
-        config = context.config
-        dispatcher = BrokerDispatcher(self._tasks)
-        self._rooms.server = server = Server(
-            self._world.net, dispatcher, net_limits(config), self._report, name=config.listener_name
-        )
-        self._live.tell(lambda now: server.limit_connections(net_limits(now)))
-        dispatcher.serve(context)  # a client may come before the next line knows the port it came to
-        await _bound(server.start(config.listen_host, config.listen_port), "--listen")
-        host, port = server.address
-        advertised = (config.advertised_host or host, config.advertised_port or port)
-        self._address = (host, port)
-        live = {"listeners": f"{config.listener_name}://{show_address(host, port)}"}
         rooms = self._rooms
-        if rooms.http is not None:
-            live["thermocline.http"] = show_address(*rooms.http.address)
-        assert rooms.tiers is not None and rooms.membership is not None and rooms.store is not None
-        assert rooms.host is not None
-        self._sources = Sources(
-            context, rooms.tiers, rooms.store, server, rooms.membership, self.health, rooms.host.damaged
-        )
-        dispatcher.serve(replace(context, advertised=advertised, live_configs=live))
+        server, tiers, membership, store, host = rooms.server, rooms.tiers, rooms.membership, rooms.store, rooms.host
+        assert server and tiers and membership and store and host
+        self._live.tell(lambda now: server.limit_connections(net_limits(now)))
+        self._dispatcher.serve(context)
+        await _bound(server.accept(), "--listen")
+        self._sources = Sources(context, tiers, store, server, membership, self.health, host.damaged)
         self.health.ready()
 
     def _views(self) -> Views:
@@ -337,6 +349,23 @@ class Broker:
     def _store_outage(self) -> Outage:
         membership = self._rooms.membership
         return self._outage if membership is None else membership.outage
+
+    @contextmanager
+    def _counting(self, what: Callable[[], str]) -> Iterator[None]:
+        """While this lasts, `what` stands in `/readyz`, and is logged every few seconds: a wait that counts down."""
+
+        async def tell() -> None:
+            while True:
+                await asyncio.sleep(_TELL_S)
+                self.health.starting(what())
+                log.info("%s", self.health.waiting_for)
+
+        self.health.starting(what())
+        telling = self._tasks.spawn("telling", tell())
+        try:
+            yield
+        finally:
+            telling.cancel()
 
     def _identity(self, data_dir: DataDir) -> DirectoryIdentity:
         meta, has_logs = data_dir.meta, bool(data_dir.partitions())
@@ -418,8 +447,15 @@ class Broker:
         rooms = self._rooms
         self.health.starting("stopping")
         if rooms.server is not None:
-            # A superseded broker's answers never leave: draining would only keep it here for the whole timeout.
-            await rooms.server.stop(drain=not self._superseded.is_set())
+            server, drain_s = rooms.server, self._config.shutdown_timeout_ms / 1000
+            with self._counting(
+                lambda: (
+                    f"stopping: {server.counters.connections_open} connections get their last answers, for at most "
+                    f"{drain_s:.0f} s"
+                )
+            ):
+                # A superseded broker's answers never leave: draining would only keep it here for the whole timeout.
+                await server.stop(drain=not self._superseded.is_set())
         if rooms.groups is not None:
             await rooms.groups.close()
         if self._clean_stop:
@@ -448,9 +484,13 @@ class Broker:
         if rooms.offsets is not None and rooms.groups is not None:
             await self._last_write("group snapshots", rooms.offsets.write_snapshots(rooms.groups, force=True))
         if self._config.seal_on_shutdown:
-            await self._last_write("seal on shutdown", rooms.tiers.seal_all(None))
+            most_s = self._config.store_upload_timeout_ms / 1000
+            with self._counting(lambda: f"stopping: sealing, and copying to the bucket, for at most {most_s:.0f} s"):
+                await self._last_write("seal on shutdown", rooms.tiers.seal_all(None))
             reach("shutdown.sealed")
-        if await rooms.host.close(clean=True):
+        with self._counting(lambda: "stopping: flushing and closing logs"):
+            clean = await rooms.host.close(clean=True)
+        if clean:
             await self._last_write("clean marker", workers.run(rooms.data_dir.mark_clean))
         reach("shutdown.marked")
 

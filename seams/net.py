@@ -17,11 +17,15 @@ _BACKLOG = 4096  # connections the kernel may hold while accepts are paced (max.
 
 
 class Listener(Protocol):
-    """A bound address that accepts connections until closed."""
+    """A bound address that is nobody else's, and accepts connections from `accept` until closed."""
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port really bound (port 0 picks one)."""
+        ...
+
+    async def accept(self) -> None:
+        """Take connections from now on; until then they are refused. Raises OSError."""
         ...
 
     async def close(self) -> None:
@@ -39,9 +43,12 @@ class SocketBuffers(NamedTuple):
 class Net(Protocol):
     """Where connections come from."""
 
-    async def listen(
+    async def bind(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
-    ) -> Listener: ...
+    ) -> Listener:
+        """Raises OSError for an address that is taken, or not this machine's."""
+        ...
+
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         """Send from the file now, without waiting: bytes sent, 0 when the socket is full, -1 when this pair cannot."""
         ...
@@ -56,6 +63,9 @@ class _TcpListener:
     def address(self) -> tuple[str, int]:
         return self._address
 
+    async def accept(self) -> None:
+        await self._server.start_serving()
+
     async def close(self) -> None:
         self._server.close()
 
@@ -63,7 +73,7 @@ class _TcpListener:
 class TcpNet:
     """`Net` over TCP on the running loop."""
 
-    async def listen(
+    async def bind(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
     ) -> Listener:
         server = await asyncio.get_running_loop().create_server(
@@ -74,7 +84,6 @@ class TcpNet:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send)
             if buffers.receive >= 0:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive)
-        await server.start_serving()
         bound = server.sockets[0].getsockname()
         return _TcpListener(server, (bound[0], bound[1]))
 

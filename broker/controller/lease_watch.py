@@ -32,7 +32,7 @@ class Lease(msgspec.Struct, frozen=True):
 class LeaseWatch:
     """Feed it every successful poll; `sight` says what is known. `lease_s`: length of a lease in seconds."""
 
-    __slots__ = ("_last", "_lease_s", "_moved_at", "_polled_at", "_started_at", "sight")
+    __slots__ = ("_last", "_lease_s", "_moved_at", "_of_holder_s", "_polled_at", "_started_at", "sight")
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -40,6 +40,7 @@ class LeaseWatch:
         self._started_at: float | None = None
         self._moved_at = 0.0
         self._polled_at = 0.0
+        self._of_holder_s = lease_s
         self.sight = LeaseSight.WATCHING
 
     def polled(self, lease: Lease | None, now_s: float) -> LeaseSight:
@@ -49,6 +50,7 @@ class LeaseWatch:
             self._last = lease
         # The length belongs to the bucket: a watcher configured with a shorter one must not oust a healthy holder.
         lease_s = self._lease_s if lease is None else max(self._lease_s, lease.lease_ms / 1000)
+        self._of_holder_s = lease_s
         # A gap between polls longer than a lease means we slept: what we saw before it says nothing about now.
         slept = now_s - self._polled_at > lease_s
         self._polled_at = now_s
@@ -64,3 +66,10 @@ class LeaseWatch:
         else:
             self.sight = LeaseSight.WATCHING
         return self.sight
+
+    def left_s(self) -> tuple[float, float]:
+        """Seconds from the last poll until the lease counts as still, when it does not move, and until it counts as
+        another's, when it goes on to."""
+        still = self._moved_at + self._of_holder_s - self._polled_at
+        moving = (self._started_at or 0.0) + 2 * self._of_holder_s - self._polled_at
+        return max(still, 0.0), max(moving, 0.0)

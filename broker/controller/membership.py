@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,15 +60,24 @@ class Station:
 
 
 class Membership:
-    """One process's life in one cluster. `lease_s` / `interval_s`: a lease, and how often it is bumped and polled."""
+    """One process's life in one cluster. `lease_s` / `interval_s`: a lease, and how often it is bumped and polled;
+    `waits_for` is told what joining waits for, and how long that may still take."""
 
     def __init__(
-        self, store: ObjectStore, cluster: ClusterStore, world: World, *, lease_s: float, interval_s: float
+        self,
+        store: ObjectStore,
+        cluster: ClusterStore,
+        world: World,
+        *,
+        lease_s: float,
+        interval_s: float,
+        waits_for: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._cluster = cluster
         self._world = world
         self._lease_s = lease_s
         self._interval_s = interval_s
+        self._waits_for = waits_for
         self._lease: RootStore[Lease] = RootStore(
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
         )
@@ -122,7 +132,13 @@ class Membership:
             case Verdict.REFUSE:
                 raise Refused(admission.reason)
             case Verdict.WAIT:
-                log.info("waiting up to %.0f s: %s", 2 * self._lease_s, admission.reason)
+                still_s, moving_s = watch.left_s()
+                what = (
+                    f"{admission.reason}: taken over in {still_s:.0f} s if it stands still, refused in "
+                    f"{moving_s:.0f} s if it goes on to move"
+                )
+                self._waits_for(what)
+                log.info("not ready: %s", what)
                 return None
             case _:
                 return await self._enter(directory, bucket, station, admission)

@@ -79,10 +79,20 @@ class Server:
         """Accepted by the kernel and not yet admitted."""
         return 0 if self._admissions is None else self._admissions.waiting
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises OSError when the address cannot be bound."""
+    async def bind(self, host: str, port: int) -> None:
+        """Make the address ours; nobody is accepted yet. Raises OSError."""
+        self._listener = await self._net.bind(host, port, self._connection, self._limits.buffers)
+
+    async def accept(self) -> None:
+        """Let connections in. Raises OSError when another process took the same address at the same moment."""
+        assert self._listener is not None, "not bound"
         self._admissions = Admissions(self._limits, asyncio.get_running_loop().time())
-        self._listener = await self._net.listen(host, port, self._connection, self._limits.buffers)
+        await self._listener.accept()
+
+    async def start(self, host: str, port: int) -> None:
+        """Both at once."""
+        await self.bind(host, port)
+        await self.accept()
 
     def limit_connections(self, limits: NetLimits) -> None:
         """Obey other bounds on who may connect from now on; who is connected stays. The other bounds are as before."""

@@ -121,6 +121,12 @@ class Host:
         task.add_done_callback(self._opening.pop)
         return task
 
+    @property
+    def opened_count(self) -> int:
+        """Partitions that are open, those of topics that are still being opened too."""
+        unpublished = (found for way in self._opening.values() for found in way.opened.values())
+        return len(self._registry.partitions) + sum(found is not None for found in unpublished)
+
     def _publish(self, topic_id: str, partitions: list[Partition]) -> None:
         """Let clients see them, as the topic is now: it may have changed while they were opened."""
         topic = self._topics[topic_id]

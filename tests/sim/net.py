@@ -156,6 +156,7 @@ class SimListener:
 
     def __init__(self, net: SimNet, address: Address, factory: Callable[[], Any], context: Context) -> None:
         self.net, self._address, self.factory, self.context = net, address, factory, context
+        self.accepts = False
 
     @property
     def address(self) -> Address:
@@ -164,6 +165,9 @@ class SimListener:
     @property
     def process(self) -> Process | None:
         return self.context.get(PROCESS)
+
+    async def accept(self) -> None:
+        self.accepts = True
 
     async def close(self) -> None:
         if self.net.listeners.get(self._address) is self:
@@ -181,7 +185,7 @@ class SimNet:
         self.open: dict[SimTransport, None] = {}
         self._ports = 50_000
 
-    async def listen(self, host: str, port: int, factory: Callable[[], Any], buffers: SocketBuffers) -> SimListener:
+    async def bind(self, host: str, port: int, factory: Callable[[], Any], buffers: SocketBuffers) -> SimListener:
         address = (host or "0.0.0.0", port)
         if address in self.listeners:
             raise OSError(98, f"address already in use: {address}")
@@ -204,7 +208,7 @@ class SimNet:
         """A client connects. ConnectionRefusedError when nobody listens; a paused process accepts (its kernel does)."""
         await asyncio.sleep(self.rng.uniform(*LATENCY_S))
         listener = self.listeners.get(address)
-        if listener is None or (listener.process is not None and listener.process.dead):
+        if listener is None or not listener.accepts or (listener.process is not None and listener.process.dead):
             raise ConnectionRefusedError(111, f"connection refused: {address}")
         self._ports += 1
         server = SimTransport(self, None, listener.context, ("127.0.0.1", self._ports))

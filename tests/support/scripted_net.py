@@ -163,6 +163,9 @@ class ScriptedListener:
     def address(self) -> tuple[str, int]:
         return ("test", 1)
 
+    async def accept(self) -> None:
+        assert not self.closed
+
     async def close(self) -> None:
         self.closed = True
 
@@ -177,7 +180,7 @@ class ScriptedNet:
         self.failure: OSError | None = None
         self.files_sent = 0
 
-    async def listen(
+    async def bind(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
     ) -> ScriptedListener:
         self.factory = factory

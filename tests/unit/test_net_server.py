@@ -275,7 +275,8 @@ def test_connections_have_the_socket_buffers_that_were_asked_for() -> None:
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 seen.append(transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
 
-        listener = await TcpNet().listen("127.0.0.1", 0, Looker, SocketBuffers(send=50_000))
+        listener = await TcpNet().bind("127.0.0.1", 0, Looker, SocketBuffers(send=50_000))
+        await listener.accept()
         reader, writer = await asyncio.open_connection(*listener.address)
         while not seen:
             await asyncio.sleep(0.001)

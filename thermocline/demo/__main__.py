@@ -1,4 +1,4 @@
-"""`make demo`: the main job in under a minute, with real processes, a stock client and Spark.
+"""`make demo`: the main job in about a minute, with real processes, a stock client and Spark.
 
 A broker on files takes a gigabyte from confluent-kafka, its segments sink into the bucket, the local copies go, the
 broker is killed with -9 in the middle, everything is replayed from offset 0 with every byte checked; then a planned
@@ -32,6 +32,7 @@ def run(root: Path) -> None:
     payload, picture = Payload(), Picture()
     data_dir, bucket = root / "broker", root / "bucket"
     megabytes = RECORDS * VALUE_BYTES / 1e6
+    picture.begin("producing, one kill -9")
     broker = Broker.start(data_dir, bucket)
     try:
         picture.say(f"a broker on {data_dir}, its bucket the directory {bucket}")
@@ -41,6 +42,7 @@ def run(root: Path) -> None:
         broker = Broker.start(data_dir, bucket, broker.kafka)
         taken += produce(broker, payload, KILL_AFTER, RECORDS, lambda: picture.draw(broker, "producing "))
         picture.say(f"{RECORDS:,} records, {megabytes:.0f} MB, acknowledged by acks=all with fsync")
+        picture.begin("sinking and replaying")
         wait_sunk(broker, picture)
         local, cold = broker.local_bytes, broker.cold_bytes
         picture.say(
@@ -48,6 +50,7 @@ def run(root: Path) -> None:
         )
         cold_s = replay(broker, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
         picture.say("every byte as it was produced")
+        picture.begin("replacing the broker, replaying again")
         broker.seal()
         requests = broker.metric("thermocline_store_requests_total")
         dollars = broker.metric("thermocline_estimated_dollars_per_day")
@@ -76,7 +79,8 @@ def run(root: Path) -> None:
         ]
         width = max(len(name) for name, _ in rows)
         print("\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows))
-        print(f"\n  all of it in {time.monotonic() - picture.started:.0f} s")
+        total_s = time.monotonic() - picture.started
+        print(f"\n  all of it in {total_s:.0f} s: {picture.where_the_time_went()}")
     finally:
         if broker.process.poll() is None:
             broker.kill()

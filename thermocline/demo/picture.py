@@ -22,10 +22,20 @@ class Picture:
     started: float = field(default_factory=time.monotonic)
     drawn: float = 0.0
     live: bool = field(default_factory=sys.stdout.isatty)
+    acts: list[tuple[str, float]] = field(default_factory=list)  # name, when it began
 
     def say(self, text: str) -> None:
         self._clear()
         print(f"[{time.monotonic() - self.started:5.1f} s] {text}", flush=True)
+
+    def begin(self, act: str) -> None:
+        """What the time from now on goes to, until another act begins."""
+        self.acts.append((act, time.monotonic()))
+
+    def where_the_time_went(self) -> str:
+        """Seconds of each act so far."""
+        ends = [began for _, began in self.acts[1:]] + [time.monotonic()]
+        return ", ".join(f"{act} {end - began:.0f}" for (act, began), end in zip(self.acts, ends, strict=True))
 
     def draw(self, broker: Broker, what: str) -> None:
         now = time.monotonic()

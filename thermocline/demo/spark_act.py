@@ -27,6 +27,8 @@ def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
     if absent := missing("pyspark", "numpy", "pyiceberg"):
         return [("replayed by Spark", f"left out: no {', '.join(absent)}; {install_command('spark')}")]
     began = time.monotonic()
+    picture.begin("starting Spark")
+    picture.say("starting Spark: a JVM, and on a new machine kernels to compile, once (up to half a minute)")
     arguments = [f"file://{root / 'bucket'}", TOPIC, f"file://{root / 'lake'}", TABLE, str(OFFSET_WEIGHT)]
     command = [sys.executable, "-m", "thermocline.demo.spark_replay", *arguments]
     with (root / "spark.log").open("w") as log:
@@ -35,6 +37,7 @@ def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
         assert process.stdout is not None
         expected = payload.sums()
         _heard(process.stdout, "session")
+        picture.begin("Spark's replay, archive and check")
         picture.say(f"Spark is up after {time.monotonic() - began:.1f} s; reading the bucket, no broker anywhere")
         return [_replayed(process.stdout, expected, picture), *_archived(root, process, expected, picture)]
     finally:
