@@ -70,14 +70,19 @@ def roll_reason(
     first_append_ms: int | None,
     index_full: bool,
     incoming_bytes: int,
+    incoming_base: int,
     incoming_end: int,
     now_ms: int,
 ) -> RollReason | None:
-    """Why a segment must begin before `incoming_bytes` that end at offset `incoming_end`; None: append to this one.
+    """Why a segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end); None: append to this.
 
     An empty segment begins at the log's end and takes whatever fits one. Raises RecordListTooLarge where none is large
-    enough.
+    enough, or its indexes could not tell the offsets: a header of 61 bytes may claim 2^31 of them.
     """
+    if incoming_end - 1 - incoming_base > INT32_MAX:
+        raise RecordListTooLarge(
+            f"{incoming_end - incoming_base} offsets in one append, a segment holds {INT32_MAX + 1}; send fewer batches"
+        )
     if segment_size + incoming_bytes > config.segment_bytes:
         if incoming_bytes > config.segment_bytes:
             raise RecordListTooLarge(

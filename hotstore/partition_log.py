@@ -312,6 +312,7 @@ class PartitionLog:
             first_append_ms=segment.first_append_ms,
             index_full=segment.size > room and indexer.is_full(self.config.segment_index_bytes),
             incoming_bytes=size,
+            incoming_base=self.log_end_offset,
             incoming_end=end_offset,
             now_ms=now_ms,
         )

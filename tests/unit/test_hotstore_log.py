@@ -23,7 +23,7 @@ from hotstore.segment import IndexCache
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.offset_index import OffsetIndex
-from logformat.record_batch import INT32_MAX, check_stored, read_header
+from logformat.record_batch import HEADER, INT32_MAX, check_stored, read_header
 from logformat.records import iter_records
 from logformat.time_index import TimeIndex
 from seams import crash_points
@@ -120,6 +120,26 @@ def test_an_append_larger_than_a_segment_is_refused() -> None:
     with pytest.raises(RecordListTooLarge):
         append(log, batch(size=2_000))
     assert bases(log) == [0] and log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_run_that_spans_more_offsets_than_an_index_can_tell_is_refused_before_it_is_written(first: int) -> None:
+    """Headers of few bytes may claim 2^31 offsets each: together they fit no segment, one by one they do."""
+    log = fresh(LogConfig(index_interval_bytes=0))
+    for _ in range(first):
+        append(log, batch())
+    size = log.local_bytes
+    wide = bytearray(batch(3))
+    header = read_header(wide)
+    HEADER.pack_into(wide, 0, *header._replace(last_offset_delta=INT32_MAX))
+    run = [memoryview(bytearray(wide)) for _ in range(2)]
+    with pytest.raises(RecordListTooLarge, match="offsets"):
+        log.append(run, [read_header(one) for one in run], 0, 5)
+    assert (log.log_end_offset, log.local_bytes, bases(log)) == (first, size, [0])
+    for one in run:
+        log.append([one], [read_header(one)], 0, 5)
+    assert log.log_end_offset == first + 2 * (INT32_MAX + 1)
+    assert len(bases(log)) == 2 + first
 
 
 def test_gaps_roll_where_offsets_would_not_fit() -> None:
