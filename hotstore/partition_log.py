@@ -587,7 +587,8 @@ class PartitionLog:
     def close(self, clean: bool) -> None:
         """*Blocking*, alone. `clean`: sync everything and write indexes and producers, so that opening needs no scan.
 
-        Raises OSError; then the stop is not clean and the marker must not be written.
+        Readers that hold a slice keep its file. Raises OSError; then the stop is not clean and the marker must not be
+        written.
         """
         if clean and self.state is not LogState.FAILED:
             self._sync_all()
@@ -597,7 +598,7 @@ class PartitionLog:
             write_producer_files(self.disk, self.path, self.producers.at(self.log_end_offset))
             self.disk.sync_dir(self.path)
         for segment in self._locator.segments:
-            segment.file.close()
+            segment.let_go()
 
     def _sync_all(self) -> None:
         durability = self._durability

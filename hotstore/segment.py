@@ -18,7 +18,7 @@ from logformat.offset_index import OffsetIndex
 from logformat.record_batch import HEADER_SIZE, NO_TIMESTAMP, read_header
 from logformat.segment_index import SegmentIndexer
 from logformat.time_index import TimeIndex, TimestampOffset
-from seams.disk import Disk, File, read_file
+from seams.disk import ClosedFile, Disk, File, read_file
 
 INDEX_CACHE_BYTES: Final = 64 << 20
 
@@ -99,6 +99,11 @@ class Segment:
         return SegmentInfo(
             self.base_offset, self.end_offset, self.size, self.max_timestamp.timestamp, self.first_append_ms or 0
         )
+
+    def let_go(self) -> None:
+        """Its log is closed. The file is closed by the last who holds it: a response may be half sent, and a descriptor
+        that is closed meanwhile could be another file's when the kernel gets it."""
+        self.file = ClosedFile(self.file.path)
 
     def path_of(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file(self.base_offset, suffix)}"

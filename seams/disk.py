@@ -246,6 +246,46 @@ class PosixFile:
         self.close()
 
 
+class ClosedFile:
+    """Stands where a file was let go of: whoever still holds the file itself may go on with it, nobody else gets it."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        raise self._refusal()
+
+    def read_at(self, position: int, length: int) -> bytes:
+        raise self._refusal()
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        raise self._refusal()
+
+    def sync(self) -> None:
+        raise self._refusal()
+
+    def truncate(self, size: int) -> None:
+        raise self._refusal()
+
+    def size(self) -> int:
+        raise self._refusal()
+
+    def descriptor(self) -> int | None:
+        raise self._refusal()
+
+    def close(self) -> None:
+        """It is."""
+
+    def _refusal(self) -> OSError:
+        return OSError(errno.EBADF, "closed", self._path)
+
+
 class _FileLock:
     __slots__ = ("_fd",)
 

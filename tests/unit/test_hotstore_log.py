@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -466,3 +468,27 @@ def test_a_worker_may_look_while_the_loop_appends() -> None:
 def test_directory_names(name: str, parsed: tuple[str, int] | None) -> None:
     """Only what Kafka would have written is a log."""
     assert parse_partition_dir(name) == parsed
+
+
+def test_a_response_under_way_keeps_its_file_when_the_log_is_closed(tmp_path: Path) -> None:
+    """A topic is deleted while sendfile is in the middle of its segment: the rest still comes from that file, never
+    from one that got the same descriptor since; the last holder closes it."""
+    disk = PosixDisk()
+    log = PartitionLog.create(disk, str(tmp_path / "log-0"), "log", 0, TOPIC_ID, LogConfig())
+    data = batch(5)
+    append(log, data)
+    found = log.read(0, 1 << 20, 5, min_one=True)
+    assert found is not None
+    descriptor = found.file.descriptor()
+    assert descriptor is not None
+    log.close(clean=False)
+    (tmp_path / "other").write_bytes(b"secret" * 100)
+    others = [disk.open(str(tmp_path / "other")) for _ in range(20)]
+    assert descriptor not in [other.descriptor() for other in others]
+    assert found.file.descriptor() == descriptor
+    assert os.pread(descriptor, found.length, found.position) == bytes(data)
+    with pytest.raises(OSError, match="closed"):
+        log.active_segment.file.size()
+    del found
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
