@@ -1,7 +1,8 @@
 """`thermocline archive`: a topic's history in the bucket becomes an Iceberg table, exactly once.
 
-Owns the flags and how the outcome is printed. Always true: what can be told without Spark (usage, a mistyped topic) is
-told before it starts. Must not know what is done (`thermocline.pipeline.jobs.archive`).
+Owns the flags and how the outcome is printed. Always true: what can be told without Spark (usage, a mistyped topic, a
+table that is another topic's, a catalog that does not answer) is told before it starts; a dry run makes nothing. Must
+not know what is done (`thermocline.pipeline.jobs.archive`).
 """
 
 from __future__ import annotations
@@ -95,8 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     require("spark", "thermocline archive", "pyiceberg", *(() if arguments.dry_run else ("pyspark", "numpy")))
     with job_errors():
-        from thermocline.pipeline.history import History
-        from thermocline.pipeline.jobs.archive import archive
+        from thermocline.pipeline.jobs.archive import archive, check_archive
         from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
         from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
         from thermocline.pipeline.plan import TARGET_BYTES
@@ -104,8 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         progress = Progress()
         catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
         values = _values(arguments)
-        with History.open(arguments.bucket) as history:
-            history.topic(arguments.topic)  # told at once, not after Spark's start
+        if not arguments.dry_run:  # told at once, not after Spark's start
+            check_archive(arguments.bucket, arguments.topic, arguments.table, catalog=catalog, values=values)
         app = None if arguments.dry_run else "thermocline archive"
         with maybe_session(app, arguments.master, progress, verbose=arguments.verbose) as spark:
             try:

@@ -16,16 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-import pyarrow.compute as pc
-
 from coldstore.manifest_entries import RemoteSegment
 from coldstore.segment_object import Outcome
-from logformat.errors import Corrupt, InvalidRequest
+from logformat.errors import Corrupt
 from thermocline.pipeline.footers import read_footer
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.jobs import offset_ranges
-from thermocline.pipeline.jobs.archive_columns import DEAD_LETTER_SCHEMA, metrics_properties, table_schema
+from thermocline.pipeline.jobs.archive_columns import table_schema
 from thermocline.pipeline.jobs.archive_plan import (
     BYTES_MAX,
     Expired,
@@ -37,29 +34,38 @@ from thermocline.pipeline.jobs.archive_plan import (
     remaining,
 )
 from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
-from thermocline.pipeline.jobs.archive_worker import ArchiveTask, Target, TaskDone, offsets_digest, run_task
-from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
-from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, catalog_errors, open_catalog
+from thermocline.pipeline.jobs.archive_tables import (
+    Tables,
+    ahead,
+    begun,
+    check_standing,
+    delete,
+    existing,
+    open_tables,
+    sweep,
+)
+from thermocline.pipeline.jobs.archive_worker import ArchiveTask, TaskDone, run_task
+from thermocline.pipeline.jobs.iceberg_catalog import (
+    CatalogConfig,
+    catalog_errors,
+    check_new_table,
+    look_at_catalog,
+    open_catalog,
+    shown,
+)
 from thermocline.pipeline.jobs.iceberg_table import (
-    ARCHIVE,
-    BEGUN,
-    DEAD_LETTERS,
-    TOPIC,
-    TOPIC_ID,
-    VALUES,
     ArchiveCommit,
     Archived,
     ArchiveTable,
     StaleTable,
-    base_name,
-    create_table,
-    open_table,
+    table_identifier,
 )
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.spark_tasks import EverySoOften, InProcess, SparkTasks, TaskRunner, TasksFailed
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
 from thermocline.pipeline.plan import TARGET_BYTES
 from thermocline.pipeline.split import DataLoss, Loss
+from thermocline.pipeline.topics import TopicHistory
 from thermocline.units import show_size
 
 if TYPE_CHECKING:
@@ -71,9 +77,6 @@ log = logging.getLogger(__name__)
 STALE_MAX: Final = 20  # steps lost in a row to somebody who commits faster
 _SWEPT_MAX: Final = 8  # newest archive commits whose leftovers are looked for at a run's start
 _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it saves
-DEAD_LETTER_SUFFIX: Final = "_dead_letters"
-_VALUE_SPEC: Final = msgspec.json.Decoder(ValueSpec)
-_LOG_STARTS: Final = msgspec.json.Decoder(dict[int, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,38 @@ def archive(
     options = ArchiveOptions(
         bucket, topic, table, values, bytes_max, commits_max, target_bytes, fail_on_data_loss, dry_run
     )
-    if values is not None:
-        decoder_of(values)  # a dry run tells a wrong decoder or column as well
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
-    with History.open(bucket) as history:
-        history.topic(topic)  # a mistyped topic leaves no catalog behind
-        with catalog_errors(catalog):
-            opened = open_catalog(catalog) if isinstance(catalog, CatalogConfig) else catalog
-            return _Archiver(options, history, opened, runner, progress or (lambda text: None)).run()
+    with History.open(bucket) as history, catalog_errors(catalog):
+        _look(history.topic(topic), table, catalog, values)  # a mistake leaves no catalog behind
+        opened = _opened(catalog, dry_run)
+        return _Archiver(options, history, opened, shown(catalog), runner, progress or (lambda text: None)).run()
+
+
+def check_archive(
+    bucket: str, topic: str, table: str, *, catalog: CatalogConfig | Catalog, values: ValueSpec | None = None
+) -> None:
+    """All that an archive with these arguments would refuse, before Spark is started for it; nothing is made.
+
+    Raises InvalidRequest, Corrupt, StoreError, CatalogUnavailable.
+    """
+    with History.open(bucket) as history, catalog_errors(catalog):
+        _look(history.topic(topic), table, catalog, values)
+
+
+def _look(topic: TopicHistory, table: str, catalog: CatalogConfig | Catalog, values: ValueSpec | None) -> None:
+    table_identifier(table)
+    if values is not None:
+        table_schema(decoder_of(values), keep_value=values.keep_value)
+    there = _opened(catalog, True)
+    found = None if there is None else existing(there, table, topic, values)[0]
+    if found is None and isinstance(catalog, CatalogConfig):
+        check_new_table(catalog)
+
+
+def _opened(catalog: CatalogConfig | Catalog, dry_run: bool) -> Catalog | None:
+    if not isinstance(catalog, CatalogConfig):
+        return catalog
+    return look_at_catalog(catalog) if dry_run else open_catalog(catalog)
 
 
 class _Archiver:
@@ -135,7 +162,8 @@ class _Archiver:
         self,
         options: ArchiveOptions,
         history: History,
-        catalog: Catalog,
+        catalog: Catalog | None,
+        catalog_shown: str,
         runner: TaskRunner,
         show: Callable[[str], None],
     ) -> None:
@@ -148,77 +176,30 @@ class _Archiver:
         self._run = secrets.token_hex(6)
         self._ends: dict[int, int] = {}  # the run archives what the bucket held when it began, and then ends
         self._segments: dict[int, Sequence[RemoteSegment]] = {}
-        self._summary = ArchiveSummary(self._topic.topic, options.table, options.dry_run)
+        self._summary = ArchiveSummary(self._topic.topic, options.table, catalog_shown, options.dry_run)
 
     def run(self) -> ArchiveSummary:
         """Step after step, until nothing is left or `commits_max`."""
         started = time.monotonic()
-        table = open_table(self._catalog, self._options.table)
-        values = self._values(table)
-        summary = self._summary
+        options, summary = self._options, self._summary
         try:
-            if self._options.dry_run:
-                dead = None if values.is_raw or table is None else open_table(self._catalog, self._dead_name(table))
-                if table is not None and dead is not None:
-                    _check_dead_letters_of(table, dead)
-                self._pretend(table, dead)
+            if options.dry_run:
+                there = self._catalog
+                found = (None, None) if there is None else existing(there, options.table, self._topic, options.values)
+                self._pretend(*found)
             else:
-                tables = self._open(table, values)
+                assert self._catalog is not None
+                log_starts = {partition: part.log_start for (_, partition), part in self._parts().items()}
+                tables = open_tables(self._catalog, options.table, self._topic, options.values, log_starts)
                 summary.dead_letters_table = None if tables.dead is None else tables.dead.name
                 for one in tables.both:
-                    summary.leftovers_deleted += _sweep(one, _SWEPT_MAX)
+                    summary.leftovers_deleted += sweep(one, _SWEPT_MAX)
                 self._steps(tables)
         finally:
             summary.seconds = time.monotonic() - started
         return summary
 
     # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────
-    def _values(self, table: ArchiveTable | None) -> ValueSpec:
-        """How values are kept: the table's word, which the options may repeat but not change."""
-        if table is None:
-            return self._options.values or ValueSpec()
-        if VALUES not in table.properties or TOPIC_ID not in table.properties:
-            raise InvalidRequest(f"table {table.name} is not an archive of a topic; give another name")
-        if table.properties[TOPIC_ID] != str(self._topic.topic_id):
-            raise InvalidRequest(
-                f"table {table.name} is the archive of topic {table.properties[TOPIC]} with id "
-                f"{table.properties[TOPIC_ID]}, not of {self._topic.topic} with id {self._topic.topic_id}"
-                " (deleted and created again?); archive into another table"
-            )
-        said = _VALUE_SPEC.decode(table.properties[VALUES])
-        if self._options.values not in (None, said):
-            raise InvalidRequest(
-                f"table {table.name} keeps values as {said}, not as {self._options.values}: leave it out, or archive "
-                "into another table"
-            )
-        return said
-
-    def _dead_name(self, table: ArchiveTable) -> str:
-        return table.properties.get(DEAD_LETTERS, f"{self._options.table}{DEAD_LETTER_SUFFIX}")
-
-    def _open(self, table: ArchiveTable | None, values: ValueSpec) -> _Tables:
-        schema = table_schema(decoder_of(values), keep_value=values.keep_value)
-        said = {TOPIC: self._topic.topic, TOPIC_ID: str(self._topic.topic_id)}
-        dead_name = f"{self._options.table}{DEAD_LETTER_SUFFIX}"
-        if table is None:
-            kept = {
-                VALUES: msgspec.json.encode(values).decode(),
-                BEGUN: msgspec.json.encode({p: part.log_start for (_, p), part in self._parts().items()}).decode(),
-                **({} if values.is_raw else {DEAD_LETTERS: dead_name}),
-            }
-            properties = metrics_properties(schema) | said | kept
-            table = create_table(self._catalog, self._options.table, schema, properties)
-            values = self._values(table)  # of whoever created it first
-            schema = table_schema(decoder_of(values), keep_value=values.keep_value)
-        dead = None
-        if not values.is_raw:
-            dead = open_table(self._catalog, self._dead_name(table))
-            if dead is None:
-                properties = metrics_properties(DEAD_LETTER_SCHEMA) | said | _dead_letters_of(table)
-                dead = create_table(self._catalog, self._dead_name(table), DEAD_LETTER_SCHEMA, properties)
-            _check_dead_letters_of(table, dead)
-        return _Tables(table, dead, values, schema)
-
     def _parts(self) -> dict[tuple[str, int], PartitionHistory]:
         name = self._topic.topic
         return self._history.partitions((name, partition) for partition in range(self._topic.partitions))
@@ -241,9 +222,9 @@ class _Archiver:
     def _pretend(self, table: ArchiveTable | None, dead: ArchiveTable | None) -> None:
         summary, limit = self._summary, self._options.commits_max
         archived = Archived(None, None, {}, None) if table is None else table.archived()
-        dead_lettered = {} if dead is None else _ahead(dead, archived).offsets
+        dead_lettered = {} if dead is None else ahead(dead, archived).offsets
         logs = self._logs(self._parts(), archived)
-        summary.lost = lost(logs, archived.offsets, _begun(table))
+        summary.lost = lost(logs, archived.offsets, begun(table))
         while limit is None or summary.commits < limit:
             step = next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
             if step is None:
@@ -252,15 +233,15 @@ class _Archiver:
             archived = replace(archived, offsets=offset_ranges.union(archived.offsets, step.offsets))
         self._finish(logs, archived)
 
-    def _steps(self, tables: _Tables) -> None:
+    def _steps(self, tables: Tables) -> None:
         summary, limit = self._summary, self._options.commits_max
         stale = 0
         while True:
             parts = self._parts()
             archived = tables.table.archived()
-            dead = None if tables.dead is None else _ahead(tables.dead, archived)
+            dead = None if tables.dead is None else ahead(tables.dead, archived)
             logs = self._logs(parts, archived)
-            self._check_lost(lost(logs, archived.offsets, _begun(tables.table)))
+            self._check_lost(lost(logs, archived.offsets, begun(tables.table)))
             done = limit is not None and summary.commits >= limit
             dead_lettered = {} if dead is None else dead.offsets
             step = None if done else next_step(logs, archived.offsets, dead_lettered, self._options.bytes_max)
@@ -293,7 +274,7 @@ class _Archiver:
     def _do(
         self,
         step: Step,
-        tables: _Tables,
+        tables: Tables,
         parts: Mapping[tuple[str, int], PartitionHistory],
         archived: Archived,
         dead: Archived | None,
@@ -314,13 +295,13 @@ class _Archiver:
             self._missing(step, left_out, loss)
             left_out = 0
         if step.dead_letters_stand and tables.dead is not None:
-            _check_standing(step, tables.dead, tasks, done)
+            check_standing(step, tables.dead, tasks, done)
         self._commit(step, tables, done, archived, dead)
         self._count(step)
         self._count_done(done, tasks, loss)
         self._summary.left_out += 0 if damaged else left_out
         for one in tables.both:
-            self._summary.leftovers_deleted += _sweep(one, 1)
+            self._summary.leftovers_deleted += sweep(one, 1)
         reach("archive.cleaned")
 
     def _any_aborted(self, step: Step) -> bool:
@@ -344,7 +325,7 @@ class _Archiver:
             raise DataLoss(f"{line}, and no transaction was aborted; nothing was committed; run `thermocline scrub`")
         loss.damage.append(line)
 
-    def _written(self, step: Step, tables: _Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
+    def _written(self, step: Step, tables: Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
         """Every file of the step."""
         number = self._summary.commits + 1
         progress = EverySoOften(self._show, f"commit {number}, {show_size(step.log_bytes)} of log")
@@ -359,7 +340,7 @@ class _Archiver:
             raise
 
     def _commit(
-        self, step: Step, tables: _Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
+        self, step: Step, tables: Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
     ) -> None:
         """Dead letters first: rows without their bad neighbours would be a silent gap, the reverse is mended."""
         files = [written for one in done for written in one.files]
@@ -377,12 +358,12 @@ class _Archiver:
             tables.table.commit(files, archived, change, point="archive.committed")
         except StaleTable as behind:
             if not behind.landed_possible:
-                _delete(tables.table, files)
-                _delete(tables.dead, dead_files)
+                delete(tables.table, files)
+                delete(tables.dead, dead_files)
             raise
 
     def _tasks(
-        self, step: Step, tables: _Tables, parts: Mapping[tuple[str, int], PartitionHistory], loss: Loss
+        self, step: Step, tables: Tables, parts: Mapping[tuple[str, int], PartitionHistory], loss: Loss
     ) -> list[ArchiveTask]:
         name = self._topic.topic
         wide = min(self._runner.parallelism, max(1, step.log_bytes // _TASK_BYTES_MIN))
@@ -423,105 +404,3 @@ class _Archiver:
         summary.archived = dict(archived.offsets)
         summary.remaining_offsets = offset_ranges.size(remaining(logs, archived.offsets))
         summary.snapshot_id = archived.snapshot_id
-
-
-@dataclass(slots=True)
-class _Tables:
-    """The table, the one for dead letters (None where values stay raw), and how values become columns."""
-
-    table: ArchiveTable
-    dead: ArchiveTable | None
-    values: ValueSpec
-    schema: object
-
-    @property
-    def both(self) -> list[ArchiveTable]:
-        return [self.table] if self.dead is None else [self.dead, self.table]
-
-    def refresh(self) -> None:
-        """The table first: the other one is ahead of it, and must not look as if it were not."""
-        for one in reversed(self.both):
-            one.refresh()
-
-    def target(self) -> Target:
-        return _target(self.table, self.schema)
-
-    def dead_target(self) -> Target | None:
-        return None if self.dead is None else _target(self.dead, DEAD_LETTER_SCHEMA)
-
-
-def _begun(table: ArchiveTable | None) -> Mapping[int, int] | None:
-    """Log starts when the table was made; None when there is none yet, or it is of before that was kept."""
-    if table is None or BEGUN not in table.properties:
-        return None
-    return _LOG_STARTS.decode(table.properties[BEGUN])
-
-
-def _dead_letters_of(table: ArchiveTable) -> dict[str, str]:
-    """Properties by which a table of dead letters is known as this table's."""
-    return {TOPIC_ID: table.properties[TOPIC_ID], VALUES: table.properties[VALUES], ARCHIVE: str(table.uuid)}
-
-
-def _check_dead_letters_of(table: ArchiveTable, dead: ArchiveTable) -> None:
-    """A table of that name may be left of an archive that was dropped: its offsets say nothing of ours."""
-    if any(dead.properties.get(name) != said for name, said in _dead_letters_of(table).items()):
-        raise InvalidRequest(
-            f"table {dead.name} does not hold the dead letters of {table.name} but of another archive (of a topic or a "
-            "table that was dropped and made again?); rename it or drop it, or archive into a table of another name"
-        )
-
-
-def _ahead(dead: ArchiveTable, archived: Archived) -> Archived:
-    """What the table of dead letters covers: at least all that is archived, for it is committed first."""
-    covered = dead.archived()
-    if offset_ranges.difference(archived.offsets, covered.offsets):
-        dead.refresh()  # it may have been read before another archiver's two commits, and the table after them
-        covered = dead.archived()
-    if missing := offset_ranges.difference(archived.offsets, covered.offsets):
-        raise Corrupt(
-            f"{dead.name} knows nothing of offsets {offset_ranges.encode(missing)} that are archived: it was dropped "
-            "or rolled back, and their dead letters are in neither table; roll it forward, or archive into a new table"
-        )
-    return covered
-
-
-def _check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask], done: Sequence[TaskDone]) -> None:
-    """Rows of an earlier run and dead letters of now must be of one mind, or a row is in both tables or in none."""
-    stand = {partition: dead.offsets_of_rows(partition, *found) for partition, found in step.ranges.items()}
-    for task, one in zip(tasks, done, strict=True):
-        partition, first, end = task.split.partition, task.split.rows.start_offset, task.split.rows.end_offset
-        offsets = stand[partition]
-        those = offsets.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
-        if offsets_digest(those) != one.bad_digest:
-            raise Corrupt(
-                f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), decoding "
-                f"again gave {one.bad_rows}, or others: it is not the decoder of the run that died; run that one again "
-                "or roll the table of dead letters back by one"
-            )
-
-
-def _target(table: ArchiveTable, schema: object) -> Target:
-    return Target(_folder(table, base_name(table.snapshot_id)), table.arrow_schema(schema), table.io_properties)
-
-
-def _folder(table: ArchiveTable, base: str) -> str:
-    """Where files for a commit on the snapshot `base` go: once another is current, nothing in it can be committed."""
-    return f"{table.data_location}/thermocline/{base}"
-
-
-def _sweep(table: ArchiveTable, commits: int) -> int:
-    """Delete files written for bases that the newest `commits` archive commits used up, but for those they added.
-
-    Left by killed runs, repeated tasks and lost races. Whoever still writes there can no longer commit.
-    """
-    deleted = 0
-    for base, added in table.settled_bases(commits):
-        left = [location for location in table.list_files(_folder(table, base)) if location not in added]
-        table.delete_files(left)
-        deleted += len(left)
-    return deleted
-
-
-def _delete(table: ArchiveTable | None, files: Sequence[DataFileWritten]) -> None:
-    if table is not None:
-        table.delete_files([written.location for written in files])

@@ -21,6 +21,7 @@ class ArchiveSummary:
 
     topic: str
     table: str
+    catalog: str  # name and address: who reads the table opens the catalog under this name
     dry_run: bool
     partitions: int = 0
     commits: int = 0
@@ -50,6 +51,7 @@ class ArchiveSummary:
         return [
             ("topic", self.topic),
             ("table", self.table),
+            ("catalog", self.catalog),
             (f"{would}commit" if self.dry_run else "commits", self.commits),
             ("partitions", self.partitions),
             ("offsets", self.offsets),
@@ -73,6 +75,7 @@ class ArchiveSummary:
         return {
             "topic": self.topic,
             "table": self.table,
+            "catalog": self.catalog,
             "dry_run": self.dry_run,
             "partitions": self.partitions,
             "commits": self.commits,

@@ -23,11 +23,13 @@ require("spark", "an Iceberg catalog", "pyiceberg")
 
 from pyiceberg.catalog import Catalog, load_catalog  # noqa: E402 - what is missing is named first
 from pyiceberg.exceptions import RESTError  # noqa: E402
+from pyiceberg.utils.config import Config  # noqa: E402
 from requests.exceptions import RequestException  # noqa: E402
 
 log = logging.getLogger(__name__)
 
 CATALOG_NAME: Final = "thermocline"
+_SQL: Final = ("sqlite:", "postgresql")
 _WAYS: Final = "sqlite:////abs/catalog.db, https://…, glue, memory"
 
 
@@ -67,7 +69,7 @@ def catalog_config(
         made["type"] = "in-memory"
     elif catalog.startswith(("http://", "https://")):
         made |= {"type": "rest", "uri": catalog}
-    elif catalog.startswith(("sqlite:", "postgresql")):
+    elif catalog.startswith(_SQL):
         made |= {"type": "sql", "uri": catalog}
     elif "://" in catalog:
         raise InvalidRequest(f"catalog {catalog}: write {_WAYS}, or a name of pyiceberg's configuration")
@@ -97,11 +99,77 @@ def _warehouse_properties(text: str) -> dict[str, str]:
 
 def open_catalog(config: CatalogConfig) -> Catalog:
     """Raises InvalidRequest when pyiceberg has no such catalog, or an extra of it is missing."""
-    uri = config.properties.get("uri", "")
-    if uri.startswith("sqlite:////"):
-        os.makedirs(os.path.dirname(uri.removeprefix("sqlite:///")), exist_ok=True)
+    path = _sqlite_path(config.properties)
+    if path is not None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    return _loaded(config, config.properties)
+
+
+def look_at_catalog(config: CatalogConfig) -> Catalog | None:
+    """The same to look at only: nothing is made. None where it would have to be made. Errors: `open_catalog`."""
+    known = _merged(config)
+    path = _sqlite_path(known)
+    if path is not None and not (os.path.exists(path) and os.path.getsize(path)):
+        return None  # a look would leave an empty file
+    catalog = _loaded(config, {**config.properties, "init_catalog_tables": "false"})
+    if known.get("uri", "").startswith(_SQL):
+        from sqlalchemy.exc import DBAPIError
+
+        try:
+            catalog.list_namespaces()
+        except DBAPIError as absent:
+            log.debug("no catalog there yet: %s", absent)
+            return None
+    return catalog
+
+
+def check_new_table(config: CatalogConfig) -> None:
+    """InvalidRequest when the catalog could not say where a new table goes, or could not write there."""
+    known = _merged(config)
+    warehouse = known.get("warehouse")
+    if warehouse is None and known.get("uri", "").startswith(_SQL):
+        raise InvalidRequest(f"catalog {shown(config)} does not say where a new table goes: give --warehouse")
+    database = _sqlite_path(known)
+    if database is not None:
+        _check_folder(os.path.dirname(database))
+    if warehouse is not None and warehouse.startswith("file:///"):
+        _check_folder(warehouse.removeprefix("file://"))
+
+
+def _check_folder(wanted: str) -> None:
+    """The nearest folder that is there must be one, and be ours to write."""
+    folder = wanted
+    while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        raise InvalidRequest(f"{wanted} cannot be made: {folder} is no directory")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidRequest(f"{wanted} cannot be made: {folder} is not ours to write")
+
+
+def shown(catalog: CatalogConfig | Catalog) -> str:
+    """Name and address, for people; no user and no password. Other programs open the catalog under this name."""
+    known = _merged(catalog) if isinstance(catalog, CatalogConfig) else catalog.properties
+    uri = urlsplit(known.get("uri", ""))
+    if not uri.scheme:
+        return catalog.name
+    return f"{catalog.name} ({uri.scheme}://{uri.netloc.rpartition('@')[2]}{uri.path})"
+
+
+def _merged(config: CatalogConfig) -> dict[str, str]:
+    """Its properties over those of pyiceberg's own configuration for the name."""
+    configured = Config().get_catalog_config(config.name) or {}
+    return {**{name: str(value) for name, value in configured.items()}, **config.properties}
+
+
+def _sqlite_path(properties: Mapping[str, str]) -> str | None:
+    uri = properties.get("uri", "")
+    return uri.removeprefix("sqlite:///") if uri.startswith("sqlite:////") else None
+
+
+def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
     try:
-        return load_catalog(config.name, **config.properties)
+        return load_catalog(config.name, **properties)
     except (ValueError, ImportError) as refused:
         why = str(refused)
         if why.startswith("URI missing"):  # goes on with a flag of pyiceberg's own command line
@@ -109,7 +177,7 @@ def open_catalog(config: CatalogConfig) -> Catalog:
         raise InvalidRequest(f"catalog {config.name}: {why}") from refused
     except Exception as failed:  # noqa: BLE001 - two first users of one SQLite file create its tables at once
         log.debug("opening the catalog once more after: %s", failed)
-        return load_catalog(config.name, **config.properties)
+        return load_catalog(config.name, **properties)
 
 
 @contextmanager
