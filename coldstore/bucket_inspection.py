@@ -180,9 +180,11 @@ class BucketInspector:
         return findings + (await self._read_all(key, footer) if deep else [])
 
     async def _read_all(self, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
-        """Every chunk's CRC, and every batch's, as at the copy."""
+        """Every chunk's CRC, every batch's, and its leader epoch, as at the copy."""
         said = footer.statistics
-        scanner = SegmentScanner(said.base_offset, footer.log_bytes, chunk_bytes=footer.chunk_bytes)
+        scanner = SegmentScanner(
+            said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes
+        )
         try:
             async for data in self.log_bytes(key, footer):
                 await self._workers.run(scanner.feed, data, lane=Lane.COLD_READ)

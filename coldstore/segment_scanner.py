@@ -225,6 +225,7 @@ class SegmentScanner:
                 since = 0
             since += size
             if epoch != self._epoch or base >= self._epoch_end:
+                self._next_offset = expected
                 self._change_epoch(epoch, base)
             if attributes & CONTROL_BIT:
                 self._note_control(view, at)

@@ -277,7 +277,7 @@ def check_range(
 
     Raises Corrupt with the offset of the first batch that is not what was appended; OSError.
     """
-    scan = scan_range(ranges, wanted.start_offset, wanted.end_offset)
+    scan = scan_range(ranges, wanted.start_offset, wanted.end_offset, lineage)
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
         # Recovery writes one for every roll point: somebody removed it. Records matter more than resends.
@@ -289,9 +289,9 @@ def check_range(
     return Checked(footer, entry_of(key, scan, size, crc), Upload(size, crc, lambda: _body(ranges, footer)))
 
 
-def scan_range(ranges: Sequence[ByteRange], start_offset: int, end_offset: int) -> Scan:
+def scan_range(ranges: Sequence[ByteRange], start_offset: int, end_offset: int, lineage: LeaderEpochs) -> Scan:
     """Blocking: one pass in pieces of 1 MiB through one buffer."""
-    scanner = SegmentScanner(start_offset, sum(r.length for r in ranges))
+    scanner = SegmentScanner(start_offset, sum(r.length for r in ranges), lineage=lineage)
     buffer = memoryview(bytearray(PIECE_BYTES))
     for file, position, length in ranges:
         end = position + length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -17,12 +18,14 @@ from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key, metadata_
 from coldstore.manifest_store import ManifestStore
 from coldstore.root import RootStore
 from coldstore.stores.directory import DirectoryStore
+from logformat.record_batch import LEADER_EPOCH_AT
 from seams.clock import SystemClock
 from seams.disk import PosixDisk
 from seams.rng import SeededRng
 from seams.workers import ThreadWorkers
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID
+from tests.support.history_bucket import HistoryBucket, batch
 from tests.support.memory_store import upload_of
 from thermocline.cli.bucket_reading import cold_partitions
 from thermocline.cli.main import main
@@ -228,6 +231,28 @@ def test_verify_exits_5_on_damage(bucket: Filled, harm: str, capsys: pytest.Capt
     code, lines = run(capsys, "verify", bucket.url, "--deep", "--json")
     assert code == 5
     assert any(json.loads(line)["damage"] for line in lines)
+
+
+@pytest.mark.parametrize("epoch", [1, 0, 7])
+def test_verify_finds_a_batch_with_a_foreign_leader_epoch(
+    tmp_path: Path, epoch: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copied as it is, so that every checksum holds: the epochs in the footer say whose batch it should be."""
+    history = HistoryBucket(tmp_path)
+    history.topic("events")
+    made = [bytearray(batch(base, 10)) for base in (0, 10, 20)]
+    struct.pack_into(">i", made[2], LEADER_EPOCH_AT, epoch)
+    key = history.append("events", 0, [bytes(one) for one in made])
+    (history.path or tmp_path).joinpath("cluster.json").unlink()
+    code, lines = run(capsys, "verify", history.url, "--deep", "--json")
+    damaged = [row for row in map(json.loads, lines) if row["damage"]]
+    if epoch == 1:
+        assert (code, damaged) == (0, [])
+    else:
+        assert code == 5
+        assert [(row["key"], row["offset"], "leader epoch" in row["detail"]) for row in damaged] == [
+            (str(key), 20, True)
+        ]
 
 
 def test_gc_lists_first_and_deletes_only_what_nothing_can_name(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from coldstore.keys import MetadataKey, PageKey, SegmentKey, SnapshotKey, parse_
 from coldstore.object_store import Got
 from coldstore.root_format import RootCodec
 from logformat.errors import InvalidRequest
+from logformat.record_batch import LEADER_EPOCH_AT
 from tests.support.history_bucket import HistoryBucket
 from thermocline.findings import Located
 from thermocline.pipeline.jobs import scrub as scrub_module
@@ -201,6 +203,28 @@ def test_the_batch_that_is_damaged_is_named(bucket: HistoryBucket) -> None:
     assert found[0].finding.offset == 300
     assert found[1].finding.offset is not None and 700 <= found[1].finding.offset <= 800
     assert all(one.topic == "events" and one.partition == 0 and one.finding.key == str(key) for one in found)
+
+
+@pytest.mark.parametrize("epoch", [0, 7])
+@pytest.mark.parametrize("footer_is_whole", [True, False])
+def test_a_batch_copied_with_a_foreign_leader_epoch_is_found(
+    bucket: HistoryBucket, epoch: int, footer_is_whole: bool
+) -> None:
+    """Older and younger than the log's: the four bytes lie outside the batch's CRC, and every checksum of the object
+    was made of them as they are. Without a footer only what its manifest entry says of epochs can tell."""
+    from tests.support.history_bucket import batch
+
+    good = [batch(1100, 10), batch(1110, 10), batch(1120, 10)]
+    foreign = bytearray(good[2])
+    struct.pack_into(">i", foreign, LEADER_EPOCH_AT, epoch)
+    if footer_is_whole:
+        key = bucket.append("events", 0, [*good[:2], bytes(foreign)])
+    else:
+        key = bucket.append("events", 0, good, damage=good[0] + good[1] + bytes(foreign))
+        bucket.flip(key, bucket.object_path(key).stat().st_size - 1)
+    found = damage(bucket)
+    assert all(one.finding.key == str(key) and one.finding.kind is FindingKind.DAMAGED for one in found)
+    assert any(one.finding.offset == 1120 and "leader epoch" in one.finding.detail for one in found)
 
 
 def test_a_batch_sealed_damaged_is_found_though_every_checksum_of_the_copy_holds(bucket: HistoryBucket) -> None:

@@ -18,7 +18,8 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.data_dir import DataDir
 from logformat.errors import Corrupt
-from logformat.record_batch import walk
+from logformat.record_batch import LEADER_EPOCH_AT, walk
+from seams.disk import read_file
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore
@@ -296,6 +297,33 @@ def test_bit_rot_before_the_copy_is_refused_not_sealed_under_new_checksums() -> 
         house.disk.flip_bit(path, 200, 3)
         await settle(lambda: sunk(opened))
         assert opened.tier.status().blocked_by is None
+        await life.stop()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("bit", [0, 3])
+def test_a_leader_epoch_that_rotted_is_refused_at_the_copy(number: int, bit: int) -> None:
+    """Those four bytes lie outside the batch's CRC, and the object's checksums are made of what is read: only the
+    log's own epochs know better. Nothing is uploaded; the log goes on where the byte is right again."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        opened.tier.visible_end = lambda: 0
+        await life.fill(60)
+        first = opened.log.sealed_segments()[0]
+        path = f"{opened.log.path}/{first.base_offset:020d}.log"
+        at = [at for at, _ in walk(read_file(house.disk, path))][number] + LEADER_EPOCH_AT + 3
+        house.disk.flip_bit(path, at, bit)
+        opened.tier.visible_end = lambda: 60
+        with pytest.raises(Corrupt, match="leader epoch"):
+            await opened.tier.seal_and_copy()
+        assert house.objects() == [] and opened.tier.status().blocked_by == "damaged"
+        house.disk.flip_bit(path, at, bit)
+        await settle(lambda: sunk(opened))
         await life.stop()
 
     run_fast(scenario())

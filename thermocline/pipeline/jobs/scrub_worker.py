@@ -1,10 +1,10 @@
 """One task of a scrub: every byte of some objects, read and judged.
 
 Owns how an object is read. Always true of an object without findings: its footer is whole and says what the manifest
-says, every byte of its log was read, each batch of it has its CRC and follows the one before, and together they are
-what the footer says. Damage is believed only when a second read brings the same (a bit flipped on the way is not one
-flipped at rest). From S3 two reads are in flight while a third is judged. Judgement: `coldstore.audit`. Must not know
-manifests or Spark.
+says, every byte of its log was read, each batch of it has its CRC and its leader epoch and follows the one before, and
+together they are what the footer says. Damage is believed only when a second read brings the same (a bit flipped on the
+way is not one flipped at rest). From S3 two reads are in flight while a third is judged. Judgement: `coldstore.audit`.
+Must not know manifests or Spark.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from coldstore.segment_object import SegmentFooter
 from coldstore.segment_reader import chunk_ref, fetch_chunk, fetch_footer
 from coldstore.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt, InvalidRequest
+from logformat.leader_epochs import EpochStart, LeaderEpochs
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.jobs.job_crash_points import reach
 
@@ -101,7 +102,7 @@ def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, 
 
 def _scan(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
     said = footer.statistics
-    scanner = SegmentScanner(said.base_offset, footer.log_bytes, chunk_bytes=footer.chunk_bytes)
+    scanner = _scanner(footer)
     try:
         for piece in _pieces(store, pool, str(key), footer.log_bytes):
             scanner.feed(piece)
@@ -113,6 +114,11 @@ def _scan(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, footer: 
     if any(found != written for found, written in zip(scan.chunk_crcs, footer.chunk_crcs, strict=True)):
         return _locate(store, key, footer, said.base_offset, "chunks differ, though every batch is whole")
     return audit_scan(key, footer, scan)
+
+
+def _scanner(footer: SegmentFooter) -> SegmentScanner:
+    said = footer.statistics
+    return SegmentScanner(said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes)
 
 
 def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
@@ -137,7 +143,7 @@ def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: i
 def _again(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
     """Every chunk is as it was written: either the first read was wrong, or the copier's bytes were."""
     said = footer.statistics
-    scanner = SegmentScanner(said.base_offset, footer.log_bytes, chunk_bytes=footer.chunk_bytes)
+    scanner = _scanner(footer)
     try:
         for index in range(len(footer.chunk_crcs)):
             scanner.feed(finished(fetch_chunk(store, chunk_ref(footer, key, index))))
@@ -152,8 +158,9 @@ def _again(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: in
 def _scan_without_footer(
     store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, entry: RemoteSegment
 ) -> list[Finding]:
-    """Batches carry their own CRCs: what is still good of the log, and where it ends being so."""
-    scanner = SegmentScanner(entry.base_offset, entry.log_bytes)
+    """Batches carry their own CRCs, the manifest their epochs: what is still good of the log, and where it ends."""
+    lineage = LeaderEpochs(tuple(EpochStart(*epoch) for epoch in entry.epochs))
+    scanner = SegmentScanner(entry.base_offset, entry.log_bytes, lineage=lineage)
     try:
         for piece in _pieces(store, pool, str(key), entry.log_bytes):
             scanner.feed(piece)
