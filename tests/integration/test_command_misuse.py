@@ -107,6 +107,26 @@ def test_bytes_that_are_no_text_are_exit_2(words: list[str], capsys: pytest.Capt
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topic", "create", ""],
+        ["topic", "delete", "", "--yes"],
+        ["topic", "alter", "t", "--reset", ""],
+        ["topic", "trim", "", "--before", "1"],
+        ["produce", "-t", ""],
+        ["produce", "-t", "t", "-K", ""],
+        ["consume", "-t", "", "-e"],
+        ["consume", "-t", "t", "-g", "", "-e"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_empty_is_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`"$TOPIC"` of a variable that is not set. -K "" was a stack trace, -g "" committed for a group nobody named."""
+    code, said = in_process([*words, "-b", "127.0.0.1:1"], capsys)
+    assert code == 2 and "it is empty" in said, said
+
+
 def shell(line: str) -> subprocess.CompletedProcess[str]:
     """`line` in bash, `@` standing for the command."""
     command = f"{sys.executable} -m thermocline"

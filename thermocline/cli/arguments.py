@@ -50,6 +50,13 @@ def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
+def filled(text: str) -> str:
+    """Anything but nothing: `-t "$TOPIC"` of a variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
 def positive(text: str) -> int:
     """A whole number above zero, below 2^31."""
     return _whole(text, 1)

@@ -12,7 +12,7 @@ import select
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from thermocline.cli.arguments import add_bootstrap, add_extra, checked, natural, positive
+from thermocline.cli.arguments import add_bootstrap, add_extra, checked, filled, natural, positive
 from thermocline.cli.consume_start import Edge, parse_start, starts
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.record_lines import json_record, renderer
@@ -45,7 +45,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         "thermocline consume -t orders -o @2026-11-01T08:30 -e --json",
     )
     add = consume.add_argument
-    add("-t", "--topic", required=True, metavar="T")
+    add("-t", "--topic", required=True, type=filled, metavar="T")
     add("-p", "--partition", type=natural, metavar="P", help="default: all")
     add("-o", "--offset", type=checked(parse_start), default="beginning", metavar="beginning|end|N|-N|@TIME",
         help=f"where to start; -N: N before the end; @TIME: the first record not older, {TIME_HELP}")  # fmt: skip
@@ -58,7 +58,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     look.add_argument("--json", action="store_true",
         help="JSON lines: topic partition offset timestamp timestamp_type key value headers; bytes that are not UTF-8 "
         "are {\"base64\": \"…\"}")  # fmt: skip
-    add("-g", "--group", metavar="GROUP", help="as a member of a consumer group; commits what was printed")
+    add("-g", "--group", type=filled, metavar="GROUP", help="as a member of a consumer group; commits what was printed")
     add_extra(consume)
     add_bootstrap(consume)
     consume.set_defaults(run=run)

@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.arguments import add_bootstrap, add_extra, natural
+from thermocline.cli.arguments import add_bootstrap, add_extra, filled, natural
 from thermocline.cli.outcome import CommandFailed
 from thermocline.cli.output import note
 from thermocline.cli.produce_outcome import Outcome
@@ -45,11 +45,11 @@ def register(nouns: Subparsers[Parser]) -> None:
         "echo 'alice:hello' | thermocline produce -t greetings -K :",
     )
     add = produce.add_argument
-    add("-t", "--topic", required=True, metavar="T")
+    add("-t", "--topic", required=True, type=filled, metavar="T")
     add("-p", "--partition", type=natural, metavar="P", help="default: by key, or spread")
     keys = produce.add_mutually_exclusive_group()
     keys.add_argument("-k", "--key", metavar="KEY", help="the key of every record")
-    keys.add_argument("-K", "--key-separator", metavar="SEP", help="a line is key, separator, value")
+    keys.add_argument("-K", "--key-separator", type=filled, metavar="SEP", help="a line is key, separator, value")
     add_extra(produce)
     add_bootstrap(produce)
     produce.set_defaults(run=run)

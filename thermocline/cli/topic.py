@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from thermocline.cli import topic_changes, topic_trim
-from thermocline.cli.arguments import add_bootstrap, add_json, key_value, positive
+from thermocline.cli.arguments import add_bootstrap, add_json, filled, key_value, positive
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import json_line, table
 from thermocline.cli.topic_configs import leaving, topic_configs, with_units
@@ -34,7 +34,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     describe = verbs.add_parser(
         "describe", help="partitions and configs of a topic", example="thermocline topic describe orders"
     )
-    describe.add_argument("topic", metavar="T")
+    describe.add_argument("topic", type=filled, metavar="T")
     describe.add_argument("--all", action="store_true", help="configs that are at their default too")
     for parser, run in ((listing, list_topics), (describe, describe_topic)):
         add_bootstrap(parser)
@@ -48,7 +48,7 @@ def _register_create(verbs: Subparsers[Parser]) -> None:
     create = verbs.add_parser(
         "create", help="create a topic", example="thermocline topic create orders -p 12 -c retention.ms=365d"
     )
-    create.add_argument("topic", metavar="T")
+    create.add_argument("topic", type=filled, metavar="T")
     create.add_argument("-p", "--partitions", type=positive, default=3, metavar="N", help="default 3")
     create.add_argument("-r", "--replication-factor", type=positive, default=1, metavar="N", help="default 1")
     create.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli.arguments import add_bootstrap, key_value, positive
+from thermocline.cli.arguments import add_bootstrap, filled, key_value, positive
 from thermocline.cli.confirm import can_ask, confirm
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import note
@@ -28,14 +28,14 @@ def register(verbs: Subparsers[Parser]) -> None:
         help="change a topic's configs, add partitions",
         example="thermocline topic alter orders -c local.retention.ms=2h\nthermocline topic alter orders -p 24",
     )
-    alter.add_argument("topic", metavar="T")
+    alter.add_argument("topic", type=filled, metavar="T")
     alter.add_argument("-p", "--partitions", type=positive, metavar="N", help="so many in all, more than there are")
     alter.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
-    alter.add_argument("--reset", action="append", default=[], metavar="KEY", help="back to the default")
+    alter.add_argument("--reset", type=filled, action="append", default=[], metavar="KEY", help="back to the default")
     delete = verbs.add_parser(
         "delete", help="delete a topic, in both tiers", example="thermocline topic delete orders --yes"
     )
-    delete.add_argument("topic", metavar="T")
+    delete.add_argument("topic", type=filled, metavar="T")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     for parser, run in ((alter, alter_topic), (delete, delete_topic)):
         add_bootstrap(parser)

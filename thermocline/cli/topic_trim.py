@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thermocline.cli.arguments import add_bootstrap, checked, natural
+from thermocline.cli.arguments import add_bootstrap, checked, filled, natural
 from thermocline.cli.confirm import can_ask, confirm
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import note, table
@@ -37,7 +37,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         example="thermocline topic trim orders --before @2026-11-01\n"
         "thermocline topic trim orders -p 0 --before 150000 --yes",
     )
-    trim.add_argument("topic", metavar="T")
+    trim.add_argument("topic", type=filled, metavar="T")
     trim.add_argument(
         "--before",
         required=True,
