@@ -61,6 +61,31 @@ def test_a_spark_that_dies_is_a_failure(small: list[Sums]) -> None:
         spark_act._replayed(io.StringIO(""), small, Picture())
 
 
+def test_every_second_of_the_demo_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The acts' seconds add up to the whole; Spark's first start is two acts of its own, not part of the reading."""
+    now = 100.0
+    picture = Picture(clock=lambda: now)
+    picture.live = False
+    now += 2.5
+    picture.act("a broker started")
+
+    class Said(io.StringIO):
+        """Each line takes ten seconds to come."""
+
+        def readline(self, size: int = -1) -> str:  # type: ignore[override]
+            nonlocal now
+            now += 10
+            return super().readline(size)
+
+    spark_act._started(Said('{"act": "java"}\n{"act": "workers"}\n'), picture)
+    assert [seconds for _, seconds in picture.acts] == [2.5, 10, 10]
+    lines = picture.seconds().splitlines()
+    assert [line.split()[-2] for line in lines] == ["2.5", "10.0", "10.0", "22.5"]
+    assert "Spark's first start: Java" in lines[1] and "Spark's first start: its Python workers" in lines[2]
+    assert lines[3].startswith("  all of it ") and len({len(line) for line in lines}) == 1
+    assert capsys.readouterr().out.startswith("[ 22.5 s] Spark is up")
+
+
 def heard(sums: list[list[int]], expected: list[Sums]) -> tuple[str, str]:
     line = json.dumps({"act": "replay", "seconds": 1.5, "sums": sums})
     return spark_act._replayed(io.StringIO(line + "\n"), expected, Picture())

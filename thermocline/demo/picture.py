@@ -1,13 +1,14 @@
-"""Two tiers, drawn over one another on a terminal; a line now and then elsewhere.
+"""Two tiers, drawn over one another on a terminal; a line now and then elsewhere; and what the seconds were spent on.
 
 Owns the demo's stdout until its table. Always true: where nobody looks (no terminal) nothing is overwritten, and a line
-comes every three seconds at most. Must not know the acts.
+comes every three seconds at most; the seconds of the acts add up to the whole. Must not know what the acts are.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from thermocline.demo.broker import Broker
@@ -19,26 +20,32 @@ TICK_S = 0.25
 class Picture:
     """Two tiers, drawn over one another on a terminal, a line now and then elsewhere."""
 
-    started: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    acts: list[tuple[str, float]] = field(default_factory=list)  # name, seconds
     drawn: float = 0.0
     live: bool = field(default_factory=sys.stdout.isatty)
-    acts: list[tuple[str, float]] = field(default_factory=list)  # name, when it began
+
+    def __post_init__(self) -> None:
+        self.started = self._act_began = self.clock()
+
+    def act(self, name: str) -> None:
+        """What was done since the last act, or since the start, was this."""
+        now = self.clock()
+        self.acts.append((name, now - self._act_began))
+        self._act_began = now
+
+    def seconds(self) -> str:
+        """Each act with its seconds, and their sum, the whole demo."""
+        rows = [*self.acts, ("all of it", sum(seconds for _, seconds in self.acts))]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"  {name:<{width}}  {seconds:6.1f} s" for name, seconds in rows)
 
     def say(self, text: str) -> None:
         self._clear()
-        print(f"[{time.monotonic() - self.started:5.1f} s] {text}", flush=True)
-
-    def begin(self, act: str) -> None:
-        """What the time from now on goes to, until another act begins."""
-        self.acts.append((act, time.monotonic()))
-
-    def where_the_time_went(self) -> str:
-        """Seconds of each act so far."""
-        ends = [began for _, began in self.acts[1:]] + [time.monotonic()]
-        return ", ".join(f"{act} {end - began:.0f}" for (act, began), end in zip(self.acts, ends, strict=True))
+        print(f"[{self.clock() - self.started:5.1f} s] {text}", flush=True)
 
     def draw(self, broker: Broker, what: str) -> None:
-        now = time.monotonic()
+        now = self.clock()
         if now - self.drawn < (TICK_S if self.live else 3.0):
             return
         self.drawn = now

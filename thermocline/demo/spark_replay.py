@@ -3,8 +3,8 @@
     python -m thermocline.demo.spark_replay BUCKET TOPIC WAREHOUSE TABLE OFFSET_WEIGHT
 
 Owns the session. A process of its own, so that Spark's start costs the demo nothing and its words go to a file. Always
-true: stdout has one line of JSON for each act that is done: `session`, `replay` (with the sums by partition),
-`archive`. Must not know what is right.
+true: stdout has one line of JSON for each act that is done: `java`, `workers`, `replay` (with the sums by
+partition), `archive`. Must not know what is right.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from thermocline.pipeline.spark.session import session
 
 def main(bucket: str, topic: str, warehouse: str, table: str, offset_weight: str) -> None:
     spark = session("thermocline demo")
+    tell("java", {})
     rows = spark.read.format("thermocline").option("bucket", bucket).option("subscribe", topic).load()
     rows.head()  # starts Spark's Python workers, some seconds of imports
-    tell("session", {})
+    tell("workers", {})
     began = time.monotonic()
     weighed = F.crc32("value") * (F.col("offset") % int(offset_weight) + 1)
     sums = rows.groupBy("partition").agg(F.count("*"), F.min("offset"), F.max("offset"), F.sum(weighed))
