@@ -36,7 +36,7 @@ from broker.handlers import (
     topics,
 )
 from broker.handlers.produce_express import Express
-from broker.handlers.turns import Large, Response, next_turn
+from broker.handlers.turns import ROWS_PER_TURN, next_turn
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire import scatter
 from broker.wire.apis import ApiKey, is_served, response_header_version
@@ -49,7 +49,7 @@ from logformat.errors import StorageFailed
 from seams.tasks import Tasks
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
-Handler = Callable[[Context, Any, Call], Awaitable[Response]]
+Handler = Callable[[Context, Any, Call], Awaitable[Message]]
 
 
 def _client(call: Call) -> groups.ClientInfo:
@@ -57,11 +57,11 @@ def _client(call: Call) -> groups.ClientInfo:
 
 
 def _group_handler(
-    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Response]],
+    handle: Callable[[GroupCoordinator, Any, int, groups.ClientInfo], Awaitable[Message]],
 ) -> Handler:
     """Group handlers know the coordinator only, not the rest of the broker."""
 
-    def handler(context: Context, request: Any, call: Call) -> Awaitable[Response]:
+    def handler(context: Context, request: Any, call: Call) -> Awaitable[Message]:
         return handle(context.groups, request, call.version, _client(call))
 
     return handler
@@ -111,6 +111,20 @@ HANDLERS: Final[dict[int, Handler]] = {
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _RESERVATION_WAIT_MAX_S: Final = 10.0
+_WIDE_FRAME: Final = 8 << 10  # in less there is no room for as many partitions
+
+
+def is_wide(request: Message) -> bool:
+    """Whether it names so many partitions that looking at them at once would hold everybody up."""
+    if isinstance(request, ProduceRequest):
+        topics: list[Any] = request.topic_data
+        rows = sum(len(topic.partition_data) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
+    elif isinstance(request, FetchRequest):
+        topics = [*request.topics, *request.forgotten_topics_data]
+        rows = sum(len(topic.partitions) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
+    else:
+        return False
+    return len(topics) > ROWS_PER_TURN or rows > fetch.LOOKED_AT_ONCE_MAX
 
 
 class BrokerDispatcher:
@@ -142,6 +156,8 @@ class BrokerDispatcher:
         context.metrics.requests[header.api_key] += 1
         if not context.gate.is_open():
             return self._later(self._after_gate(header, call, request))
+        if len(frame) > _WIDE_FRAME and is_wide(request):
+            return self._later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
             produced = self._produce(header, call, cast(ProduceRequest, request))
             self.express.learn(peer, frame, call, cast(ProduceRequest, request))
@@ -155,14 +171,19 @@ class BrokerDispatcher:
         return self.express.answer(peer, frame, following)
 
     def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
+        wait = self._room_for(request)
+        if wait is not None:
+            return self._later(self._produce_after(wait, header, call, request))
+        return self._produce_now(header, call, request)
+
+    def _room_for(self, request: ProduceRequest) -> Awaitable[object] | None:
+        """What to wait for before the request may be appended."""
         wait: Awaitable[object] | None = self.context.throttle.wait(request)
         if wait is None and (short := produce.short_of_offsets(self.context, request)) is not None:
             # Throttle first, then KAFKA_STORAGE_ERROR: the reservation is used up while the store is slow or away.
             partition, end_offset = short
             wait = partition.more_offsets(end_offset, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
-        if wait is not None:
-            return self._later(self._produce_after(wait, header, call, request))
-        return self._produce_now(header, call, request)
+        return wait
 
     def _produce_now(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         response, pending = produce.append_all(self.context, call, request)
@@ -181,6 +202,38 @@ class BrokerDispatcher:
             await throttled
         answer = self._produce_now(header, call, request)
         return await answer.future if isinstance(answer, Later) else answer
+
+    async def _wide(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
+        """A produce or fetch of so many partitions that the loop is left to others in between."""
+        await next_turn()  # decoding it took long enough
+        if header.api_key == _PRODUCE:
+            return await self._produce_wide(header, call, cast(ProduceRequest, request))
+        if header.api_key == _FETCH:
+            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version)
+            return await self._encoded(header, await fetch.answer_wide(self.context, fetching))
+        return await self._handle(header, call, request)
+
+    async def _produce_wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> list[Part] | None:
+        """Piece by piece, in order: this connection's next request waits until all of it is appended."""
+        response = ProduceResponse()
+        pending: list[produce.Pending] = []
+        for piece in produce.pieces(request):
+            wait = self._room_for(piece)
+            if wait is not None:
+                with suppress(StorageFailed):
+                    await wait
+            if not self.context.gate.is_open():
+                await self.context.gate.opened()
+            answered, waiting = produce.append_all(self.context, call, piece)
+            response.responses += answered.responses
+            pending += waiting
+            await next_turn()
+        if request.acks == 0:
+            self._check_unacknowledged(response)
+            return None
+        if pending:
+            return await produce.later(response, pending, partial(self._complete, header)).future
+        return await self._encoded(header, response)
 
     def _check_unacknowledged(self, response: ProduceResponse) -> None:
         # acks=0 has no answer; Kafka's way to tell such a producer of a failure is to close its connection, so that it
@@ -208,8 +261,9 @@ class BrokerDispatcher:
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         response = await HANDLERS[header.api_key](self.context, request, call)
-        if isinstance(response, Large):
-            response = response.message
+        return await self._encoded(header, response)
+
+    async def _encoded(self, header: RequestHeader, response: Message) -> list[Part] | None:
         encoding = encode_response_in_steps(header.api_key, header.api_version, response)
         while True:
             try:

@@ -28,6 +28,9 @@ _INT32_MAX: Final = (1 << 31) - 1
 EVICTION_MS_MIN: Final = 120_000  # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: how long a session is safe
 TARGET_BYTES: Final = 400  # one partition of a session, with its request and its places in the dicts; measured
 SESSION_BYTES_TOTAL: Final = 128 << 20  # 335 000 partitions over all sessions; whoever comes later fetches in full
+PARTITIONS_MAX: Final = 10_000
+"""Of one session: all may be due at once, and a partition that is unknown always is; a look takes 4 µs each. Who wants
+more fetches in full."""
 _TOPIC_IDS_FROM: Final = 13
 
 Key = tuple[str | UUID, int]
@@ -269,8 +272,8 @@ class FetchSessions:
         if not session.targets:
             self._close(session)
             return Full(wanted, wants_session=False)
-        if self.bytes > self._bytes_max and session.bytes > held:
-            self._close(session)  # it outgrew what all may hold: its client begins again and gets none
+        if session.bytes > held and (self.bytes > self._bytes_max or len(session.targets) > PARTITIONS_MAX):
+            self._close(session)  # it outgrew what one, or all, may hold: its client begins again and gets none
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.uses_topic_ids:
             _resolve(session, names)
@@ -283,6 +286,8 @@ class FetchSessions:
 
     def create(self, targets: dict[Key, Target], version: int, now_ms: int) -> int:
         """The id of a session over `targets`, all of them just answered; 0 when there is no room for one."""
+        if len(targets) > PARTITIONS_MAX:
+            return NO_SESSION
         size = sum(map(_weight, targets.values()))
         if self.bytes + size > self._bytes_max or not self._make_room(len(targets), now_ms):
             return NO_SESSION

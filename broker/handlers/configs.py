@@ -14,6 +14,7 @@ from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.topics import refuse_flood
+from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DescribeConfigsRequest,
@@ -41,19 +42,28 @@ async def handle_describe_configs(
 ) -> DescribeConfigsResponse:
     """Every config of each resource, or the ones asked for by name."""
     response = DescribeConfigsResponse()
-    for resource in request.resources:
+    turns = Turns()
+    # Each once: a broker's configs are 200 times as long as its name.
+    named = {(each.resource_type, each.resource_name, _keys(each)): each for each in request.resources}
+    for resource in named.values():
         result = DescribeConfigsResponseResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
-            refuse_flood(request.resources)
+            refuse_flood(named)
             entries = _entries(context, resource)
             result.configs = [_entry(found, request) for found in entries]
         except ThermoclineError as refused:
             result.error_code = code_of(refused)
             result.error_message = str(refused)
         response.results.append(result)
+        if turns.over(1 + len(result.configs)):
+            await next_turn()
     return response
+
+
+def _keys(resource: DescribeConfigsRequestResource) -> frozenset[str] | None:
+    return None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
 
 
 def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[Described]:

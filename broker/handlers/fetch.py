@@ -19,6 +19,7 @@ from typing import Final
 from broker.context import Context
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions import NO_SESSION, Full, Incremental, Target
+from broker.handlers.turns import Turns, next_turn
 from broker.net.dispatch import Later, Part
 from broker.partition.partition import Partition
 from broker.wire.errors import ErrorCode
@@ -43,6 +44,7 @@ _READ_COMMITTED: Final = 1
 _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers; a client may not pose as a replica
 _WAIT_MAX_S: Final = 60.0  # a client may not park a request longer, whatever it asks
 _NO_RECORDS: Final = b""
+LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
 
 class FetchAttempt:
@@ -105,6 +107,22 @@ class Fetch:
             for target in session.look():
                 self._answer(target, result)
             session.due = dict.fromkeys(target for target, _ in (*result.answers, *result.unknown))
+        return self._judged(result)
+
+    async def attempt_in_turns(self) -> FetchAttempt:
+        """The same, leaving the loop to others in between when there is much to look at. A session holds so little
+        (`fetch_sessions.PARTITIONS_MAX`) that it is looked at as one: what moves meanwhile may not get lost."""
+        if self._full is None:
+            return self.attempt()
+        result = FetchAttempt()
+        turns = Turns()
+        for target in self._full.targets.values():
+            self._answer(target, result)
+            if turns.over():
+                await next_turn()
+        return self._judged(result)
+
+    def _judged(self, result: FetchAttempt) -> FetchAttempt:
         if self._unknown_count < 0:
             self._unknown_count = len(result.unknown)
         elif len(result.unknown) > self._unknown_count:
@@ -239,6 +257,7 @@ class Fetch:
     def leave(self, wake: Callable[[], None]) -> None:
         for partition in self._watched:
             partition.unwatch(wake)
+        self._watched = []
         if self._session is not None and self._session.session.waiter == wake:
             self._session.session.waiter = None
 
@@ -352,6 +371,43 @@ def _diverges(partition: Partition, wanted: FetchRequestPartition, answer: Fetch
         return False
     answer.diverging_epoch = FetchResponseEpochEndOffset(epoch=epoch, end_offset=end_offset)
     return True
+
+
+async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
+    """The answer to a fetch of very many partitions: as `LongPoll`, in turns."""
+    loop = asyncio.get_running_loop()
+    result = await fetch.attempt_in_turns()
+    wait_ms = fetch.request.max_wait_ms
+    if result.loading:
+        wait_ms = max(wait_ms, context.config.cold_fetch_wait_ms_max)
+    until_s = loop.time() + min(wait_ms / 1000, _WAIT_MAX_S)
+    while not fetch.satisfied(result) and loop.time() < until_s:
+        moved = asyncio.Event()
+        wake = _Wake(moved)
+        fetch.park(wake, result)
+        for loading in result.loading:
+            loading.add_done_callback(wake)
+        try:
+            async with asyncio.timeout_at(until_s):
+                await moved.wait()
+        except TimeoutError:
+            pass  # it is answered with what there is
+        finally:
+            fetch.leave(wake)
+        result = await fetch.attempt_in_turns()
+    return fetch.response(result)
+
+
+class _Wake:
+    """Sets an event; called by partitions, which pass nothing, and by futures, which pass themselves."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+
+    def __call__(self, _: object = None) -> None:
+        self._event.set()
 
 
 class LongPoll:

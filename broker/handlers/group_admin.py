@@ -13,7 +13,7 @@ from broker.groups.admin import GROUP_TYPE, Described
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.groups import ClientInfo
-from broker.handlers.turns import Response, Turns, next_turn, sized
+from broker.handlers.turns import Turns, next_turn
 from broker.net.dispatch import CloseConnection
 from broker.wire.errors import ErrorCode
 from broker.wire.generated.messages import (
@@ -40,7 +40,7 @@ _NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exi
 
 async def handle_list_groups(
     coordinator: GroupCoordinator, request: ListGroupsRequest, version: int, client: ClientInfo
-) -> Response:
+) -> ListGroupsResponse:
     """v4+ filters by state and tells it, v5+ by type."""
     error, found = await coordinator.admin.listed(request.states_filter, request.types_filter)
     turns = Turns()
@@ -49,12 +49,12 @@ async def handle_list_groups(
         answer.groups.append(ListGroupsResponseGroup(row.group_id, row.protocol_type, row.state.value, GROUP_TYPE))
         if turns.over():
             await next_turn()
-    return sized(answer, len(found))
+    return answer
 
 
 async def handle_describe_groups(
     coordinator: GroupCoordinator, request: DescribeGroupsRequest, version: int, client: ClientInfo
-) -> Response:
+) -> DescribeGroupsResponse:
     """A group that does not exist: v6+ GROUP_ID_NOT_FOUND with words (KIP-1043), before that a Dead one."""
     _refuse_flood(request.groups)
     found = await coordinator.admin.described(request.groups)
@@ -67,7 +67,7 @@ async def handle_describe_groups(
         rows += 1 + len(row.members)
         if turns.over():
             await next_turn()
-    return sized(answer, rows)
+    return answer
 
 
 def _described(row: Described, version: int, asked: bool) -> DescribeGroupsResponseGroup:
@@ -101,7 +101,7 @@ def _described(row: Described, version: int, asked: bool) -> DescribeGroupsRespo
 
 async def handle_delete_groups(
     coordinator: GroupCoordinator, request: DeleteGroupsRequest, version: int, client: ClientInfo
-) -> Response:
+) -> DeleteGroupsResponse:
     """One result a group; one named twice is answered once, as in Kafka."""
     _refuse_flood(request.groups_names)
     turns = Turns()
@@ -111,7 +111,7 @@ async def handle_delete_groups(
         answer.results.append(DeleteGroupsResponseResult(group_id=name, error_code=code))
         if turns.over():
             await next_turn()
-    return sized(answer, len(answer.results))
+    return answer
 
 
 async def handle_offset_delete(

@@ -11,17 +11,19 @@ header check with CRC, one write a batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
+from broker.handlers.turns import ROWS_PER_TURN
 from broker.net.dispatch import Later, Part
 from broker.partition.partition import Partition
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ProduceRequest,
     ProduceRequestPartition,
+    ProduceRequestTopic,
     ProduceResponse,
     ProduceResponsePartition,
     ProduceResponseTopic,
@@ -182,6 +184,28 @@ def append_all(context: Context, call: Call, request: ProduceRequest) -> tuple[P
             answers.append(answer)
         response.responses.append(ProduceResponseTopic(name=topic.name, partition_responses=answers))
     return response, pending
+
+
+def pieces(request: ProduceRequest) -> Iterator[ProduceRequest]:
+    """The request in parts of at most `ROWS_PER_TURN` partitions, in its order."""
+    topics: list[ProduceRequestTopic] = []
+    room = ROWS_PER_TURN
+    for topic in request.topic_data:
+        rows = topic.partition_data
+        for start in range(0, len(rows), ROWS_PER_TURN) or (0,):
+            part = rows[start : start + ROWS_PER_TURN]
+            if topics and len(part) + 1 > room:
+                yield _piece(request, topics)
+                topics, room = [], ROWS_PER_TURN
+            topics.append(ProduceRequestTopic(name=topic.name, partition_data=part))
+            room -= len(part) + 1
+    yield _piece(request, topics)
+
+
+def _piece(request: ProduceRequest, topics: list[ProduceRequestTopic]) -> ProduceRequest:
+    return ProduceRequest(
+        transactional_id=request.transactional_id, acks=request.acks, timeout_ms=request.timeout_ms, topic_data=topics
+    )
 
 
 def _append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sized
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
@@ -75,7 +75,7 @@ async def within(context: Context, until_s: float, change: Callable[[], Awaitabl
     return cast(R, result)
 
 
-def refuse_flood(items: Sequence[object]) -> None:
+def refuse_flood(items: Sized) -> None:
     """Too many changes in one request: refused before the first is made."""
     if len(items) > _TOPICS_PER_REQUEST_MAX:
         raise ApiError(

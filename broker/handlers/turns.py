@@ -1,19 +1,15 @@
 """How a handler shares the loop: long work over what a request names is cut into turns.
 
-Owns how many rows one turn has, and from how many on an answer is encoded beside the loop. Always true: between two
-turns every other connection is served. Must not know what a row is. A row costs a handler 1 to 10 µs, so that a turn
-stays around 5 ms.
+Owns how many rows one turn has. Always true: between two turns every other connection is served. Must not know what a
+row is. A row costs a handler 1 to 10 µs, so that a turn stays around 5 ms.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple, TypeAlias
-
-from broker.wire.message import Message
+from typing import Final
 
 ROWS_PER_TURN: Final = 1_000
-ROWS_ON_LOOP_MAX: Final = 5_000  # encoding takes 1 to 3 µs a row
 
 
 class Turns:
@@ -32,20 +28,6 @@ class Turns:
             return False
         self._left = self._rows
         return True
-
-
-class Large(NamedTuple):
-    """An answer of so many rows that encoding it would hold the loop: a worker does it, and the loop gets its turns."""
-
-    message: Message
-
-
-Response: TypeAlias = Message | Large
-
-
-def sized(message: Message, rows: int) -> Response:
-    """The answer as the dispatcher should encode it."""
-    return Large(message) if rows > ROWS_ON_LOOP_MAX else message
 
 
 async def next_turn() -> None:

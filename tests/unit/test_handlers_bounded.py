@@ -6,6 +6,7 @@ import asyncio
 import errno
 from typing import Any
 
+import msgspec
 import pytest
 
 from broker.context import Call
@@ -21,6 +22,7 @@ from broker.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
     DescribeClusterRequest,
+    FetchRequest,
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,
@@ -33,8 +35,11 @@ from broker.wire.messages import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestGroupTopic,
     OffsetFetchRequestTopic,
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
 )
-from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
+from tests.support.broker_kit import Life, Place, batch_of, fetch_request, play, produce_request, values_of
 
 PARTITIONS = 12
 
@@ -247,6 +252,97 @@ def test_authorized_operations_are_told_when_asked_for(version: int) -> None:
                 ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(include_cluster_authorized_operations=asked)
             )
             assert described.cluster_authorized_operations == of_cluster
+        await life.stop()
+
+    play(scenario())
+
+
+# --- very many partitions
+
+
+def produce_of(topics: int, partitions: int, batch: bytes, acks: int = -1) -> ProduceRequest:
+    rows = [ProduceRequestPartition(index=index, records=memoryview(batch)) for index in range(partitions)]
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=5000,
+        topic_data=[ProduceRequestTopic(name=f"t{at}", partition_data=list(rows)) for at in range(topics)],
+    )
+
+
+def test_a_produce_of_very_many_partitions_leaves_the_loop_to_others() -> None:
+    """5 000 batches in one frame: others have their turns meanwhile, every batch is appended and answered once."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        for topic in ("t0", "t1"):
+            await life.create(topic, 10)
+        request = produce_of(500, 10, batch_of(b"v"), acks=1)
+        turns = 0
+        answering = asyncio.ensure_future(life.call(ApiKey.PRODUCE, request))
+        while not answering.done() and turns < 100:
+            turns += 1
+            await asyncio.sleep(0)
+        assert 5 < turns < 100
+        rows = [(t.name, p.index, p.error_code) for t in answering.result().responses for p in t.partition_responses]
+        assert len(rows) == len(set(rows)) == 5000
+        assert [row for row in rows if row[2] == 0] == [(name, at, 0) for name in ("t0", "t1") for at in range(10)]
+        assert {row[2] for row in rows[20:]} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert {life.partition("t0", at).log.log_end_offset for at in range(10)} == {1}
+        await life.stop()
+
+    play(scenario())
+
+
+def wide_fetch(count: int, offset: int = 0, **how: Any) -> FetchRequest:
+    """Partitions 0 to count − 1 of "log", in one topic entry."""
+    request = fetch_request(("log", 0, offset), **how)
+    (row,) = request.topics[0].partitions
+    request.topics[0].partitions = [msgspec.structs.replace(row, partition=index) for index in range(count)]
+    return request
+
+
+def test_a_fetch_of_very_many_partitions_waits_as_every_fetch() -> None:
+    """5 000 partitions, one of which exists: a record ends the wait, or its time does."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log")
+        request = wide_fetch(5000, max_wait_ms=20_000)
+        began = asyncio.get_running_loop().time()
+        fetching = asyncio.ensure_future(life.call(ApiKey.FETCH, request))
+        await asyncio.sleep(5)
+        assert not fetching.done()
+        await life.produce("log", b"x")
+        answer = await fetching
+        assert 5 <= asyncio.get_running_loop().time() - began < 6
+        rows = [part for topic in answer.responses for part in topic.partitions]
+        assert len(rows) == 5000
+        (found,) = [part for part in rows if not part.error_code]
+        assert values_of(found) == [b"x"]
+        empty = wide_fetch(5000, 1, max_wait_ms=300)
+        began = asyncio.get_running_loop().time()
+        await life.call(ApiKey.FETCH, empty)
+        assert 0.29 < asyncio.get_running_loop().time() - began < 0.5
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_session_ends_where_looking_at_it_would_hold_the_loop() -> None:
+    """A full fetch of more gets none; one that outgrows it has to begin again."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log")
+        begin = {"session_id": 0, "session_epoch": 0}
+        request = wide_fetch(9_999, **begin)
+        half = (await life.call(ApiKey.FETCH, request)).session_id
+        assert half > 0
+        too_many = wide_fetch(10_001, **begin)
+        assert (await life.call(ApiKey.FETCH, too_many)).session_id == 0
+        more = fetch_request(("log", 10_000, 0), ("log", 10_001, 0), session_id=half, session_epoch=1)
+        assert (await life.call(ApiKey.FETCH, more)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert len(life.context.fetch_sessions) == 0
         await life.stop()
 
     play(scenario())
