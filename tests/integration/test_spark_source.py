@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.buckets import BUCKET_KINDS, DirectoryBucket, Stores, manifest_of, segment_keys
@@ -23,6 +23,7 @@ from tests.support.site import Site, seal, status, wait_copied
 from tests.support.spark_kit import T0, MixedTopic, frame, mixed, records_of, spark
 from tests.support.stock_clients import alter_topic, create_topic, end_offsets, read_confluent, write_confluent
 from tests.support.waiting import wait_until
+from thermocline.pipeline.plan import INDEX_WORTH_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,6 +189,30 @@ def test_times_are_offsets_as_the_broker_would_find_them(spark: SparkSession, wo
         frame(spark, world.options(startingTimestamp=T0 * 2)).count()
     late = world.options(startingTimestamp=T0 * 2, startingOffsetsByTimestampStrategy="latest")
     assert frame(spark, late).count() == 0
+
+
+def test_a_clock_of_whole_seconds_loses_no_row(spark: SparkSession, world: World) -> None:
+    """100 000 records, 10 000 of each second, uncompressed and sealed: an object large enough that its time index is
+    asked. `timestamp >= T`, pushed or not, and startingTimestamp give the seconds from T on, whole."""
+    create_topic(world.broker.kafka, "seconds", segment_bytes=1 << 30, retention_ms=-1)
+    producer = Producer({"bootstrap.servers": world.broker.kafka, "linger.ms": 500, "batch.size": 16_384})
+    for number in range(100_000):
+        producer.produce("seconds", b"%040d" % number, timestamp=T0 + number // 10_000 * 1000)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(60) == 0
+    world.seal("seconds")
+    (entry,) = manifest_of(world.site.bucket, "seconds")[1]["tail"]
+    assert entry["log_bytes"] > INDEX_WORTH_BYTES and entry["records"] == 100_000
+    options = world.options(hot=False, subscribe="seconds")
+    for second in (1, 5, 9):
+        since = f"timestamp >= timestamp_millis({T0 + 1000 * second})"
+        wanted = (100_000 - 10_000 * second, 10_000 * second)
+        for more in ({}, {"pushFilters": False}):
+            found = frame(spark, {**options, **more}).where(since)
+            assert tuple(found.selectExpr("count(*)", "min(offset)").first() or ()) == wanted, (second, more)
+    found = frame(spark, {**options, "startingTimestamp": T0 + 3000})
+    assert tuple(found.selectExpr("count(*)", "min(offset)").first() or ()) == (70_000, 30_000)
 
 
 def test_offsets_by_partition_and_smaller_tasks(spark: SparkSession, world: World) -> None:
