@@ -112,14 +112,12 @@ class GroupAdmin:
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
     async def described(self, group_ids: Sequence[str]) -> list[Described]:
-        """One a name. A name given again is refused with INVALID_REQUEST; groups that the answer has no room for are
-        COORDINATOR_NOT_AVAILABLE: clients ask for those again."""
+        """One a name; a name given again is answered once (Kafka answers it again). Groups that the answer has no room
+        for are COORDINATOR_NOT_AVAILABLE: clients ask for those again."""
         rows: list[Described] = []
-        seen: set[str] = set()
         room = ANSWER_BYTES_MAX
-        for at, group_id in enumerate(group_ids, 1):
-            row = Described(group_id, ErrorCode.INVALID_REQUEST) if group_id in seen else self._describe(group_id)
-            seen.add(group_id)
+        for at, group_id in enumerate(dict.fromkeys(group_ids), 1):
+            row = self._describe(group_id)
             size = sum(_MEMBER_BYTES + len(m.subscription) + len(m.assignment) for m in row.members)
             if size > room and room < ANSWER_BYTES_MAX:
                 row = Described(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
 from broker.groups.config import GroupConfig
 from broker.groups.expiry import expiry_rule
-from broker.groups.offsets import TopicLookup
-from broker.groups.records import stored_group_record
+from broker.groups.fate import Write
+from broker.groups.offsets import TopicLookup, TopicPosition
+from broker.groups.records import CommittedOffset, stored_group_record
 from broker.groups.shard import Group, Shard, ShardState
 from seams.clock import Clock
 
 log = logging.getLogger(__name__)
 
 _GROUPS_AT_ONCE: Final = 200  # before others get a turn, and before their writes are waited for
+_POSITIONS_AT_ONCE: Final = 2_000  # 10 µs each: encoded, and put into a batch
 
-Write = asyncio.Future[Exception | None]
-Clean = Callable[[Shard, Group], list[Write]]
+Changes = list[tuple[TopicPosition, CommittedOffset | None]]
+Clean = Callable[[Shard, Group], Changes]
 
 
 class Cleaner:
@@ -86,15 +89,23 @@ class Cleaner:
             await self._in(shard, clean)
 
     async def _in(self, shard: Shard, clean: Clean) -> None:
-        """Writes of a bounded number of groups at a time: a queue of tombstones must not push commits out."""
-        groups = list(shard.groups.values())
-        for at in range(0, len(groups), _GROUPS_AT_ONCE):
-            if shard.state is not ShardState.READY:
-                return
+        """Changes of a bounded number of groups and positions at a time: a queue of tombstones must not push commits
+        out. Every decision is made at the moment of its write."""
+        left = deque(shard.groups.values())
+        while left and shard.state is ShardState.READY:
             writes: list[Write] = []
-            for group in groups[at : at + _GROUPS_AT_ONCE]:
-                if shard.groups.get(group.group_id) is group:
-                    writes += clean(shard, group)
+            room = _POSITIONS_AT_ONCE
+            for _ in range(min(len(left), _GROUPS_AT_ONCE)):
+                group = left.popleft()
+                if shard.groups.get(group.group_id) is not group:
+                    continue
+                changes = clean(shard, group)
+                if changes:
+                    writes.append(shard.write_positions(group, changes[:room]))
+                if len(changes) >= room:
+                    left.append(group)  # the rest of it later
+                    break
+                room -= len(changes)
             await self._settled(shard, writes)
             await asyncio.sleep(0)
 
@@ -107,25 +118,24 @@ class Cleaner:
             why = failures[0] if failures else "not durable in time"
             log.warning("cleaning __consumer_offsets-%d: %s; trying again later", shard.partition, why)
 
-    def _expire(self, shard: Shard, group: Group) -> list[Write]:
-        writes = self._settle_owners(shard, group)
+    def _expire(self, shard: Shard, group: Group) -> Changes:
+        changes = self._settle_owners(shard, group)
         rule = expiry_rule(group.machine)
-        if rule is None:
-            return writes
+        if changes or rule is None:
+            return changes
         gone = group.offsets.expired(rule, self._clock.wall_ms(), self._config.offsets_retention_ms)
-        if gone:
-            writes.append(shard.write_positions(group, [(position, None) for position in gone]))
         stays = len(gone) < group.offsets.count or (group.offsets.is_pending and not gone)
         if not stays and group.machine.is_idle and group.record is not None and not group.record_writes:
             shard.write_group(group, stored_group_record(group.group_id, None), lambda _: None)
-        return writes
+        return _tombstones(gone)
 
-    def _settle_owners(self, shard: Shard, group: Group) -> list[Write]:
-        adopted = group.offsets.adopted()
-        writes = [shard.write_positions(group, adopted)] if adopted else []
-        return writes + self._forget(shard, group)
+    def _settle_owners(self, shard: Shard, group: Group) -> Changes:
+        return [*group.offsets.adopted(), *self._forget(shard, group)]
 
-    def _forget(self, shard: Shard, group: Group, names: frozenset[str] | None = None) -> list[Write]:
+    def _forget(self, shard: Shard, group: Group, names: frozenset[str] | None = None) -> Changes:
         """Positions in topics that are gone, of these names only if there are any."""
-        gone = group.offsets.orphaned(self._topics, names)
-        return [shard.write_positions(group, [(position, None) for position in gone])] if gone else []
+        return _tombstones(group.offsets.orphaned(self._topics, names))
+
+
+def _tombstones(gone: Sequence[TopicPosition]) -> Changes:
+    return [(position, None) for position in gone]

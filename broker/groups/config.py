@@ -48,6 +48,8 @@ class GroupConfig:
     """Everything that clients made us keep: members, assignments, offsets (estimated, see `size_bytes`)."""
     commit_rows_max: int = 20_000
     """Partitions of one OffsetCommit, 30 µs each on the loop: more at once would hold everybody up."""
+    group_positions_max: int = 100_000
+    """Partitions one group keeps a position in: as many as one OffsetFetch tells."""
     fetch_rows_max: int = 100_000
     """Partitions named in one group's OffsetFetch, 3 µs each."""
     leavers_max: int = 10_000

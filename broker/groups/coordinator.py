@@ -388,7 +388,7 @@ class GroupCoordinator:
         expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
         codes: list[ErrorCode] = []
         values: list[tuple[TopicPosition, CommittedOffset]] = []
-        growth = 0
+        growth = more = 0
         for row in rows:
             facts = self._topics(row.topic)
             code = refuses_metadata(row.metadata, self._config.offset_metadata_bytes_max)
@@ -403,9 +403,11 @@ class GroupCoordinator:
                 values.append(((row.topic, row.partition), value))
                 if group.offsets.get(row.topic, row.partition) is None:
                     growth += OFFSET_OVERHEAD_BYTES + len(row.metadata)
+                    more += 1
         if not values:
             return codes, None
-        if growth and self._ledger.is_full(growth, new_group=False):
+        too_many = group.offsets.count + more > self._config.group_positions_max
+        if more and (too_many or self._ledger.is_full(growth, new_group=False)):
             full = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             return [full if code is ErrorCode.NONE else code for code in codes], None
         return codes, shard.write_positions(group, values)

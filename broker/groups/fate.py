@@ -7,12 +7,16 @@ goes on, and what it then brings is applied all the same. Must not know what was
 from __future__ import annotations
 
 import asyncio
+from typing import TypeAlias
 
 from broker.wire.errors import ErrorCode
 from logformat.errors import Fenced, InvalidRequest, StorageFailed
 
+Write: TypeAlias = "asyncio.Future[Exception | None]"
+"""Done with the failure, or with None when its records are durable and applied."""
 
-async def fate_of(write: asyncio.Future[Exception | None], timeout_ms: int) -> ErrorCode:
+
+async def fate_of(write: Write, timeout_ms: int) -> ErrorCode:
     """NONE when it is durable; else what a committing client is told. `timeout_ms`: offsets.commit.timeout.ms."""
     # Cheaper than asyncio.timeout around a shield, and every commit passes here.
     timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, _give_up, write)
@@ -35,6 +39,6 @@ def code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def _give_up(write: asyncio.Future[Exception | None]) -> None:
+def _give_up(write: Write) -> None:
     if not write.done():
         write.set_result(TimeoutError("the write was not durable in time; its outcome is unknown"))

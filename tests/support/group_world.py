@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -117,3 +119,19 @@ def in_world(test: Callable[[GroupWorld], Awaitable[None]]) -> Callable[[], None
 
     run.__doc__, run.__name__ = test.__doc__, getattr(test, "__name__", "test")
     return run
+
+
+async def longest_hold_s(work: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
+    """CPU seconds of this thread between two turns of the loop, at most, while `work` runs. Without Python's collector,
+    whose passes depend on everything else that lives in this process."""
+    task = asyncio.get_running_loop().create_task(work)
+    longest = 0.0
+    gc.disable()
+    try:
+        while not task.done():
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - before)
+    finally:
+        gc.enable()
+    return longest, task.result()

@@ -590,6 +590,20 @@ def test_memory_is_bounded_against_clients_that_only_take():
     run_fast(run())
 
 
+def test_a_group_keeps_a_bounded_number_of_positions():
+    """group_positions_max: known ones may move, more are refused; the answer to a fetch of all stays in proportion."""
+
+    async def run() -> None:
+        w = GroupWorld(group_positions_max=3)
+        await w.ready()
+        assert [await w.commit("g", 1, partition=i) for i in range(4)] == [E.NONE] * 3 + [E.INVALID_COMMIT_OFFSET_SIZE]
+        assert await w.commit("g", 2, partition=1) is E.NONE
+        assert await w.commit("h", 1, partition=3) is E.NONE
+        await w.kill()
+
+    run_fast(run())
+
+
 def test_the_number_of_groups_is_bounded():
     """groups_max, for joins and for commits from outside."""
 

@@ -212,3 +212,16 @@ async def test_many_groups_lose_a_topic_without_pushing_commits_out(w):
     await asyncio.sleep(10)
     assert len(set(tombstones(w))) == 1_000
     assert {await w.fetch(f"g{i}", "u") for i in (0, 999)} == {1}
+
+
+@in_topics
+async def test_a_group_of_many_positions_loses_a_topic_in_turns(w):
+    """More than the cleaner writes at once, and more than a batch of the log takes in one write."""
+    rows = [CommitRow("t", partition, 1, -1, "") for partition in range(20_000)]
+    w.topics["t"] = TopicFacts(UUID(int=1), 20_000)
+    assert set(await w.groups.commit_offsets("g", AdmitCommit(None), rows)) == {E.NONE}
+    del w.topics["t"]
+    w.groups.topic_withdrawn("t")
+    await asyncio.sleep(60)
+    assert len(tombstones(w)) == 20_000
+    assert w.groups.group_count == 0
