@@ -60,7 +60,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def _add_values(parser: Parser) -> None:
-    values = parser.add_argument_group("values (said once, when the table is made)")
+    values = parser.add_argument_group("values (said when the table is made; later runs may add columns)")
     values.add_argument(
         "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
     )
@@ -77,6 +77,9 @@ def _add_run(parser: Parser) -> None:
     run_options.add_argument("--max-bytes", metavar="SIZE", type=size, help="of log in one commit (default 4GiB)")
     run_options.add_argument("--max-commits", metavar="N", type=positive, help="stop after so many")
     run_options.add_argument("--file-bytes", metavar="SIZE", type=size, help="of log in one file (default 256MiB)")
+    run_options.add_argument(
+        "--by-day", action="store_true", help="partition a new table by the day of its rows' timestamps (UTC)"
+    )
     run_options.add_argument(
         "--allow-data-loss", action="store_true", help="step over what expired or is damaged, and report it"
     )
@@ -105,7 +108,14 @@ def run(arguments: argparse.Namespace) -> int:
         catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
         values = _values(arguments)
         if not arguments.dry_run:  # told at once, not after Spark's start
-            check_archive(arguments.bucket, arguments.topic, arguments.table, catalog=catalog, values=values)
+            check_archive(
+                arguments.bucket,
+                arguments.topic,
+                arguments.table,
+                catalog=catalog,
+                values=values,
+                by_day=arguments.by_day,
+            )
         app = None if arguments.dry_run else "thermocline archive"
         with maybe_session(app, arguments.master, progress, verbose=arguments.verbose) as spark:
             try:
@@ -121,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
                     target_bytes=arguments.file_bytes or TARGET_BYTES,
                     fail_on_data_loss=not arguments.allow_data_loss,
                     dry_run=arguments.dry_run,
+                    by_day=arguments.by_day,
                     progress=progress.show,
                 )
             finally:

@@ -38,6 +38,7 @@ from thermocline.pipeline.jobs.archive_tables import (
     Tables,
     ahead,
     begun,
+    check_days,
     check_standing,
     delete,
     existing,
@@ -92,6 +93,7 @@ class ArchiveOptions:
     target_bytes: int = TARGET_BYTES  # of log in one file
     fail_on_data_loss: bool = True
     dry_run: bool = False
+    by_day: bool = False  # partition a new table by the day of timestamp
 
 
 def archive(
@@ -107,45 +109,57 @@ def archive(
     target_bytes: int = TARGET_BYTES,
     fail_on_data_loss: bool = True,
     dry_run: bool = False,
+    by_day: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> ArchiveSummary:
     """Archive what the bucket holds of `topic` and `table` (`namespace.table`) does not: run it again for what is new.
 
     `bucket`: a URL as of `coldstore.url`. `catalog`: of `iceberg.catalog_config`, or pyiceberg's own. `values`: decode
-    values into columns, with bad rows in `<table>_dead_letters`. One commit covers at most `bytes_max` of log, and
+    values into columns, with bad rows in `<table>_dead_letters`; for a table that is there, say all of its columns and
+    more, and it gets them. One commit covers at most `bytes_max` of log, and
     `commits_max` ends the run early. Without `spark` the work is done in this process, one file after the other.
 
     Raises InvalidRequest, Corrupt, StoreError, DataLoss (offsets that expired before they were archived, or damage;
     `fail_on_data_loss=False` steps over and reports them), TasksFailed, StaleTable, CatalogUnavailable.
     """
     options = ArchiveOptions(
-        bucket, topic, table, values, bytes_max, commits_max, target_bytes, fail_on_data_loss, dry_run
+        bucket, topic, table, values, bytes_max, commits_max, target_bytes, fail_on_data_loss, dry_run, by_day
     )
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     with History.open(bucket) as history, catalog_errors(catalog):
-        _look(history.topic(topic), table, catalog, values)  # a mistake leaves no catalog behind
+        _look(history.topic(topic), table, catalog, values, by_day)  # a mistake leaves no catalog behind
         opened = _opened(catalog, dry_run)
         return _Archiver(options, history, opened, shown(catalog), runner, progress or (lambda text: None)).run()
 
 
 def check_archive(
-    bucket: str, topic: str, table: str, *, catalog: CatalogConfig | Catalog, values: ValueSpec | None = None
+    bucket: str,
+    topic: str,
+    table: str,
+    *,
+    catalog: CatalogConfig | Catalog,
+    values: ValueSpec | None = None,
+    by_day: bool = False,
 ) -> None:
     """All that an archive with these arguments would refuse, before Spark is started for it; nothing is made.
 
     Raises InvalidRequest, Corrupt, StoreError, CatalogUnavailable.
     """
     with History.open(bucket) as history, catalog_errors(catalog):
-        _look(history.topic(topic), table, catalog, values)
+        _look(history.topic(topic), table, catalog, values, by_day)
 
 
-def _look(topic: TopicHistory, table: str, catalog: CatalogConfig | Catalog, values: ValueSpec | None) -> None:
+def _look(
+    topic: TopicHistory, table: str, catalog: CatalogConfig | Catalog, values: ValueSpec | None, by_day: bool
+) -> None:
     table_identifier(table)
     if values is not None:
         table_schema(decoder_of(values), keep_value=values.keep_value)
     there = _opened(catalog, True)
     found = None if there is None else existing(there, table, topic, values)[0]
-    if found is None and isinstance(catalog, CatalogConfig):
+    if found is not None:
+        check_days(found, by_day)
+    elif isinstance(catalog, CatalogConfig):
         check_new_table(catalog)
 
 
@@ -190,7 +204,8 @@ class _Archiver:
             else:
                 assert self._catalog is not None
                 log_starts = {partition: part.log_start for (_, partition), part in self._parts().items()}
-                tables = open_tables(self._catalog, options.table, self._topic, options.values, log_starts)
+                place = (self._catalog, options.table, self._topic)
+                tables = open_tables(*place, options.values, log_starts, by_day=options.by_day)
                 summary.dead_letters_table = None if tables.dead is None else tables.dead.name
                 for one in tables.both:
                     summary.leftovers_deleted += sweep(one, _SWEPT_MAX)

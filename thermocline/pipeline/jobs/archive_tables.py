@@ -35,7 +35,7 @@ from thermocline.pipeline.jobs.iceberg_table import (
     create_table,
     open_table,
 )
-from thermocline.pipeline.jobs.values import ValueSpec, decoder_of
+from thermocline.pipeline.jobs.values import ValueSpec, decoder_of, extends
 from thermocline.pipeline.topics import TopicHistory
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ _LOG_STARTS: Final = msgspec.json.Decoder(dict[int, int])
 
 
 def value_spec(table: ArchiveTable | None, topic: TopicHistory, asked: ValueSpec | None) -> ValueSpec:
-    """How values are kept: the table's word, which may be repeated but not changed. InvalidRequest: not our table."""
+    """How values are to be kept: the table's word, which may be repeated, or said with more columns.
+
+    InvalidRequest: it is not the topic's table, or what is asked would change columns that are there.
+    """
     if table is None:
         return asked or ValueSpec()
     if VALUES not in table.properties or TOPIC_ID not in table.properties:
@@ -58,12 +61,19 @@ def value_spec(table: ArchiveTable | None, topic: TopicHistory, asked: ValueSpec
             f"{table.properties[TOPIC_ID]}, not of {topic.topic} with id {topic.topic_id}"
             " (deleted and created again?); archive into another table"
         )
-    said = _VALUE_SPEC.decode(table.properties[VALUES])
-    if asked not in (None, said):
+    said = _said(table)
+    if asked is None or asked == said:
+        return said
+    if not extends(said, asked):
         raise InvalidRequest(
-            f"table {table.name} keeps values as {said}, not as {asked}: leave it out, or archive into another table"
+            f"table {table.name} keeps values as {said}, not as {asked}: leave it out, name all of its columns and "
+            "more, or archive into another table"
         )
-    return said
+    return asked
+
+
+def _said(table: ArchiveTable) -> ValueSpec:
+    return _VALUE_SPEC.decode(table.properties[VALUES])
 
 
 def existing(
@@ -81,9 +91,18 @@ def existing(
 
 
 def open_tables(
-    catalog: Catalog, name: str, topic: TopicHistory, asked: ValueSpec | None, log_starts: Mapping[int, int]
+    catalog: Catalog,
+    name: str,
+    topic: TopicHistory,
+    asked: ValueSpec | None,
+    log_starts: Mapping[int, int],
+    *,
+    by_day: bool = False,
 ) -> Tables:
-    """Both tables, made where they are not there; `log_starts` by partition are where a new archive begins."""
+    """Both tables, made where they are not there; `log_starts` by partition are where a new archive begins.
+
+    A table that is there gets the columns it has not; `by_day` counts when it is made, and is refused if it is not so.
+    """
     table = open_table(catalog, name)
     values = value_spec(table, topic, asked)
     schema = table_schema(decoder_of(values), keep_value=values.keep_value)
@@ -94,17 +113,38 @@ def open_tables(
             BEGUN: msgspec.json.encode(log_starts).decode(),
             **({} if values.is_raw else {DEAD_LETTERS: f"{name}{DEAD_LETTER_SUFFIX}"}),
         }
-        table = create_table(catalog, name, schema, metrics_properties(schema) | said | kept)
+        table = create_table(catalog, name, schema, metrics_properties(schema) | said | kept, by_day=by_day)
         values = value_spec(table, topic, asked)  # of whoever created it first
         schema = table_schema(decoder_of(values), keep_value=values.keep_value)
+    check_days(table, by_day)
     dead = None
     if not values.is_raw:
         dead = open_table(catalog, _dead_name(table, name))
         if dead is None:
             properties = metrics_properties(DEAD_LETTER_SCHEMA) | said | _dead_letters_of(table)
+            properties[VALUES] = table.properties[VALUES]
             dead = create_table(catalog, _dead_name(table, name), DEAD_LETTER_SCHEMA, properties)
         check_dead_letters_of(table, dead)
+        if values != _said(table):
+            _check_even(table, dead)
+        dead.grow(DEAD_LETTER_SCHEMA, {})
+    table.grow(schema, metrics_properties(schema) | {VALUES: msgspec.json.encode(values).decode()})
     return Tables(table, dead, values, schema)
+
+
+def check_days(table: ArchiveTable, by_day: bool) -> None:
+    """Partitions of a table are said once; InvalidRequest when others are asked for."""
+    if by_day and not table.by_day:
+        raise InvalidRequest(f"table {table.name} is not partitioned by day, and stays so: archive into another table")
+
+
+def _check_even(table: ArchiveTable, dead: ArchiveTable) -> None:
+    """Dead letters of a step that did not end must be found again by the decoder that found them."""
+    if offset_ranges.difference(dead.archived().offsets, table.archived().offsets):
+        raise InvalidRequest(
+            f"{dead.name} is ahead of {table.name}: a run died between its two commits; run once without --value and "
+            "--columns, then add columns"
+        )
 
 
 def _dead_name(table: ArchiveTable, name: str) -> str:
@@ -128,6 +168,8 @@ class Tables:
         """The table first: the other one is ahead of it, and must not look as if it were not."""
         for one in reversed(self.both):
             one.refresh()
+        self.values = _said(self.table)  # somebody may have added columns
+        self.schema = table_schema(decoder_of(self.values), keep_value=self.values.keep_value)
 
     def target(self) -> Target:
         return _target(self.table, self.schema)
@@ -145,7 +187,7 @@ def begun(table: ArchiveTable | None) -> Mapping[int, int] | None:
 
 def _dead_letters_of(table: ArchiveTable) -> dict[str, str]:
     """Properties by which a table of dead letters is known as this table's."""
-    return {TOPIC_ID: table.properties[TOPIC_ID], VALUES: table.properties[VALUES], ARCHIVE: str(table.uuid)}
+    return {TOPIC_ID: table.properties[TOPIC_ID], ARCHIVE: str(table.uuid)}
 
 
 def check_dead_letters_of(table: ArchiveTable, dead: ArchiveTable) -> None:
@@ -187,7 +229,8 @@ def check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask],
 
 
 def _target(table: ArchiveTable, schema: pa.Schema) -> Target:
-    return Target(_folder(table, base_name(table.snapshot_id)), table.arrow_schema(schema), table.io_properties)
+    folder = _folder(table, base_name(table.snapshot_id))
+    return Target(folder, table.arrow_schema(schema), table.io_properties, table.by_day)
 
 
 def _folder(table: ArchiveTable, base: str) -> str:

@@ -9,12 +9,13 @@ in offset order and never leave this process but as Parquet. Must not know catal
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from thermocline.extras import require
@@ -27,6 +28,7 @@ from thermocline.pipeline.scan import scan
 from thermocline.pipeline.split import Loss, Split
 
 ROW_GROUP_BYTES: Final = 64 << 20  # as Arrow, before encoding: what a reader of one column holds at once stays small
+DAYS_OPEN_MAX: Final = 8  # a split is of one day or two; clocks that jump must not hold a file, and memory, a day
 _ZSTD_LEVEL: Final = 1
 _DIGEST_BYTES: Final = 16
 # Dictionaries pay where a column has few values; payloads rarely do, and offsets and times are better as differences.
@@ -36,11 +38,15 @@ _DELTAS: Final[Mapping[str, str]] = {"offset": "DELTA_BINARY_PACKED", "timestamp
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where files of one table go: a folder without a final slash, the columns with field ids, and its storage."""
+    """Where files of one table go: a folder without a final slash, the columns with field ids, and its storage.
+
+    `by_day`: no file may have rows of two days of `timestamp` (UTC).
+    """
 
     folder: str
     schema: pa.Schema
     io_properties: Mapping[str, str]
+    by_day: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +85,8 @@ def run_task(task: ArchiveTask) -> TaskDone:
     store = open_arrow_store(task.bucket)
     decoder = decoder_of(task.values)
     sorter = RowSorter(task.split.topic, task.split.partition, task.table.schema, decoder)
-    table = ParquetFile(task, task.table)
-    dead = None if task.dead_letters is None else ParquetFile(task, task.dead_letters)
+    table = DataFiles(task, task.table)
+    dead = None if task.dead_letters is None else DataFiles(task, task.dead_letters)
     batches = scan(store, task.split, READ_COLUMNS, fail_on_data_loss=task.fail_on_data_loss, loss=done.loss)
     bad = blake2b(digest_size=_DIGEST_BYTES)
     for batch in batches:
@@ -108,11 +114,54 @@ def _sorted_bytes(offsets: pa.Array) -> bytes:
     return bytes(offsets.sort().to_numpy(zero_copy_only=False).astype("<i8", copy=False).data)
 
 
+class DataFiles:
+    """The files of a task: one, or one a day. Days that come back after `DAYS_OPEN_MAX` others begin a new file."""
+
+    def __init__(self, task: ArchiveTask, target: Target) -> None:
+        self._task, self._target = task, target
+        self._open: dict[int | None, ParquetFile] = {}
+        self._closed: list[DataFileWritten] = []
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        if not self._target.by_day:
+            self._file(None).write(batch)
+            return
+        for day, rows in by_day(batch):
+            self._file(day).write(rows)
+
+    def close(self) -> list[DataFileWritten]:
+        for file in self._open.values():
+            self._closed += file.close()
+        self._open = {}
+        return self._closed
+
+    def _file(self, day: int | None) -> ParquetFile:
+        file = self._open.pop(day, None)
+        if file is None:
+            if len(self._open) >= DAYS_OPEN_MAX:
+                self._closed += self._open.pop(next(iter(self._open))).close()  # the one not written to for longest
+            group_bytes = ROW_GROUP_BYTES // DAYS_OPEN_MAX if self._target.by_day else ROW_GROUP_BYTES
+            file = ParquetFile(self._task, self._target, group_bytes)
+        self._open[day] = file
+        return file
+
+
+def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """The rows of each day (UTC) of `timestamp`, in their order, with its first µs; None is of those without a time."""
+    local = batch["timestamp"].cast(pa.int64()).cast(pa.timestamp("us"))  # without a zone: no time zones are asked
+    days = pc.floor_temporal(local, unit="day").cast(pa.int64())
+    for day in pc.unique(days).to_pylist():
+        yield day, batch.filter(pc.is_null(days) if day is None else pc.equal(days, day))
+
+
 class ParquetFile:
     """One data file, begun with its first row."""
 
-    def __init__(self, task: ArchiveTask, target: Target) -> None:
+    def __init__(self, task: ArchiveTask, target: Target, group_bytes: int = ROW_GROUP_BYTES) -> None:
         rows = task.split.rows
+        self._group_bytes = group_bytes
         attempt = secrets.token_hex(4)
         name = f"{task.run}-{task.split.partition}-{rows.start_offset:020d}-{rows.end_offset:020d}-{attempt}.parquet"
         self.location = f"{target.folder}/{name}"
@@ -131,7 +180,7 @@ class ParquetFile:
         self.rows += batch.num_rows
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
+        if self._waiting_bytes >= self._group_bytes:
             self._flush()
 
     def close(self) -> list[DataFileWritten]:

@@ -31,10 +31,17 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.partitioning import (
+    PARTITION_FIELD_ID_START,
+    UNPARTITIONED_PARTITION_SPEC,
+    PartitionField,
+    PartitionSpec,
+)
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertTableUUID, TableRequirement
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID, TableRequirement
+from pyiceberg.transforms import DayTransform
 from pyiceberg.types import ListType, NestedField, StructType
 
 from logformat.errors import Corrupt, InvalidRequest, Retryable
@@ -57,6 +64,7 @@ SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snaps
 VALUES: Final = "thermocline.values"
 DEAD_LETTERS: Final = "thermocline.dead-letters"
 BEGUN: Final = "thermocline.begun"  # log starts when the table was made: where each partition's archive begins
+DAY_OF: Final = "timestamp"
 ARCHIVE: Final = "thermocline.archive"  # of a table of dead letters: the UUID of the table they were taken out of
 
 
@@ -194,18 +202,54 @@ class ArchiveTable:
             producer.append_data_file(self._data_file(written))
         transaction.set_properties({**said, SNAPSHOT_ID: str(producer.snapshot_id)})
         producer.commit()  # writes the manifests and stages the change; nothing is committed
-        # A transaction hands its changes only to its own retrying commit: these two are what it would send.
-        requirements: tuple[TableRequirement, ...] = (
-            *transaction._requirements,
-            AssertTableUUID(uuid=self._table.metadata.table_uuid),
-        )
+        # The files were made for these columns: a table that got more meanwhile wants them made again.
+        columns = self._same_columns()
         try:
-            self._catalog.commit_table(self._table, requirements, transaction._updates)
+            self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)
         except Exception as failed:  # noqa: BLE001 - whatever it was, only the table can say whether we committed
             self._settle(commit_id, failed, producer)
         reach(point)
         self.refresh()
         return int(producer.snapshot_id)
+
+    def _required(self, transaction: Transaction) -> tuple[TableRequirement, ...]:
+        """A transaction hands its changes only to its own retrying commit: these, and `_updates`, are what it sends."""
+        return *transaction._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid)
+
+    def _same_columns(self) -> TableRequirement:
+        return AssertCurrentSchemaId.model_validate({"current-schema-id": self._table.metadata.current_schema_id})
+
+    def grow(self, wanted: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Add the columns of `wanted` that are not there, and set the properties, in one commit; rows have nulls there.
+
+        Raises StaleTable when somebody else changed the columns first, or when no answer came; InvalidRequest for a
+        column that may not be null.
+        """
+        known = {column.name for column in self._table.schema().columns}
+        more = [field for field in wanted if field.name not in known]
+        if not more and all(self.properties.get(name) == said for name, said in properties.items()):
+            return
+        if needed := [field.name for field in more if not field.nullable]:
+            raise InvalidRequest(
+                f"table {self.name} has no column {', '.join(needed)}; was it made by another archive?"
+            )
+        transaction = self._table.transaction()
+        if more:
+            with transaction.update_schema() as update:
+                update.union_by_name(pa.schema(more))
+        transaction.set_properties(dict(properties))
+        columns = self._same_columns()
+        try:
+            self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)
+        except CommitFailedException as failed:
+            raise StaleTable(f"columns of {self.name}: somebody else changed the table first; run again") from failed
+        self.refresh()
+
+    @property
+    def by_day(self) -> bool:
+        """Whether the table is partitioned by the day of `timestamp`: then no file may hold two."""
+        fields, schema = self._table.spec().fields, self._table.schema()
+        return [(schema.find_column_name(one.source_id), one.transform) for one in fields] == [(DAY_OF, DayTransform())]
 
     def offsets_of_rows(self, partition: int, first: int, end: int) -> pa.Array:
         """Offsets of the rows in `[first, end)`, in order."""
@@ -302,8 +346,11 @@ def open_table(catalog: Catalog, name: str) -> ArchiveTable | None:
         return None
 
 
-def create_table(catalog: Catalog, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> ArchiveTable:
-    """An unpartitioned table of these columns; the one that is there when another archiver was quicker."""
+def create_table(
+    catalog: Catalog, name: str, schema: pa.Schema, properties: Mapping[str, str], *, by_day: bool = False
+) -> ArchiveTable:
+    """A table of these columns, partitioned by the day of `timestamp` or not at all; the one that is there when another
+    archiver was quicker."""
     identifier = table_identifier(name)
     try:
         catalog.create_namespace(identifier[:-1])
@@ -312,10 +359,18 @@ def create_table(catalog: Catalog, name: str, schema: pa.Schema, properties: Map
     except Exception as raced:  # noqa: BLE001 - a SQLite catalog says so with its own integrity error
         log.debug("namespace of %s: %s", name, raced)
     try:
-        table = catalog.create_table(identifier, schema=schema, properties=dict(properties))
+        # With ids, which a partition's source is named by; the catalog gives its own.
+        numbered = assign_fresh_schema_ids(catalog._convert_schema_if_needed(schema))
+        spec = _days(numbered) if by_day else UNPARTITIONED_PARTITION_SPEC
+        table = catalog.create_table(identifier, schema=numbered, partition_spec=spec, properties=dict(properties))
     except TableAlreadyExistsError:
         table = catalog.load_table(identifier)
     return ArchiveTable(catalog, table)
+
+
+def _days(schema: Schema) -> PartitionSpec:
+    source = schema.find_field(DAY_OF).field_id
+    return PartitionSpec(PartitionField(source, PARTITION_FIELD_ID_START, DayTransform(), f"{DAY_OF}_day"))
 
 
 def _summary(snapshot: Snapshot) -> Mapping[str, str]:

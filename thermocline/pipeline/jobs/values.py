@@ -68,6 +68,19 @@ class ValueSpec:
         return RAW if self.is_raw else f"{self.decoder}({self.columns}){' + value' if self.keep_value else ''}"
 
 
+def extends(said: ValueSpec, asked: ValueSpec) -> bool:
+    """Whether `asked` makes all that `said` makes, the same way, and perhaps more columns. InvalidRequest."""
+    if said.is_raw or said.decoder != asked.decoder or said.keep_value > asked.keep_value:
+        return False
+    if said.decoder == "json":
+        return set(parse_columns(said.columns)) <= set(parse_columns(asked.columns))
+    before, after = decoder_of(said), decoder_of(asked)
+    assert before is not None and after is not None
+    return all(
+        after.schema.get_field_index(one.name) >= 0 and after.schema.field(one.name) == one for one in before.schema
+    )
+
+
 def decoder_of(spec: ValueSpec) -> ValueDecoder | None:
     """The decoder that `spec` names, None for raw values. Raises InvalidRequest."""
     if spec.is_raw:
