@@ -103,7 +103,7 @@ def test_bytes_that_are_no_text_are_exit_2(words: list[str], capsys: pytest.Capt
     """They ended deep in libraries that could not encode them."""
     assert in_process(words, capsys) == (
         2,
-        f"thermocline: argument {next(w for w in words if NO_TEXT in w)!a} is not UTF-8 text\n",
+        f"thermocline: argument {os.fsencode(next(w for w in words if NO_TEXT in w))!r} is not UTF-8 text\n",
     )
 
 
@@ -149,6 +149,20 @@ def test_closed_streams_are_nobodys(broker: BrokerProcess) -> None:
         done = shell(line)
         assert (done.returncode, done.stdout) == (code, out), (line, done)
         assert "Traceback" not in done.stderr and "Exception" not in done.stderr, (line, done)
+
+
+def test_words_come_out_under_every_locale(broker: BrokerProcess) -> None:
+    """Results are UTF-8; an ASCII locale ended `consume --help`, and every value beyond ASCII, in a stack trace."""
+    ascii_only = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"
+    shown = shell(f"{ascii_only} @ consume --help")
+    assert shown.returncode == 0 and "…" in shown.stdout
+    odd = shell(
+        f"printf 'é\\n' | @ produce -t beyond -b {broker.kafka}; {ascii_only} @ topic describe nowhé -b {broker.kafka}"
+    )
+    assert odd.returncode == 1 and "Traceback" not in odd.stderr, odd
+    for look in ("", "--json"):
+        done = shell(f"PYTHONIOENCODING=latin-1 @ consume -t beyond -e {look} -b {broker.kafka}")
+        assert (done.returncode, done.stderr) == (0, "") and "é" in done.stdout
 
 
 def test_a_full_disk_behind_stdout_is_told(broker: BrokerProcess) -> None:

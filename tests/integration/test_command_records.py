@@ -109,6 +109,16 @@ def test_impossible_partitions_and_names_are_told_before_anything_is_read(broker
         assert done.returncode == 1 and said in done.stderr, done
 
 
+def test_an_internal_topic_is_told_as_one(broker: BrokerProcess) -> None:
+    """Kafka's error for it is that of an invalid name, which it is not."""
+    for there in (False, True):
+        done = produce(broker, "a\n", "-t", "__consumer_offsets")
+        assert done.returncode == 1
+        assert "it is internal: the broker alone creates it and writes to it" in done.stderr, there
+        create(broker, f"read-{there}")
+        assert consume(broker, "-t", f"read-{there}", "-g", "makes-it", "-e").returncode == 0
+
+
 def test_a_broker_that_refuses_says_why(tmp_path: Path) -> None:
     """Refusals that clients retry end in a time-out: the broker's own condition is told, not only that it was late."""
     settings = {"thermocline.local.bytes.max": "100KiB", "log.retention.check.interval.ms": 100}

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
     TopicMetadata,
 )
 
+from logformat.values import is_topic_name
 from thermocline.cli.bootstrap import bootstrap_addresses
 from thermocline.cli.client_configs import nearest
 from thermocline.cli.outcome import CommandFailed, Exit
@@ -48,6 +49,7 @@ _CREATE_TIMEOUT_S = 10.0
 _CREATE_POLL_S = 0.1
 _AUTO_CREATE = "auto.create.topics.enable"
 
+_LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
 _NO_SUCH_CONFIG = re.compile(r'No such configuration property: "(.*)"')
 _SECRET = re.compile("password|secret|key|token|conf", re.I)  # whose value is not repeated on a screen
 
@@ -161,7 +163,7 @@ def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError.LEADER_NOT_AVAILABLE,
         ):
-            raise CommandFailed(plainly(f"topic {topic}", error))
+            raise CommandFailed(f"topic {topic}: {refused_topic(topic, error)}")
         if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not _creates_topics(bootstrap):
             raise CommandFailed(
                 f"there is no topic {topic}, and the broker creates none by itself (auto.create.topics.enable=false); "
@@ -172,6 +174,13 @@ def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
                 f"there is no topic {topic}, and the broker did not create it in {_CREATE_TIMEOUT_S:.0f} s; see its log"
             )
         time.sleep(_CREATE_POLL_S)
+
+
+def refused_topic(topic: str, error: KafkaError) -> str:
+    """Why a producer may not have this topic: Kafka's error for an internal one is that of an invalid name."""
+    if error.code() == KafkaError.TOPIC_EXCEPTION and is_topic_name(topic):
+        return "it is internal: the broker alone creates it and writes to it"
+    return plainly("", error).removeprefix(": ")
 
 
 def _creates_topics(bootstrap: str) -> bool:
@@ -203,7 +212,17 @@ def _refused_at_once(bootstrap: str) -> None:
 
 
 def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
-    """Wait for an admin call on each name. CommandFailed for the first that failed."""
+    """Wait for a change of each name. CommandFailed for the first that failed, or was not answered in time: then the
+    broker may still be at it, as Kafka's do."""
     for name, future in futures.items():
-        with failing(what(name)):
-            future.result()
+        try:
+            with failing(what(name)):
+                future.result()
+        except CommandFailed as failed:
+            cause = failed.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() in _LATE:
+                raise CommandFailed(
+                    f"{what(name)}: no answer within {REQUEST_TIMEOUT_S:.0f} s; the broker may still be at it: see "
+                    "`thermocline topic list` before you try again"
+                ) from failed
+            raise

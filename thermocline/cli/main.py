@@ -6,7 +6,9 @@ trace for something the world did. Must not know what any command does.
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -37,9 +39,11 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (usage errors and --help leave through SystemExit, as argparse does)."""
     _open_closed_streams()
-    given = list(sys.argv[1:] if argv is None else argv)
-    if (wrong := _not_text(given)) is not None:
-        return _fail(f"argument {wrong!a} is not UTF-8 text", Exit.USAGE)
+    _speak_utf_8()
+    try:
+        given = [_text(word) for word in (sys.argv[1:] if argv is None else argv)]
+    except UnicodeDecodeError as refused:
+        return _fail(f"argument {refused.object!r} is not UTF-8 text", Exit.USAGE)
     arguments = parser().parse_args(given)
     try:
         code = int(arguments.run(arguments))
@@ -78,14 +82,19 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  # as long as the process
 
 
-def _not_text(given: Sequence[str]) -> str | None:
-    """The first argument with bytes that no name, address or URL has: no library below could encode it."""
-    for word in given:
-        try:
-            word.encode()
-        except UnicodeEncodeError:  # a surrogate: Python's place for bytes it could not read
-            return word
-    return None
+def _speak_utf_8() -> None:
+    """Results are data: UTF-8 under every locale, as what reads JSON expects. (stderr escapes what it cannot say.)"""
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
+def _text(word: str) -> str:
+    """An argument as UTF-8 under every locale. UnicodeDecodeError when it is none: no library below could encode it."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # surrogates: Python's place for bytes that its locale could not read
+        return os.fsencode(word).decode()
+    return word
 
 
 def _forget_results() -> None:

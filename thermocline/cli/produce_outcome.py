@@ -63,11 +63,11 @@ class Outcome:
     def _refusal(self, bootstrap: str, topic: str, line: int, error: KafkaError, value_bytes: int) -> str:
         from confluent_kafka import KafkaError
 
-        from thermocline.cli.clients import plainly
+        from thermocline.cli.clients import refused_topic
 
         timed_out = error.code() == KafkaError._MSG_TIMED_OUT
         why = said_by_broker(bootstrap, topic) if timed_out else ""
-        told = f"{error.str()}{why}" if why else plainly("", error).removeprefix(": ")
+        told = f"{error.str()}{why}" if why else refused_topic(topic, error)
         return f"producing to {topic}: line {line} ({show_size(value_bytes)}) was refused: {told}; {self._counts()}"
 
     def _counts(self) -> str:
