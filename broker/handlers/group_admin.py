@@ -1,7 +1,7 @@
 """The administrators' group APIs on the wire: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
 
 Owns the translation between messages and `broker.groups.admin`, version by version; no state, no decision about groups.
-Always true: an answer has at most `NAMES_MAX` rows for what a request names. Must not know the log, sockets, frames.
+Always true: what a request names twice is answered once. Must not know the log, sockets, frames.
 Source: Kafka protocol guide; KIP-88, 229, 430, 496, 518, 848, 1043.
 """
 
@@ -14,7 +14,6 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.groups import ClientInfo
 from broker.handlers.turns import Turns, next_turn
-from broker.net.dispatch import CloseConnection
 from broker.wire.errors import ErrorCode
 from broker.wire.generated.messages import (
     DeleteGroupsRequest,
@@ -33,8 +32,6 @@ from broker.wire.generated.messages import (
     OffsetDeleteResponseTopic,
 )
 
-NAMES_MAX: Final = 100_000
-"""Groups one request may name: as many as a broker holds (`GroupConfig.groups_max`)."""
 _NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exist is Dead, which is no error
 
 
@@ -56,7 +53,6 @@ async def handle_describe_groups(
     coordinator: GroupCoordinator, request: DescribeGroupsRequest, version: int, client: ClientInfo
 ) -> DescribeGroupsResponse:
     """A group that does not exist: v6+ GROUP_ID_NOT_FOUND with words (KIP-1043), before that a Dead one."""
-    _refuse_flood(request.groups)
     found = await coordinator.admin.described(request.groups)
     asked = request.include_authorized_operations
     turns = Turns()
@@ -103,7 +99,6 @@ async def handle_delete_groups(
     coordinator: GroupCoordinator, request: DeleteGroupsRequest, version: int, client: ClientInfo
 ) -> DeleteGroupsResponse:
     """One result a group; one named twice is answered once, as in Kafka."""
-    _refuse_flood(request.groups_names)
     turns = Turns()
     answer = DeleteGroupsResponse()
     for name in dict.fromkeys(request.groups_names):
@@ -134,9 +129,3 @@ async def handle_offset_delete(
         for topic in request.topics
     ]
     return OffsetDeleteResponse(topics=topics)
-
-
-def _refuse_flood(names: list[str]) -> None:
-    """These answers have a row a name and no error of their own, so that only the connection's end says no."""
-    if len(names) > NAMES_MAX:
-        raise CloseConnection(f"a request names {len(names)} groups; ask for {NAMES_MAX} at most")

@@ -39,6 +39,19 @@ def test_every_command_runs_and_prints_what_the_page_says(reader: Reader) -> Non
     (example,) = (json.loads(fence.text) for fence in fences(PAGE) if fence.language == "json")
     named = re.search(r"`consume --json`: `([\w ]+)`", PAGE.read_text())
     assert named is not None and list(record) == list(example) == named[1].split()
+    for command, words in (
+        ("group describe", "thermocline group describe billing --json"),
+        ("group reset", "thermocline group reset billing --to-offset 200 --topic orders:0 --json"),
+    ):
+        names = re.search(rf"`{command}.*?: `(group [\w \n]+)`", PAGE.read_text(), re.S)
+        assert names is not None, command
+        rows = json_lines(printed[words])
+        assert rows and {tuple(row) for row in rows} == {tuple(names[1].split())}, command
+    assert "lag" in printed["thermocline group describe billing"]
+    assert (
+        "moved billing in 1 partition"
+        in printed["thermocline group reset billing --to-offset 200 --topic orders:0 --execute"]
+    )
     listed = re.search(r"Names of `--json`: `([\w \n]+)`", PAGE.read_text())
     rows = json_lines(reader.type("thermocline topic list --json"))
     assert listed is not None and [list(row) for row in rows] == [listed[1].split()] * 2
