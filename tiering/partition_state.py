@@ -93,6 +93,8 @@ class TieredPartition:
         self.era = 0
         """Grows when all objects were withdrawn: what was verified in an earlier one means nothing."""
         self._verified: dict[UUID, tuple[int, int]] = {}  # [base, end) offsets of the object
+        self._is_parked = False
+        self._released_from = 0  # the root's reserved end before a release that may still land
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
 
@@ -199,7 +201,7 @@ class TieredPartition:
         """The end to reserve now; None while half a block is left, or when nothing may be given any more."""
         end = self.log.log_end_offset
         self.rate.note(self.world.clock.wall_ms(), end)
-        if Block.BEHIND in self.blocks:
+        if Block.BEHIND in self.blocks or self._is_parked:
             return None
         block = block_size(self.limits.reservation_offsets, self.rate.last_hour(end))
         wanted = raise_to(end, self.log.reserved_end, block)
@@ -216,7 +218,8 @@ class TieredPartition:
             wanted = self.reservation_wanted()
             if wanted is None:
                 return False
-            target, log_end = wanted, self.log.log_end_offset
+            # Above what a release of ours may still lower it from: the write that settles it cannot be left out.
+            target, log_end = max(wanted, self._released_from + 1), self.log.log_end_offset
             # Thousands of partitions open at once: claim and reservation are one request where both are due.
             manifest = await self.claim(lambda m: m if m.bucket_end_offset > log_end else m.reserve(target))
             if Block.BEHIND in self.blocks:
@@ -226,8 +229,13 @@ class TieredPartition:
             reach("reserve.committed")
             await self.write_local_reservation(manifest.reserved_end_offset)
             self.log.reserved_end = manifest.reserved_end_offset
+            self._released_from = 0
             self.blocks.pop(Block.RESERVATION, None)
             return True
+
+    def unpark(self) -> None:
+        """Somebody wants to append: `reserve` may raise the reservation again."""
+        self._is_parked = False
 
     async def write_local_reservation(self, reserved_end: int) -> None:
         """The broker's copy, durable when this returns. Raises OSError."""
@@ -241,18 +249,25 @@ class TieredPartition:
         await self.world.workers.run(write_reservation, self.world.disk, self.log.path, value)
 
     async def give_back(self) -> bool:
-        """At a clean stop, when nothing appends any more: lower the reservation to the log's end, if the bucket ends
-        there too; whether it was lowered. The local copy falls first: a crash in between leaves the root too high,
-        which costs a gap after a lost disk, never an offset given twice."""
+        """Lower the reservation to the log's end, if the bucket ends there too; whether it was lowered.
+
+        From then on the root alone says that nothing above was given, so a lost disk costs no gap; the next append has
+        to raise it first (`unpark`, ADR 12). The local copy falls before the root: a crash in between leaves the root
+        too high, which costs a gap after a lost disk, never an offset given twice. Raises as `commit`, and OSError; a
+        release that may still land is outrun by the next `reserve`."""
         async with self._reserving:
-            end = self.log.log_end_offset
             manifest = await self.claim()
+            end = self.log.log_end_offset  # nothing is awaited until no append passes it any more
             if manifest.bucket_end_offset != end or Block.BEHIND in self.blocks:
                 return False
             self.log.reserved_end = end
+            self._is_parked = True
             if manifest.reserved_end_offset > end:
+                self._released_from = manifest.reserved_end_offset
                 await self.write_local_reservation(end)
                 await self.commit(lambda m: m.release_reservation(end))
+                reach("reserve.released")
+                self._released_from = 0
             return True
 
     # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from coldstore.manifest import SnapshotPointer
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable, Upload
 from hotstore.errors import LogFull
-from logformat.errors import Corrupt, Fenced, Retryable
+from logformat.errors import Corrupt, Fenced, Retryable, ThermoclineError
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import is_full
@@ -165,7 +165,8 @@ class PartitionTier:
         return self._partition.reserve_at
 
     def reserve_soon(self) -> None:
-        """Half of the reservation is used: raise it in the background."""
+        """Half of the reservation is used, or an append found none: raise it in the background."""
+        self._partition.unpark()
         self._queues.commits.wake(self._upkeep)
 
     def written_to(self) -> None:
@@ -432,8 +433,19 @@ class PartitionTier:
             if not partition.is_verified(segment):
                 await self._copier.verify(segment)
 
+    async def park(self) -> None:
+        """After a seal: give a tiered log's reservation back, if the bucket holds all of it, until the next append. If
+        its disk is lost before that, nothing is missing, and no gap says so (ADR 13)."""
+        if not self._partition.config.copies:
+            return
+        try:
+            await self._partition.give_back()
+        except (ThermoclineError, OSError) as kept:
+            # Safe all the same: what is appended next raises it again; a disk lost before costs a declared gap.
+            log.warning("%s may keep its reservation: %s", self.name, kept)
+
     async def give_back(self) -> bool:
-        """At a clean stop, after the last append: lower the reservation where the bucket holds the whole log."""
+        """After the last append: lower the reservation where the bucket holds the whole log."""
         return await self._partition.give_back()
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:

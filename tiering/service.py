@@ -259,6 +259,7 @@ class TierService:
         async def seal(tier: PartitionTier) -> None:
             async with slots:
                 await tier.seal_and_copy()
+                await tier.park()
 
         wanted = [opened.tier for opened in self._open.values() if topics is None or opened.log.topic in topics]
         sealing = [self._tasks.spawn("seal", seal(tier)) for tier in wanted]

@@ -28,6 +28,10 @@ class Gate:
         self.paused_count = 0
         self.superseded_by: str | None = None
 
+    def begin(self) -> None:
+        """The lease begins now: what passed before, while another's was waited for, is no pause."""
+        self._looked_at = self._boottime_s()
+
     def is_open(self) -> bool:
         """Look at the clock and say whether an answer may leave now."""
         now = self._boottime_s()

@@ -149,6 +149,7 @@ class Membership:
         rng = self._world.rng
         cluster_id = bucket.cluster_id if bucket is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
         directory_id = directory.directory_id or self._new_directory_id
+        self.gate.begin()  # before the claim: from its landing on somebody may count our lease
         image = await self._cluster.claim(
             cluster_id,
             NodeStarted(station.node_id, directory_id, self.incarnation, station.host, station.port),

@@ -371,10 +371,12 @@ class Host:
 
 
 def _lost_tails(topic: str, lost: dict[int, tuple[int, int]]) -> str:
-    """One line a topic, however many partitions: what is gone, and where to look."""
+    """One line a topic, however many partitions: what may be gone, and where to look. Nothing but the lost disk could
+    tell how much of it there was."""
     shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])
     more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
     return (
-        f"{topic}: the tail of {len(lost)} partition{'s' * (len(lost) > 1)} is lost; offsets that clients may have "
-        f"seen are declared gaps: {shown}{more}; `thermocline tier status --topic {topic}` names each"
+        f"{topic}: what {len(lost)} partition{'s' * (len(lost) > 1)} got after the bucket's end, if anything, is lost; "
+        f"offsets that clients may have seen are declared gaps: {shown}{more}; "
+        f"`thermocline tier status --topic {topic}` names each"
     )

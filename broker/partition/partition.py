@@ -17,6 +17,7 @@ from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_sessions import Target
+from hotstore.errors import ReservationExhausted
 from hotstore.flusher import Flusher
 from hotstore.locator import LogSlice
 from hotstore.partition_log import Appended, LogState, PartitionLog
@@ -139,7 +140,11 @@ class Partition:
     def append(self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int) -> Appended:
         """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
         log = self.log
-        appended = log.append(batches, headers, self.leader_epoch, now_ms)
+        try:
+            appended = log.append(batches, headers, self.leader_epoch, now_ms)
+        except ReservationExhausted:
+            self.tier.reserve_soon()  # a sealed log gave its offsets back (ADR 12)
+            raise
         if not appended.duplicate:
             self._touched.add(self)
             self.flusher.request()

@@ -98,6 +98,7 @@ CASES: dict[str, Case] = {
     "expire.withdrawn": Case(also=_switch_off),
     "expire.unnamed_deleted": Case(also=_switch_off),
     "reserve.committed": Case(at=2),
+    "reserve.released": Case(also=_terminate),
     "claim.committed": Case(),
     "gap.appended": Case(lose_disk=True),
     "topic.committed": Case(also=_create),

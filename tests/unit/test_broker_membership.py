@@ -91,6 +91,24 @@ def test_a_crashed_broker_is_replaced_one_lease_later() -> None:
     play(scenario())
 
 
+def test_waiting_for_anothers_lease_is_no_pause_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """The gate's clock begins with our own lease: a replacement serves at once, and counts no jump of the clock."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await asyncio.sleep(2)
+        await life.crash()
+        life = await place.start(directory="b")
+        assert life.context.gate.is_open()
+        await asyncio.sleep(2)
+        assert life.context.gate.paused_count == 0
+        await life.stop()
+
+    play(scenario())
+    assert "clock jumped" not in caplog.text
+
+
 def test_its_own_directory_need_not_wait() -> None:
     """The same broker after a crash serves again within seconds, in a new epoch."""
 
