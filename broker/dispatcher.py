@@ -171,9 +171,9 @@ class BrokerDispatcher:
         return self.express.answer(peer, frame, following)
 
     def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
-        wait = self._room_for(request)
-        if wait is not None:
-            return self._later(self._produce_after(wait, header, call, request))
+        wait, unseen = self._room_for(request), produce.unseen(self.context, request)
+        if wait is not None or unseen:
+            return self._later(self._produce_after(wait, unseen, header, call, request))
         return self._produce_now(header, call, request)
 
     def _room_for(self, request: ProduceRequest) -> Awaitable[object] | None:
@@ -185,8 +185,10 @@ class BrokerDispatcher:
             wait = partition.more_offsets(end_offset, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
         return wait
 
-    def _produce_now(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
-        response, pending = produce.append_all(self.context, call, request)
+    def _produce_now(
+        self, header: RequestHeader, call: Call, request: ProduceRequest, looks: produce.Looks | None = None
+    ) -> Answer:
+        response, pending = produce.append_all(self.context, call, request, looks or {})
         if request.acks == 0:
             self._check_unacknowledged(response)
             return None
@@ -195,13 +197,24 @@ class BrokerDispatcher:
         return self._frame(header, response)
 
     async def _produce_after(
-        self, throttled: Awaitable[object], header: RequestHeader, call: Call, request: ProduceRequest
+        self,
+        throttled: Awaitable[object] | None,
+        unseen: produce.Unseen,
+        header: RequestHeader,
+        call: Call,
+        request: ProduceRequest,
     ) -> list[Part] | None:
-        # Once: under lasting pressure the append itself decides. A log that failed meanwhile refuses it by name.
-        with suppress(StorageFailed):
-            await throttled
-        answer = self._produce_now(header, call, request)
+        looks = await self._ready(throttled, unseen)
+        answer = self._produce_now(header, call, request, looks)
         return await answer.future if isinstance(answer, Later) else answer
+
+    async def _ready(self, throttled: Awaitable[object] | None, unseen: produce.Unseen) -> produce.Looks:
+        """Wait for room, and for what workers find in records."""
+        if throttled is not None:
+            # Once: under lasting pressure the append itself decides. A log that failed meanwhile refuses it by name.
+            with suppress(StorageFailed):
+                await throttled
+        return await produce.look_into(self.context, unseen)
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         """A produce or fetch of so many partitions that the loop is left to others in between."""
@@ -218,13 +231,10 @@ class BrokerDispatcher:
         response = ProduceResponse()
         pending: list[produce.Pending] = []
         for piece in produce.pieces(request):
-            wait = self._room_for(piece)
-            if wait is not None:
-                with suppress(StorageFailed):
-                    await wait
+            looks = await self._ready(self._room_for(piece), produce.unseen(self.context, piece))
             if not self.context.gate.is_open():
                 await self.context.gate.opened()
-            answered, waiting = produce.append_all(self.context, call, piece)
+            answered, waiting = produce.append_all(self.context, call, piece, looks)
             response.responses += answered.responses
             pending += waiting
             await next_turn()

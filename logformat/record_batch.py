@@ -172,7 +172,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def lacks_max_timestamp(self) -> bool:
-        """The header's maximum is not to be believed, so that the records must be asked (`records.max_timestamp`).
+        """The header's maximum is not to be believed, so that the records must be asked (`records.timestamp_range`).
 
         Sarama before 2025 leaves −1 there and KafkaJS writes the last record's timestamp; Kafka repairs both from the
         records, and indexes, retention and time filters rest on it. KafkaJS is known by its sequence 0 without a

@@ -131,9 +131,47 @@ def validate_records(
     return greatest
 
 
-def max_timestamp(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> int:
-    """The greatest timestamp of the batch's records (ms, −1 if none): what a header that lacks it should hold."""
-    return max((r.timestamp for r in iter_records(batch, pos, bytes_max=bytes_max)), default=NO_TIMESTAMP)
+def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
+    """The least and the greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
+
+    What the header should say. Of a record only its length and timestamp are read. Raises CorruptBatch: no batch, not
+    the codec it claims, more than `bytes_max` decompressed, records that do not fill the batch as it claims.
+    """
+    header, data = _records_bytes(batch, pos, bytes_max)
+    count, end_of_all = header.record_count, len(data)
+    if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
+        raise CorruptBatch(f"batch claims {count} records in {end_of_all} bytes")
+    least, greatest = INT64_MAX, -INT64_MAX
+    at = 0
+    try:
+        for _ in range(count):
+            start = at
+            byte = data[at]
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
+                at += 1
+            else:
+                size, at = _read_varint(data, at)
+            end = at + size
+            if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
+                raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
+            byte = data[at + 1]  # behind the attributes
+            delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else _read_varint(data, at + 1, _VARLONG_BYTES_MAX)[0]
+            if delta < least:
+                least = delta
+            if delta > greatest:
+                greatest = delta
+            at = end
+    except IndexError:
+        raise CorruptBatch(f"record at byte {at} is cut short") from None
+    if at != end_of_all:
+        raise CorruptBatch(f"{end_of_all - at} bytes after the last record")
+    if count == 0:
+        return NO_TIMESTAMP, NO_TIMESTAMP
+    least, greatest = header.base_timestamp + least, header.base_timestamp + greatest
+    if not -INT64_MAX <= least <= greatest <= INT64_MAX:
+        raise CorruptBatch(f"record timestamps {least} to {greatest} ms are out of range")
+    return least, greatest
 
 
 def offset_for_timestamp(

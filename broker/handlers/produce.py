@@ -2,7 +2,8 @@
 
 Always true: nothing is written before the batch passed every check of its header; an ack leaves only after what `acks`
 demands (design 7); batches of one connection are appended in the order they came, because the append happens while the
-request is dispatched and only the waiting overlaps. Must not parse records, except with `thermocline.validate.records`.
+request is dispatched and only the waiting overlaps. Must not parse records: `produce_records`
+says when somebody has to.
 
 Hot path: `append_one` serves this general way and the express way (produce_express) alike: one dictionary look-up, one
 header check with CRC, one write a batch.
@@ -11,11 +12,13 @@ header check with CRC, one write a batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
+from broker.handlers.produce_records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
 from broker.handlers.turns import ROWS_PER_TURN
 from broker.net.dispatch import Later, Part
 from broker.partition.partition import Partition
@@ -29,7 +32,7 @@ from broker.wire.messages import (
     ProduceResponseTopic,
 )
 from hotstore.partition_log import Appended
-from logformat.errors import Corrupt, StorageFailed, ThermoclineError
+from logformat.errors import StorageFailed, ThermoclineError
 from logformat.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -37,20 +40,18 @@ from logformat.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
     Codec,
-    InvalidRecordBatch,
+    InvalidTimestamp,
     check_batch,
     read_header,
     stamp_max_timestamp,
 )
-from logformat.records import max_timestamp, validate_records
+from seams.workers import Lane
 
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
 _COUNT_BELIEVED_MAX: Final = 1 << 20  # of a batch that nobody checked yet: more will not fit a reservation anyway
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
-# Records are looked into on the loop, where gzip makes 300 MB a second: a bomb is refused within a tenth of a second.
-_RECORDS_BYTES_MAX: Final = 32 << 20
 _TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 
 
@@ -62,10 +63,16 @@ class Pending(NamedTuple):
 
 
 def append_one(
-    context: Context, partition: Partition, version: int, acks: int, batch: memoryview, now_ms: int
+    context: Context,
+    partition: Partition,
+    version: int,
+    acks: int,
+    batch: memoryview,
+    now_ms: int,
+    seen: Look | None = None,
 ) -> Appended:
     """Check and append what one produce request carries for one partition. Raises ThermoclineError: nothing written."""
-    header = BatchChecks(context, partition, version, acks, now_ms).check(batch)
+    header = BatchChecks(context, partition, version, acks, now_ms).check(batch, seen)
     return append_checked(context, partition, (batch,), (header,), now_ms)
 
 
@@ -97,6 +104,7 @@ class BatchChecks:
     __slots__ = (
         "_bytes_max",
         "_records_bytes_max",
+        "_stamps",
         "_timestamp_max",
         "_timestamp_min",
         "_validates_records",
@@ -113,8 +121,9 @@ class BatchChecks:
                 f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
             )
         self._bytes_max = config.max_message_bytes
-        self._records_bytes_max = max(_RECORDS_BYTES_MAX, self._bytes_max)
-        if config.log_append_time:  # the records' own timestamps are overwritten, whatever they say
+        self._records_bytes_max = max(RECORDS_BYTES_MAX, self._bytes_max)
+        self._stamps = config.log_append_time
+        if self._stamps:  # the producer's timestamps are replaced: Kafka does not judge them
             self._timestamp_min, self._timestamp_max = NO_TIMESTAMP, INT64_MAX
         else:
             self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
@@ -122,10 +131,11 @@ class BatchChecks:
         self._zstd_refused = version < _ZSTD_SINCE
         self._validates_records = context.config.validate_records
 
-    def check(self, batch: memoryview) -> BatchHeader:
+    def check(self, batch: memoryview, seen: Look | None = None) -> BatchHeader:
         """The header of a batch that may be appended. Raises ThermoclineError.
 
-        A maximum timestamp that cannot be right is repaired in place (and the CRC): checked again, the batch passes.
+        `seen`: what a worker found in its records; NeedsWorker when that is missing. A maximum timestamp that cannot be
+        right is repaired in place (and the CRC): checked again, the batch passes.
         """
         header = check_batch(
             batch,
@@ -139,28 +149,75 @@ class BatchChecks:
             raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
         if self._zstd_refused and header.attributes & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
-        if header.lacks_max_timestamp:
-            stamp_max_timestamp(batch, 0, _max_timestamp(batch, self._records_bytes_max))
-            header = read_header(batch)
-        if self._validates_records:
-            validate_records(
-                batch,
-                timestamp_min=self._timestamp_min,
-                timestamp_max=self._timestamp_max,
-                bytes_max=self._records_bytes_max,
-            )
+        if must_look(header, validates=self._validates_records, stamps=self._stamps):
+            found = self._found(batch, header, seen)
+            if header.lacks_max_timestamp:
+                stamp_max_timestamp(batch, 0, found.greatest)
+                header = read_header(batch)
         return header
 
+    def _found(self, batch: memoryview, header: BatchHeader, seen: Look | None) -> Found:
+        if seen is None:
+            if not is_cheap(header, validates=self._validates_records):
+                raise NeedsWorker("this batch's records are looked into by a worker; send it again")
+            seen = look(batch, self._records_bytes_max, validates=self._validates_records)
+        if not isinstance(seen, Found):
+            raise seen
+        low, high = self._timestamp_min, self._timestamp_max
+        if not (low <= seen.least or seen.least == NO_TIMESTAMP) or seen.greatest > high:
+            raise InvalidTimestamp(
+                f"records have timestamps {seen.least}..{seen.greatest} ms, outside {low}..{high} "
+                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+            )
+        return seen
 
-def _max_timestamp(batch: memoryview, bytes_max: int) -> int:
-    """From the records, whose CRC is right: what cannot be read in them is the client's, for good (not retriable)."""
-    try:
-        return max_timestamp(batch, bytes_max=bytes_max)
-    except Corrupt as unreadable:
-        raise InvalidRecordBatch(str(unreadable)) from unreadable
+
+Looks = Mapping[int, Look]
+"""What workers found, by `id` of the request's `ProduceRequestPartition`."""
+
+Unseen = list[tuple[ProduceRequestPartition, int]]
+"""Batches to look into, each with how large it may be decompressed."""
+
+_NO_LOOKS: Final[Looks] = {}
 
 
-def append_all(context: Context, call: Call, request: ProduceRequest) -> tuple[ProduceResponse, list[Pending]]:
+def unseen(context: Context, request: ProduceRequest) -> Unseen:
+    """What of the request a worker has to look into."""
+    found = []
+    validates = context.config.validate_records
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is None or len(data.records) < HEADER_SIZE:
+                continue
+            header = read_header(data.records)
+            if not (validates or header.lacks_max_timestamp) or is_cheap(header, validates=validates):
+                continue
+            partition = context.registry.partitions.get((topic.name, data.index))
+            if (
+                partition is None
+                or header.size != len(data.records)
+                or header.size > partition.config.max_message_bytes
+            ):
+                continue  # refused without a look
+            if must_look(header, validates=validates, stamps=partition.config.log_append_time):
+                found.append((data, max(RECORDS_BYTES_MAX, partition.config.max_message_bytes)))
+    return found
+
+
+async def look_into(context: Context, batches: Unseen) -> Looks:
+    """Have a worker look into these batches, one after the other: each may take its whole size in memory."""
+    validates = context.config.validate_records
+    looks: dict[int, Look] = {}
+    for data, bytes_max in batches:
+        assert data.records is not None
+        one = partial(look, data.records, bytes_max, validates=validates)
+        looks[id(data)] = await context.world.workers.run(one, lane=Lane.FILES)
+    return looks
+
+
+def append_all(
+    context: Context, call: Call, request: ProduceRequest, looks: Looks = _NO_LOOKS
+) -> tuple[ProduceResponse, list[Pending]]:
     """Append every batch of the request now; what has to wait for its commit is listed beside the response."""
     refusal = None
     if request.acks not in ACKS:
@@ -177,7 +234,7 @@ def append_all(context: Context, call: Call, request: ProduceRequest) -> tuple[P
             try:
                 if refusal is not None:
                     raise refusal
-                _append(context, call, request, topic.name, data, answer, pending, now_ms)
+                _append(context, call, request, topic.name, data, answer, pending, now_ms, looks.get(id(data)))
             except (ThermoclineError, OSError) as refused:
                 refuse(answer, refused)
                 context.metrics.failed_produce_requests += 1
@@ -217,13 +274,14 @@ def _append(
     answer: ProduceResponsePartition,
     pending: list[Pending],
     now_ms: int,
+    seen: Look | None,
 ) -> None:
     partition = context.registry.partitions.get((topic, data.index))
     if partition is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker does not lead {topic}-{data.index}")
     if data.records is None or not len(data.records):
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must carry one record batch a partition")
-    appended = append_one(context, partition, call.version, request.acks, data.records, now_ms)
+    appended = append_one(context, partition, call.version, request.acks, data.records, now_ms, seen)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset

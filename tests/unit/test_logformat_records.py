@@ -32,8 +32,8 @@ from logformat.records import (
     encode_batch,
     encode_record,
     iter_records,
-    max_timestamp,
     offset_for_timestamp,
+    timestamp_range,
     validate_records,
 )
 from logformat.time_index import TimestampOffset
@@ -106,7 +106,9 @@ def test_round_trip(records: list[Record], codec: Codec, base: int, step: int):
     header = check_stored(batch, 0, len(batch))
     assert (header.base_offset, header.last_offset) == (base, placed[-1].offset + 4)
     assert list(iter_records(b"??" + batch + b"!", 2)) == placed
-    assert max_timestamp(batch) == header.max_timestamp == max(r.timestamp for r in records)
+    timestamps = [r.timestamp for r in records]
+    assert timestamp_range(batch) == (min(timestamps), max(timestamps))
+    assert header.max_timestamp == max(timestamps)
 
 
 def test_header_keys_that_are_not_utf_8_survive():

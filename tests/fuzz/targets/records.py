@@ -11,8 +11,15 @@ import struct
 from kafka.record.memory_records import MemoryRecords
 
 from logformat.errors import InvalidRequest
-from logformat.record_batch import HEADER_SIZE, Buffer, Codec, CorruptBatch, TimestampType
-from logformat.records import Record, encode_batch, iter_records, max_timestamp, offset_for_timestamp, validate_records
+from logformat.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_BIT, Buffer, Codec, CorruptBatch, TimestampType
+from logformat.records import (
+    Record,
+    encode_batch,
+    iter_records,
+    offset_for_timestamp,
+    timestamp_range,
+    validate_records,
+)
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.targets.record_batch import resealed
 
@@ -51,10 +58,9 @@ def run(data: bytes) -> None:
     _validated(batch, records)
     if not records:
         return
-    assert (
-        max_timestamp(batch, bytes_max=_BYTES_MAX) == max(max(r.timestamp for r in records), -1)
-        or min(r.timestamp for r in records) < -1
-    )
+    timestamps = [record.timestamp for record in records]
+    if not attributes & TIMESTAMP_TYPE_BIT:
+        assert timestamp_range(batch, bytes_max=_BYTES_MAX) == (min(timestamps), max(timestamps))
     found = offset_for_timestamp(batch, records[0].timestamp, bytes_max=_BYTES_MAX)
     assert found is None or found.offset in {record.offset for record in records}
     if all(record.timestamp - records[0].timestamp in _INT64 for record in records):
