@@ -34,11 +34,13 @@ from broker.metadata.image import Topic
 from broker.net.server import Server
 from broker.observe.exposition import exposition
 from broker.observe.http import HttpServer, Views
+from broker.observe.loop_lag import LoopLag
 from broker.observe.metrics import BrokerMetrics
 from broker.observe.outage import WHAT_TO_DO, Outage
 from broker.observe.sources import Beginning, Sources
 from broker.observe.status import Health
 from broker.observe.tier_view import broker_json, status_json
+from broker.observe.topic_metrics import look_in_turns
 from broker.partition.host import Host
 from broker.partition.offsets_topic import OffsetsTopic
 from broker.partition.registry import Registry
@@ -146,7 +148,10 @@ class Broker:
         self.health = Health()
         self.metrics = BrokerMetrics()
         self._outage = Outage(world.clock)  # of the probe; after it the membership has its own
-        self._beginning = Beginning(config, self.health, self.metrics, self._store_outage, lambda: self._rooms.store)
+        self._lag = LoopLag()
+        self._beginning = Beginning(
+            config, self.health, self.metrics, self._store_outage, self._lag, lambda: self._rooms.store
+        )
         self._sources: Sources | None = None  # what /metrics and /status show once clients are served
         self.exit_code: int = Exit.CLEAN
 
@@ -189,6 +194,7 @@ class Broker:
         if config.http_host is not None:
             rooms.http = HttpServer(self._views())
             await _bound(rooms.http.start(config.http_host, config.http_port), "--http")
+            self._tasks.spawn("loop lag", self._lag.keep())  # where somebody can read it
         rooms.server = server = Server(
             self._world.net, self._dispatcher, net_limits(config), self._report, name=config.listener_name
         )
@@ -328,7 +334,8 @@ class Broker:
             if sources is None:
                 return exposition(self._beginning, None)
             groups = await sources.context.groups.survey(sources.context.registry.high_watermark)
-            return exposition(self._beginning, sources, groups)
+            looked = await look_in_turns(sources.context.registry)
+            return exposition(self._beginning, sources, groups, looked)
 
         return Views(
             metrics=metrics,

@@ -140,9 +140,24 @@ class BrokerDispatcher:
         """Answer for this broker from now on; called before the first frame (ports are known only after binding)."""
         self.context = context
         self.express = Express(context)
+        self._now_s = context.world.clock.monotonic_s
+        self._note = context.metrics.latency.note
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """Answer one request; see the door's docstring."""
+        began_s = self._now_s()
+        answer = self._answer(peer, frame)
+        api_key = frame[1]  # the second byte of two: what is answered has a key below 128
+        if isinstance(answer, Later):
+            answer.future.add_done_callback(partial(self._answered, api_key, began_s, 1))
+        else:
+            self._note(api_key, self._now_s() - began_s, 1)
+        return answer
+
+    def _answered(self, api_key: int, began_s: float, count: int, _: object) -> None:
+        self._note(api_key, self._now_s() - began_s, count)
+
+    def _answer(self, peer: Peer, frame: memoryview) -> Answer:
         context = self.context
         try:
             header, body_at = parse_request_header(frame)
@@ -168,7 +183,13 @@ class BrokerDispatcher:
 
     def dispatch_run(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
         """Answer produce requests like the peer's last one; see the door's docstring."""
-        return self.express.answer(peer, frame, following)
+        began_s = self._now_s()
+        count, answer = self.express.answer(peer, frame, following)
+        if isinstance(answer, Later):
+            answer.future.add_done_callback(partial(self._answered, _PRODUCE, began_s, count))
+        elif count:
+            self._note(_PRODUCE, self._now_s() - began_s, count)
+        return count, answer
 
     def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         wait, unseen = self._room_for(request), produce.unseen(self.context, request)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hotstore.durability import SyncJob
+from hotstore.sync_times import SyncTimes
 from seams import crash_points
 from seams.syncs import Syncs, failure_of
 from seams.tasks import FailureReport, Tasks, log_failure
@@ -39,12 +40,25 @@ class SyncRounds:
         self._report = report or log_failure
         self._tasks = Tasks(report, bound=2)  # one, and one that just ended
         self._are_running = False
+        self.times = SyncTimes()
 
     async def run(self, begin: Begin, dirty_bytes: int) -> SyncJob | None:
         """Call `begin` on the loop, then do its job elsewhere; the job, done, or None where `begin` saw none.
 
         `dirty_bytes`: what it is about now. Raises the job's OSError, after which nothing may be believed (C10).
         """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            job = await self._run(begin, dirty_bytes)
+        except OSError:
+            self.times.failed_count += 1
+            raise
+        if job is not None:
+            self.times.note(loop.time() - began_s)
+        return job
+
+    async def _run(self, begin: Begin, dirty_bytes: int) -> SyncJob | None:
         if dirty_bytes > ALONE_BYTES:
             return await self._run_alone(begin())
         if not self._are_running:

@@ -24,6 +24,7 @@ from hotstore.data_dir import DataDir
 from hotstore.flusher import Flusher
 from hotstore.partition_log import PartitionLog
 from hotstore.sync_rounds import SyncRounds
+from hotstore.sync_times import SyncTimes
 from logformat.errors import Fenced, Retryable, ThermoclineError
 from seams.disk import Space, is_full
 from seams.tasks import Tasks, supervise
@@ -433,6 +434,11 @@ class TierService:
             "commit_failures": self._queues.commits.failures,
             **self._cold.figures(),
         }
+
+    @property
+    def sync_times(self) -> SyncTimes:
+        """How long syncs of the local logs took."""
+        return self._sync_rounds.times
 
     @property
     def cold_latency_buckets(self) -> list[int]:

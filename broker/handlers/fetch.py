@@ -231,6 +231,8 @@ class Fetch:
 
     def response(self, result: FetchAttempt) -> FetchResponse:
         """The answer, which is final: the session counts it as told."""
+        if result.size:
+            self._count(result)
         at = self._session
         if at is not None:
             return _incremental(at, result)
@@ -242,6 +244,16 @@ class Fetch:
             sessions = self._context.fetch_sessions
             response.session_id = sessions.create(self._full.targets, self._version, _now_ms(self._context))
         return response
+
+    def _count(self, result: FetchAttempt) -> None:
+        """Bytes that leave, by partition."""
+        partitions = self._context.registry.partitions
+        for target, answer in result.answers:
+            if answer.records and target.topic is not None:
+                partition = partitions.get((target.topic, target.index))
+                if partition is not None:
+                    partition.fetched_bytes += len(answer.records)
+                    partition.fetched_answers += 1
 
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
         """Have `wake` called whenever the answer may have become another one than `result`; until `leave`."""

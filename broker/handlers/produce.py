@@ -87,10 +87,15 @@ def append_checked(
     except StorageFailed as refused:
         throttle.refuse(refused)
         raise
-    metrics = context.metrics
+    size = records = 0
     for header in headers:
-        metrics.produce_bytes_in += header.size
-        metrics.messages_in += header.record_count
+        size += header.size
+        records += header.record_count
+    context.metrics.produce_bytes_in += size
+    context.metrics.messages_in += records
+    partition.produced_bytes += size
+    partition.produced_records += records
+    partition.produced_batches += len(headers)
     throttle.appended(partition)
     return appended
 

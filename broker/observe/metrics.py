@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.observe.latency import Latencies
+
 _API_KEYS: Final = 128  # API keys are small numbers; unknown ones close the connection before they get here
 
 
@@ -17,6 +19,7 @@ class BrokerMetrics:
     __slots__ = (
         "failed_fetch_requests",
         "failed_produce_requests",
+        "latency",
         "malformed",
         "messages_in",
         "produce_bytes_in",
@@ -26,6 +29,7 @@ class BrokerMetrics:
 
     def __init__(self) -> None:
         self.requests = [0] * _API_KEYS
+        self.latency = Latencies(_API_KEYS)
         self.produce_bytes_in = 0
         self.messages_in = 0
         self.failed_produce_requests = 0

@@ -13,6 +13,7 @@ from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.membership import Membership
 from broker.net.server import Server
+from broker.observe.loop_lag import LoopLag
 from broker.observe.metrics import BrokerMetrics
 from broker.observe.outage import Outage
 from broker.observe.status import Health
@@ -29,6 +30,7 @@ class Beginning:
     health: Health
     metrics: BrokerMetrics
     outage: Callable[[], Outage]
+    lag: LoopLag
     store: Callable[[], MeteredStore | None]
 
 

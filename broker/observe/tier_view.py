@@ -14,6 +14,7 @@ import msgspec
 from broker.config.units import show_duration
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
 from broker.observe.sources import Beginning, Sources
+from broker.observe.topic_metrics import PartitionsLook, look
 from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState
 from tiering.partition_state import Block
@@ -157,12 +158,12 @@ def _refusals(store: MeteredStore) -> tuple[str, ...]:
     )
 
 
-def facts(sources: Sources) -> Facts:
-    """One walk over the partitions."""
+def facts(sources: Sources, looked: PartitionsLook | None = None) -> Facts:
+    """What the conditions are made of. `looked`: a walk that was just done."""
     offline, full, out_of_offsets, blocked = [str(place) for place in sources.damaged], [], [], []
     lag_bytes = lag_ms = 0
-    for partition in sources.context.registry:
-        name, tier = f"{partition.topic}-{partition.index}", partition.tier.status()
+    for partition, tier in (look(sources.context.registry) if looked is None else looked).found:
+        name = f"{partition.topic}-{partition.index}"
         if partition.log.state is LogState.FAILED:
             offline.append(name)
         elif partition.log.state is LogState.FULL:

@@ -43,11 +43,16 @@ class Partition:
         "_touched",
         "_watchers",
         "config",
+        "fetched_answers",
+        "fetched_bytes",
         "flusher",
         "high_watermark",
         "index",
         "leader_epoch",
         "log",
+        "produced_batches",
+        "produced_bytes",
+        "produced_records",
         "tier",
         "topic",
         "topic_id",
@@ -82,6 +87,9 @@ class Partition:
         self._checks: dict[int, asyncio.Future[None]] = {}  # under way, by base offset of the segment
         self._touched = touched
         self._reserve_at = 0
+        # Since it was opened, bumped by handlers and read by /metrics.
+        self.produced_batches = self.produced_records = self.produced_bytes = 0
+        self.fetched_answers = self.fetched_bytes = 0
         flusher.on_flushed = self.advance
         flusher.on_failed = self.fail_waiters
         flusher.is_awaited = self._is_awaited

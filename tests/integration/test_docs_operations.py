@@ -165,7 +165,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 SCRAPED = {"instance", "job", "__name__"}  # what Prometheus adds
-NAME = re.compile(r"\b(thermocline_\w+)(?:\{([^}]*)\})?")
+NAME = re.compile(r"\b((?:thermocline|process)_\w+)(?:\{([^}]*)\})?")
 WORDS = re.compile(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)")
 
 
@@ -216,6 +216,19 @@ def test_the_alerts_ask_for_what_there_is(series: dict[str, set[str]]) -> None:
     asked = [*(rule["expr"] for rule in rules()), *(t["expr"] for p in panels() for t in p.get("targets", ()))]
     for expression in asked:
         assert set(re.findall(r'thermocline_condition\{[^}]*name="(\w+)"', expression)) <= conditions
+
+
+def test_the_pages_name_what_there_is(series: dict[str, set[str]]) -> None:
+    """Every metric, with its labels, in any page, and in the scenes that are quoted."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/formats/*.md"), *ROOT.glob("docs/adr/*.md")]
+    named = 0
+    for page in pages:
+        for name, matchers in NAME.findall(page.read_text()):
+            named += 1
+            sample = name if name in series else f"{name}_count"  # a histogram is called by its name
+            assert sample in series, f"{page.name} names {name}, which is not in /metrics"
+            assert set(re.findall(r"(\w+)\s*=", matchers)) <= series[sample], f"{page.name}: {name}{{{matchers}}}"
+    assert named > 25
 
 
 def test_a_query_for_something_else_would_be_noticed(series: dict[str, set[str]]) -> None:

@@ -93,7 +93,7 @@ def test_every_metric_parses_and_has_help() -> None:
             families = list(text_string_to_metric_families(text))
             assert len({family.name for family in families}) == len(families)
             for family in families:
-                assert family.name.startswith("thermocline_")
+                assert family.name.startswith(("thermocline_", "process_")), family.name
                 assert len(family.documentation) > 3, family.name
                 assert family.type in ("gauge", "counter", "histogram"), family.name
                 for sample in family.samples:

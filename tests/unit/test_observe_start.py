@@ -16,13 +16,13 @@ from tests.support.broker_kit import Life, Place, play
 from tests.unit.test_broker_observe import value
 
 
-def metrics_of(views: Views) -> dict[str, Metric]:
-    return {family.name: family for family in text_string_to_metric_families(views.metrics().decode())}
+async def metrics_of(views: Views) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families((await views.metrics()).decode())}
 
 
-def held(views: Views) -> list[str]:
+async def held(views: Views) -> list[str]:
     """The conditions of /metrics, which /broker must name as well."""
-    samples = metrics_of(views)["thermocline_condition"].samples
+    samples = (await metrics_of(views))["thermocline_condition"].samples
     assert [sample.labels["name"] for sample in samples] == [condition.value for condition in Condition]
     found = [sample.labels["name"] for sample in samples if sample.value]
     assert [condition["name"] for condition in json.loads(views.broker())["conditions"]] == found
@@ -49,21 +49,21 @@ def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
         place.store.down = True
         life = place.make()
         async with starting(life) as views:
-            first = metrics_of(views)
+            first = await metrics_of(views)
             assert value(first, "thermocline_ready") == 0
             assert value(first, "thermocline_store_reachable") == 1, "nobody asked it yet"
             await asyncio.sleep(5)
-            waiting = metrics_of(views)
+            waiting = await metrics_of(views)
             assert value(waiting, "thermocline_ready") == 0
             assert value(waiting, "thermocline_store_reachable") == 0
-            assert held(views) == ["not_ready", "store_unreachable"]
+            assert await held(views) == ["not_ready", "store_unreachable"]
             says = {found["name"]: found["says"] for found in json.loads(views.broker())["conditions"]}
             assert "it is waited for" in says["store_unreachable"] and "produce" not in says["store_unreachable"]
             assert json.loads(views.broker())["not_ready"] == "probing the bucket memory://bucket"
             place.store.down = False
-        served = metrics_of(views)
+        served = await metrics_of(views)
         assert value(served, "thermocline_ready") == value(served, "thermocline_store_reachable") == 1
-        assert held(views) == []
+        assert await held(views) == []
         assert set(first) < set(served)
         await life.stop()
 
@@ -81,11 +81,11 @@ def test_a_broker_that_waits_for_a_lease_is_not_ready_either() -> None:
         life = place.make(directory="b")
         async with starting(life) as views:
             await asyncio.sleep(3)
-            found = metrics_of(views)
+            found = await metrics_of(views)
             assert (value(found, "thermocline_ready"), value(found, "thermocline_store_reachable")) == (0, 1)
             assert value(found, "thermocline_store_requests", operation="get") > 0, "meters are shown as well"
-            assert held(views) == ["not_ready"]
-        assert held(views) == []
+            assert await held(views) == ["not_ready"]
+        assert await held(views) == []
         await life.stop()
 
     play(scenario())
