@@ -119,7 +119,11 @@ class Controller:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it when a group needs it"
             )
-        if not 0 < partitions <= PARTITIONS_PER_TOPIC_MAX:
+        if partitions < 1:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            )
+        if partitions > PARTITIONS_PER_TOPIC_MAX:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {PARTITIONS_PER_TOPIC_MAX}"
             )
@@ -141,11 +145,11 @@ class Controller:
     def _check_free(self, name: str) -> None:
         for topic in self.image.topics.values():
             if topic.name == name:
-                raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+                raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
             # Kafka refuses these because its metric names map both to one; so do our directory-independent tools.
             if topic.name.replace(".", "_") == name.replace(".", "_"):
                 raise ApiError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {topic.name!r} ('.' and '_')"
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {topic.name}"
                 )
 
     def _check_room(self) -> None:
@@ -164,8 +168,11 @@ class Controller:
             await self._settle()
             topic = self.topic(name)
             if count <= topic.partitions:
+                has = topic.partitions
+                same, fewer = f"Topic already has {has} partition(s).", f"; {count} would not be an increase."
                 raise ApiError(
-                    ErrorCode.INVALID_PARTITIONS, f"topic {name!r} has {topic.partitions} partitions, {count} asked for"
+                    ErrorCode.INVALID_PARTITIONS,
+                    same if count == has else f"The topic {name} currently has {has} partition(s){fewer}",
                 )
             if count > PARTITIONS_PER_TOPIC_MAX:
                 raise ApiError(ErrorCode.INVALID_PARTITIONS, f"at most {PARTITIONS_PER_TOPIC_MAX} partitions a topic")

@@ -1,7 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: where a log starts, ends, and what lay where at a time.
 
 Always true: answers speak of one log over both tiers; what consumers are told ends at the high watermark. Must not know
-how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005; kafka-semantics 1.
+how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023; kafka-semantics 1.
 """
 
 from __future__ import annotations
@@ -35,12 +35,20 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 
 _SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, a disk that hangs for ever
 _SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
 
 # The first version whose clients know a sentinel.
-_SINCE: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 async def handle_list_offsets(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
@@ -127,6 +135,11 @@ def _sentinel(partition: Partition, timestamp: int) -> tuple[int, int]:
         case -4:
             start = max(partition.log.local_log_start_offset, partition.log_start_offset)
             return start, _epoch_at(partition, start)
+        case -6:
+            if not partition.tier.enabled:
+                return -1, -1
+            pending = max(partition.tier.remote_end_offset, partition.log_start_offset)
+            return pending, _epoch_at(partition, pending)
         case _:
             last = partition.tier.remote_end_offset - 1
             if not partition.tier.enabled or last < partition.log_start_offset:

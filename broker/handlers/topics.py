@@ -16,6 +16,7 @@ from uuid import UUID
 from broker.config.describe import describe_topic
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
+from broker.handlers.assignments import check_added, count_assigned
 from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -140,20 +141,31 @@ async def _create(
 
 def _partition_count(context: Context, wanted: CreateTopicsRequestTopic) -> int:
     if wanted.assignments:
-        if wanted.num_partitions != _DEFAULT or wanted.replication_factor != _DEFAULT:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "give either an assignment or counts, not both")
-        indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
-        replicas = [assignment.broker_ids for assignment in wanted.assignments]
-        if indexes != list(range(len(indexes))) or any(ids != [context.config.node_id] for ids in replicas):
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"every replica is node {context.config.node_id}")
-        return len(indexes)
+        for name, count in (
+            ("replication factor", wanted.replication_factor),
+            ("numPartitions", wanted.num_partitions),
+        ):
+            if count != _DEFAULT:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {name} was not set to -1.",
+                )
+        assigned = [(assignment.partition_index, assignment.broker_ids) for assignment in wanted.assignments]
+        return count_assigned(assigned, context.config.node_id)
     replication_factor = wanted.replication_factor
     if replication_factor == _DEFAULT:
         replication_factor = context.config.default_replication_factor
-    if replication_factor != 1:
+    if replication_factor < 1:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor}, but 1 broker is available; use 1",
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if replication_factor > 1:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only 1 broker(s) are registered or some brokers have all "
+            "their log directories cordoned.",
         )
     return context.config.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions
 
@@ -228,12 +240,10 @@ async def _grow(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{wanted.name} is internal: with another number of partitions every group would lose what it stored",
         )
-    if wanted.assignments is not None:
-        added = wanted.count - topic.partitions
-        if len(wanted.assignments) != added or any(
-            assignment.broker_ids != [context.config.node_id] for assignment in wanted.assignments
-        ):
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"every replica is node {context.config.node_id}")
+    # The controller has words of its own for a count that is no increase.
+    if wanted.assignments is not None and wanted.count > topic.partitions:
+        added = [assignment.broker_ids for assignment in wanted.assignments]
+        check_added(added, wanted.count - topic.partitions, context.config.node_id)
     await within(
         context,
         until_s,

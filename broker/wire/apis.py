@@ -78,7 +78,7 @@ APIS: Final[dict[ApiKey, Api]] = {
     for api in (
         _api(ApiKey.PRODUCE, "Produce", 3, 9, 9, advertised_min=0),
         _api(ApiKey.FETCH, "Fetch", 4, 18, 12),
-        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 10, 6),
+        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
         _api(ApiKey.METADATA, "Metadata", 0, 12, 9),
         _api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 9, 8),
         _api(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 9, 6),

@@ -29,7 +29,16 @@ class Difference(NamedTuple):
     where: str
 
 
+_TOOLS_TEST = "tests/integration/test_kafka_tools_beside.py"
 DIFFERENCES = (
+    Difference(
+        "ListOffsets −3 (greatest timestamp) looks into both tiers; Kafka looks at local segments only.",
+        "tests/unit/test_broker_handlers.py",
+    ),
+    Difference(
+        "A broker's loggers cannot be listed or set through the protocol (`--log-level` at the start).",
+        "tests/unit/test_broker_admin.py",
+    ),
     Difference(
         "acks=all answers, and records become visible, after an fdatasync (`thermocline.flush=sync`); Kafka counts the "
         "page cache. `thermocline.flush=os` is Kafka's way.",
@@ -119,6 +128,7 @@ DIFFERENCES = (
 )
 
 TOOLS: tuple[tuple[str, str], ...] = (
+    ("ConfigCommand, TopicCommand, GetOffsetShell, LogDirsCommand: output for output", _TOOLS_TEST),
     ("DumpLogSegments", "tests/integration/test_dump_log_segments.py"),
     ("ConsumerGroupCommand", "tests/integration/test_group_command_peer.py"),
     ("VerifiableProducer, VerifiableConsumer", "tests/integration/test_verifiable_clients.py"),

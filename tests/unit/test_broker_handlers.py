@@ -360,7 +360,7 @@ def test_delete_records_moves_the_start_and_never_back() -> None:
 # --- offsets --------------------------------------------------------------------------------------------------------
 
 
-async def list_offset(life: Life, timestamp: int, version: int = 10, **more: Any) -> Any:
+async def list_offset(life: Life, timestamp: int, version: int = 11, **more: Any) -> Any:
     wanted = ListOffsetsRequestPartition(partition_index=0, timestamp=timestamp, **more)
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsRequestTopic(name="log", partitions=[wanted])], timeout_ms=5000
@@ -368,25 +368,25 @@ async def list_offset(life: Life, timestamp: int, version: int = 10, **more: Any
     return (await life.call(ApiKey.LIST_OFFSETS, request, version)).topics[0].partitions[0]
 
 
-SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 
 
-@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("version", range(1, 12))
 def test_sentinels_are_known_from_their_version_on(version: int) -> None:
-    """−3 since 7 (KIP-734), −4 since 8 (KIP-405), −5 since 9 (KIP-1005); before, and −6 always: unsupported."""
+    """−3 since 7 (KIP-734), −4 since 8 (KIP-405), −5 since 9 (KIP-1005), −6 since 11 (KIP-1023); −7 never."""
 
     async def scenario() -> None:
         life = await Place().start()
         await life.create("log")
         await life.produce("log", b"a", b"b")
-        expected = {-1: 2, -2: 0, -3: 0, -4: 0, -5: -1}
+        expected = {-1: 2, -2: 0, -3: 0, -4: 0, -5: -1, -6: 0}
         for sentinel, since in SINCE.items():
             answer = await list_offset(life, sentinel, version)
             if version < since:
                 assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
             else:
                 assert (answer.error_code, answer.offset) == (0, expected[sentinel]), sentinel
-        assert (await list_offset(life, -6, version)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert (await list_offset(life, -7, version)).error_code == ErrorCode.UNSUPPORTED_VERSION
         await life.stop()
 
     play(scenario())
@@ -408,6 +408,7 @@ def test_sentinels_over_both_tiers() -> None:
         assert (await list_offset(life, -2)).offset == 0
         assert (await list_offset(life, -4)).offset == local
         assert (await list_offset(life, -5)).offset == partition.tier.remote_end_offset - 1
+        assert (await list_offset(life, -6)).offset == partition.tier.remote_end_offset
         assert (await list_offset(life, -1)).offset == 40
         newest = await list_offset(life, -3)
         assert (newest.offset, newest.timestamp) == (39, EPOCH_MS + 390)

@@ -39,7 +39,7 @@ def test_the_api_table_is_the_contract() -> None:
     assert served == {
         "Produce": (3, 9),
         "Fetch": (4, 18),
-        "ListOffsets": (1, 10),
+        "ListOffsets": (1, 11),
         "Metadata": (0, 12),
         "OffsetCommit": (2, 9),
         "OffsetFetch": (1, 9),

@@ -209,7 +209,7 @@ class ListOffsetsRequestTopic(Message):
 
 
 class ListOffsetsRequest(Message):
-    """Versions 1-10, flexible from 6."""
+    """Versions 1-11, flexible from 6."""
 
     replica_id: int = 0
     isolation_level: int = 0  # 2+
@@ -235,7 +235,7 @@ class ListOffsetsResponseTopic(Message):
 
 
 class ListOffsetsResponse(Message):
-    """Versions 1-10, flexible from 6."""
+    """Versions 1-11, flexible from 6."""
 
     throttle_time_ms: int = 0  # 2+
     topics: list[ListOffsetsResponseTopic] = []
