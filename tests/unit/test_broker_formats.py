@@ -34,6 +34,16 @@ def test_the_golden_cluster_adds_up() -> None:
     assert (root.epoch, root.version) == (1, 7)
 
 
+def test_the_golden_cluster_with_broker_configs_adds_up() -> None:
+    """What was set on all brokers and on one; a root of before, without such records, has none."""
+    root = RootCodec(ClusterContent).decode("cluster.json", golden("broker_cluster_v1_configs.json"))
+    image = ClusterImage().with_records(root.content.records)
+    assert image.cluster_configs == {"log.retention.ms": "86400000", "message.max.bytes": "2000000"}
+    assert image.node_configs == {1: {"max.connections": "500"}}
+    before = RootCodec(ClusterContent).decode("cluster.json", golden("broker_cluster_v1.json"))
+    assert ClusterImage().with_records(before.content.records).cluster_configs == {}
+
+
 def test_the_golden_lease_is_released() -> None:
     """A clean stop's last act is readable."""
     lease = RootCodec(Lease).decode("lease.json", golden("broker_lease_v1.json")).content
