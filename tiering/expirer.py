@@ -1,52 +1,34 @@
-"""Letting go of bytes: local segments that the bucket holds, cold segments that retention is over for.
+"""Letting go of bytes: when a partition's retention looks, and which local segments go.
 
-Owns the order of deletion of one partition. Always true: cold, the log start moves in the root first, then the grace
-passes, then objects go, then the deletion cursor moves (KAFKA-15352); local, bytes of a tiered log go only where the
-committed manifest covers them with objects this process saw in the store after their commit; a log that is not tiered
-loses what its own retention allows, its start checkpointed first. Where tiering was switched off the log start moves to
-the local start in the root before any object goes, and a range that is still local is named no more before its object
-goes, so that tiering may be switched on again at any moment. Every step may be cut off and is found again by the next
-run, or by gc. Must not know when it runs, nor what the disk's limit is.
+Always true: bytes of a tiered log go only where the committed manifest covers them with objects this process saw in the
+store after their commit; a log that is not tiered loses what its own retention allows, its start checkpointed first;
+the cold side (cold_expirer) comes first and never keeps the local one from its work. Every step may be cut off and is
+found again by the next run. Must not know who wakes it, nor what the disk's limit is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from coldstore.manifest import EditRefused, Manifest, RemoteSegment
-from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
+from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.local_retention import active_expired, expirable
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from hotstore.segment import SegmentInfo
 from logformat.errors import Corrupt, Retryable
-from seams.crash_points import reach
 from seams.workers import Lane
+from tiering.cold_expirer import ColdExpirer, ExpireCounters
 from tiering.copier import Copier
-from tiering.expire_plan import TotalRetention, Verdict, bytes_only_local
 from tiering.partition_state import Block, TieredPartition, first_local_offset
 
 log = logging.getLogger(__name__)
 
-DELETE_BATCH: Final = 100  # objects deleted between two moves of the cursor
-GRACES_MAX: Final = 1000
 IDLE_LOOK_S_MAX: Final = 3600.0
 
 Checkpoint = Callable[[PartitionLog], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class ExpireCounters:
-    """Totals of a broker, for metrics."""
-
-    deleted_objects: int = 0
-    deleted_cold_bytes: int = 0
-    deleted_local_bytes: int = 0
 
 
 class Expirer:
@@ -59,8 +41,7 @@ class Expirer:
         self._copier = copier
         self._counters = counters
         self._checkpoint = checkpoint
-        self._graces: deque[tuple[float, int]] = deque()  # (when, log start): objects that end at or below it may go
-        self._unnamed: deque[tuple[float, list[str]]] = deque()
+        self._cold = ColdExpirer(partition, counters)
         self._checkpointed_start = -1
         self._seen_end = -1  # of the log, at the last look
         self._is_behind = False  # what was to go did not: not verified, damaged, or its small files are not written yet
@@ -74,14 +55,13 @@ class Expirer:
         partition = self._partition
         if partition.fenced:
             return None
-        refused = await self._expire_cold() if partition.claimed else None
+        refused = await self._cold.expire() if partition.claimed else None
         await self._expire_local()
         if refused is not None:
             raise refused
-        waiting = [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
         now_s = partition.world.clock.monotonic_s()
         again_s = self._next_look_s()  # last: what was appended during this run is looked at in the next
-        looks_s = [max(when - now_s, 0.0) for when in waiting]
+        looks_s = [max(when - now_s, 0.0) for when in self._cold.due_s]
         return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
 
     def _next_look_s(self) -> float | None:
@@ -99,149 +79,13 @@ class Expirer:
             return None  # woken by appends, by other configs, by a disk that is full
         return max(interval_s, min(min(limits_ms) / 10_000, IDLE_LOOK_S_MAX))
 
-    async def _expire_cold(self) -> Retryable | AccessRefused | None:
-        """The cold side; why it could not be done. The local side goes on without: the disk must not fill up because
-        a store is away or deletes nothing (G12)."""
-        try:
-            await self._move_start()
-            await self._delete_cold()
-            await self._withdraw()
-        except (Retryable, AccessRefused) as refused:
-            return refused
-        return None
+    async def move_start(self, offset: int) -> None:
+        """Commit a log start to the root, then follow it locally (C26). Raises as `commit`."""
+        await self._cold.move_start(offset)
 
     async def checkpoint(self) -> None:
         """Make the local log start durable on disk."""
         await self._checkpoint(self._partition.log)
-
-    # ── the log start ────────────────────────────────────────────────────────────────────────────────────────────
-    async def _move_start(self) -> None:
-        partition = self._partition
-        manifest = partition.manifest
-        if manifest is None or partition.config.internal:
-            return
-        start = partition.log_start_offset
-        if not partition.config.enabled:
-            start = max(start, partition.log.local_log_start_offset)  # switched off: Kafka does the same (KIP-950)
-        elif manifest.live.segments:
-            start = max(start, await self._retention_start(manifest))
-        if start > manifest.log_start_offset and (partition.config.enabled or manifest.remote_end_offset):
-            await self.move_start(start)
-
-    async def move_start(self, offset: int) -> None:
-        """Commit a log start to the root, then follow it locally (C26). Raises as `commit`."""
-        partition = self._partition
-        await partition.commit(lambda m: m.set_log_start(offset))
-        partition.log.advance_log_start(min(offset, partition.log.log_end_offset))
-        reach("expire.start_moved")
-
-    async def _retention_start(self, manifest: Manifest) -> int:
-        """Where the log would start if total retention over both tiers were enforced now."""
-        partition = self._partition
-        config = partition.config
-        start = manifest.log_start_offset
-        if config.retention_ms < 0 and config.retention_bytes < 0:
-            return start
-        local = partition.log
-        only_local = bytes_only_local(local.sealed_segments(), local.active_info(), manifest.remote_end_offset)
-        retention = TotalRetention(
-            retention_ms=config.retention_ms,
-            retention_bytes=config.retention_bytes,
-            total_bytes=manifest.live.log_bytes + only_local,
-            now_ms=partition.world.clock.wall_ms(),
-        )
-        async for segment in partition.manifests.segments():
-            if segment.end_offset <= partition.log_start_offset:
-                retention.deleted(segment)
-                continue
-            verdict = retention.judge(segment)
-            if verdict is Verdict.KEPT:
-                break
-            if verdict is Verdict.EXPIRED:
-                start = segment.end_offset
-        return start
-
-    # ── objects ──────────────────────────────────────────────────────────────────────────────────────────────────
-    async def _delete_cold(self) -> None:
-        partition = self._partition
-        manifest = partition.manifest
-        assert manifest is not None
-        now_s = partition.world.clock.monotonic_s()
-        grace_s = partition.limits.gc_grace_ms / 1000
-        known = self._graces[-1][1] if self._graces else manifest.deletion_cursor
-        if manifest.log_start_offset > known and manifest.coverage_start < manifest.log_start_offset:
-            if len(self._graces) >= GRACES_MAX:
-                self._graces.pop()
-            self._graces.append((now_s + grace_s, manifest.log_start_offset))
-        unnamed = partition.manifests.take_unnamed()
-        if unnamed:
-            self._unnamed.append((now_s + grace_s, unnamed))
-        while self._graces and self._graces[0][0] <= now_s:
-            await self._delete_up_to(self._graces[0][1])
-            self._graces.popleft()
-        while self._unnamed and self._unnamed[0][0] <= now_s:
-            await self._delete_keys(self._unnamed[0][1])
-            reach("expire.unnamed_deleted")
-            self._unnamed.popleft()
-
-    async def _withdraw(self) -> None:
-        """Tiering was switched off: name no copy of what is local any more, then delete the objects after the grace.
-
-        Those that end at or below the log start are deleted first, by the cursor. What a kill leaves is left to gc."""
-        partition = self._partition
-        manifest, local = partition.manifest, partition.log
-        assert manifest is not None
-        start = manifest.log_start_offset
-        is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
-        if partition.config.enabled or partition.config.internal or not manifest.live.segments or not is_held:
-            return
-        live = [segment async for segment in partition.manifests.segments()]
-        if live[0].end_offset <= start:
-            return
-        try:
-            await partition.commit(lambda m: m.withdraw(live))
-        except EditRefused as changed:
-            raise Retryable(f"{partition.name}: {changed}") from changed
-        finally:
-            partition.forget_all_verified()
-        reach("expire.withdrawn")
-        log.info("%s is not tiered any more: %d objects are deleted after the grace", partition.name, len(live))
-        keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]
-        due_s = partition.world.clock.monotonic_s() + partition.limits.gc_grace_ms / 1000
-        self._unnamed.extend((due_s, keys[at : at + DELETE_BATCH]) for at in range(0, len(keys), DELETE_BATCH))
-        self._counters.deleted_objects += len(live)
-        self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in live)
-
-    async def _delete_up_to(self, start: int) -> None:
-        """Delete the objects that end at or below the log start of a grace that is over."""
-        partition = self._partition
-        batch: list[RemoteSegment] = []
-        async for segment in partition.manifests.segments():
-            if segment.end_offset > start:
-                break
-            batch.append(segment)
-            if len(batch) >= DELETE_BATCH:
-                await self._delete_batch(batch)
-                batch = []
-        if batch:
-            await self._delete_batch(batch)
-
-    async def _delete_batch(self, batch: Sequence[RemoteSegment]) -> None:
-        partition = self._partition
-        partition.check_not_fenced()
-        await self._delete_keys([str(segment.key(partition.topic_id, partition.partition)) for segment in batch])
-        reach("expire.object_deleted")
-        await partition.commit(lambda m: m.expire(batch))
-        self._counters.deleted_objects += len(batch)
-        self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in batch)
-
-    async def _delete_keys(self, keys: Sequence[str]) -> None:
-        partition = self._partition
-        try:
-            async with asyncio.timeout(partition.limits.store_timeout_s):
-                await partition.store.delete(keys)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"{partition.name}: deleting {len(keys)} objects took too long") from late
 
     # ── local segments ───────────────────────────────────────────────────────────────────────────────────────────
     async def _expire_local(self) -> None:

@@ -24,10 +24,11 @@ from seams.crash_points import reach
 from seams.disk import is_full
 from seams.workers import Lane
 from tiering.backlog import Backlog
+from tiering.cold_expirer import ExpireCounters
 from tiering.collector import Collector
 from tiering.copier import Copier, CopyCounters
 from tiering.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms
-from tiering.expirer import Checkpoint, ExpireCounters, Expirer
+from tiering.expirer import Checkpoint, Expirer
 from tiering.local_gaps import all_gaps, local_gaps
 from tiering.partition_state import Block, TieredPartition
 from tiering.tier_config import TierConfig, TierLimits, TierStatus

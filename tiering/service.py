@@ -31,10 +31,10 @@ from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.backlog import Backlog, sentence
 from tiering.bootstrap import Bootstrap, given_up_on_failure
+from tiering.cold_expirer import ExpireCounters
 from tiering.cold_read import open_cold_reader
 from tiering.collector import Collector
 from tiering.copier import CopyCounters
-from tiering.expirer import ExpireCounters
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier, Queues
 from tiering.pressure import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
