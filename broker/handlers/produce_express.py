@@ -33,6 +33,7 @@ _ERRORS_SINCE: Final = 8  # record errors and an error message in the response
 _ACKS: Final = (-1, 1)
 _VERSION_MIN: Final = 5  # below, answers have other fields; no client of today sends them
 _ROUTES_MAX: Final = 10_000
+_PREFIX_BYTES_MAX: Final = 1_024  # a topic's name ends at 249, client ids are as long: 25 MiB of routes at most
 _PREFIX_AT: Final = 8  # behind API key, version and correlation id
 _TAIL: Final = b"\0\0\0"  # empty tags of partition, topic and request in the flexible version
 
@@ -60,17 +61,17 @@ class Express:
         self._routes: dict[bytes, Route] = {}
 
     def learn(self, peer: Peer, frame: memoryview, call: Call, request: ProduceRequest) -> None:
-        """The general way accepted this request: remember what its prefix means."""
+        """The general way took this request: remember what its prefix means, if there is such a partition."""
         if call.version < _VERSION_MIN or request.transactional_id is not None or request.acks not in _ACKS:
             return  # no answer to pack, or one that only the general way gives: a refusal
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         topic = request.topic_data[0]
         data = topic.partition_data[0]
-        if data.records is None:
-            return
+        if data.records is None or (topic.name, data.index) not in self._context.registry.partitions:
+            return  # refused, and names nobody knows may be of any length and number
         prefix_end = _prefix_end(frame, call.version, len(data.records))
-        if prefix_end is None:
+        if prefix_end is None or prefix_end > _PREFIX_BYTES_MAX:
             return
         if len(self._routes) >= _ROUTES_MAX:
             self._routes.clear()  # clients with ever new names cost the general way, not memory

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+import contextlib
+import tracemalloc
 
 import pytest
 
-from broker.context import Call, Context
-from broker.handlers.produce_express import Express, _key, _prefix_end, _records, _route
-from broker.net.dispatch import Peer
+from broker.handlers.produce_express import _key, _prefix_end, _records, _route
+from broker.net.dispatch import CloseConnection, Peer
 from broker.wire.apis import ApiKey, response_header_version
 from broker.wire.codec import encode_request, encode_response
 from broker.wire.framing import FRAME_PREFIX_SIZE, request_frame, response_frame
@@ -20,6 +20,7 @@ from broker.wire.messages import (
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
+from tests.support.broker_kit import Place, batch_of, parts_of, play, produce_request
 
 VERSIONS = range(5, 10)
 SIZES = (61, 62, 126, 127, 128, 16_382, 16_383, 16_384, 100_000)
@@ -92,16 +93,40 @@ def test_the_answer_is_the_codecs(version: int) -> None:
 @pytest.mark.parametrize(("acks", "learned"), [(-1, True), (1, True), (0, False), (2, False), (-2, False)])
 def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
     """The general way refuses `acks` nobody knows; the express way, which does not look at it, must not append next."""
-    frame = frame_of(9, b"x" * 100)
-    request = ProduceRequest(
-        acks=acks,
-        topic_data=[
-            ProduceRequestTopic(
-                name="orders", partition_data=[ProduceRequestPartition(index=3, records=memoryview(b"x" * 100))]
-            )
-        ],
-    )
-    express = Express(cast(Context, None))
-    peer = Peer(1, "", "PLAINTEXT")
-    express.learn(peer, frame, Call(9, peer, "client"), request)
-    assert (peer.produce_prefix_end > 0) is learned
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("orders")
+        request = produce_request("orders", batch_of(b"x"), acks=acks)
+        with contextlib.suppress(CloseConnection):  # acks=0 of what is refused
+            await life.call(ApiKey.PRODUCE, request, 9)
+        assert (life.peer.produce_prefix_end > 0) is learned
+        await life.stop()
+
+    play(scenario())
+
+
+def test_refused_requests_are_not_remembered() -> None:
+    """Names that nobody knows, of 60 KB each, and known ones behind client ids as long: 2 000 frames kept 250 MB."""
+
+    async def scenario() -> None:
+        life = await Place("auto.create.topics.enable=false").start()
+        await life.create("orders")
+        tracemalloc.start()
+        try:
+            for number in range(200):
+                peer = Peer(number, "", "PLAINTEXT")
+                for topic, client in ((f"{number}" + "n" * 30_000, "c"), ("orders", f"{number}" + "c" * 30_000)):
+                    request = produce_request(topic, batch_of(b"x"), acks=1)
+                    frame = life.frame(ApiKey.PRODUCE, 9, request, client)
+                    await parts_of(life.dispatch_frame(peer, frame))
+                    assert peer.produce_prefix_end == 0
+            del frame, request
+            assert tracemalloc.get_traced_memory()[0] < 2 << 20
+        finally:
+            tracemalloc.stop()
+        assert (await life.produce("orders", b"x", acks=1)).base_offset == 200
+        assert life.peer.produce_prefix_end > 0
+        await life.stop()
+
+    play(scenario())
