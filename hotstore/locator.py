@@ -25,13 +25,15 @@ READ_ENDS_MAX: Final = 128  # readers of one log that each go on where they stop
 
 
 class LogSlice(NamedTuple):
-    """Bytes to send: whole batches. `sealed`: they may have to come from the disk, not the page cache (C25)."""
+    """Bytes to send: whole batches. `sealed`: they may have to come from the disk, not the page cache (C25). `cut`:
+    more lies behind them than the reader wants."""
 
     file: File
     position: int
     length: int
     segment_base: int
     sealed: bool
+    cut: bool
 
 
 class ByteRange(NamedTuple):
@@ -144,9 +146,10 @@ class Locator:
         length = stop - position
         if length <= 0:
             return None
-        if length > bytes_max:
+        cut = length > bytes_max
+        if cut:
             length = self._cut(segment, position, bytes_max, stop, min_one)
-        return LogSlice(segment.file, position, length, segment.base_offset, sealed)
+        return LogSlice(segment.file, position, length, segment.base_offset, sealed, cut)
 
     def segment_at(self, base_offset: int) -> Segment:
         """The segment that begins there; of one that was deleted meanwhile, its successor."""

@@ -50,13 +50,15 @@ LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 class FetchAttempt:
     """One pass over what the request wants: the answers so far, and what they would have to wait for."""
 
-    __slots__ = ("answers", "failed", "loading", "open", "size", "unknown")
+    __slots__ = ("answers", "failed", "is_behind", "loading", "open", "ready", "size", "unknown")
 
     def __init__(self) -> None:
         self.answers: list[tuple[Target, FetchResponsePartition]] = []
         self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: told last
         self.open: list[tuple[Target, Partition]] = []  # what `answers` came from
         self.size = 0
+        self.ready = 0  # bytes that count for min_bytes: of a partition with more than it may give, all it may
+        self.is_behind = False  # a reader of older segments, or of the bucket: more lies there, however little fits
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
@@ -212,12 +214,16 @@ class Fetch:
         """Whether the answer should leave now: enough bytes, nothing to wait for, or an error the client must see.
 
         A partition that does not exist ends no wait: a client that asks for it again and again would do so without
-        pause. min_bytes=0 asks for what there is; bytes on their way from the bucket are waited for all the same.
+        pause. Bytes are counted for min_bytes as Kafka's DelayedFetch does. min_bytes=0 asks for what there is; bytes
+        on their way from the bucket are waited for all the same.
         """
         request = self.request
         if result.failed or request.max_wait_ms <= 0 or self._is_over() or len(result.unknown) == self._targets():
             return True
-        return result.size >= request.min_bytes and (result.size > 0 or not result.loading)
+        if result.is_behind:
+            return True
+        enough = result.ready >= min(request.min_bytes, self._bytes_max)
+        return enough and (result.size > 0 or not result.loading)
 
     def _targets(self) -> int:
         if self._session is not None:
@@ -342,13 +348,19 @@ def _read_hot(
         result.loading.append(loading)
         return
     found = partition.log.read(offset, bytes_max, partition.high_watermark, min_one=result.size == 0)
-    if found is None or found.length == 0:
+    if found is None:
+        return
+    if found.cut:
+        # Whole batches rarely fill a limit to the byte: waiting for the rest would wait for ever.
+        result.ready += max(bytes_max - found.length, 0)
+    if found.length == 0:
         return
     found = partition.log.sound(found)
     # The end of the log was written a moment ago; an old segment was not.
     loading = context.residency.ready(found.file, found.position, found.length) if found.sealed else None
     loading = loading or partition.check(context.tasks, context.world.workers, found)
     if loading is None:
+        result.is_behind |= found.sealed
         _take(answer, result, found.length, (FileRange(found.file, found.position, found.length),))
     else:
         result.loading.append(loading)
@@ -368,12 +380,14 @@ def _read_cold(
     if isinstance(cold, asyncio.Future):
         result.loading.append(cold)
     else:
+        result.is_behind |= cold.length > 0
         _take(answer, result, cold.length, cold.ranges)
 
 
 def _take(answer: FetchResponsePartition, result: FetchAttempt, length: int, ranges: tuple[FileRange, ...]) -> None:
     answer.records = Records(length, ranges)
     result.size += length
+    result.ready += length
 
 
 def _diverges(partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:

@@ -147,6 +147,39 @@ def test_a_long_poll_ends_when_enough_came() -> None:
     play(scenario())
 
 
+@pytest.mark.parametrize(
+    ("configs", "limits"),
+    [
+        ({}, {"partition_max_bytes": 2000, "min_bytes": 2000}),
+        ({}, {"max_bytes": 2000, "min_bytes": 2000}),
+        ({}, {"max_bytes": 2000, "min_bytes": 1 << 20}),
+        ({"internal_segment_bytes": "1000", "remote_storage_enable": "false"}, {"min_bytes": 5000}),
+        (SMALL_SEGMENTS, {"min_bytes": 5000}),
+    ],
+    ids=["partition limit", "answer limit", "above the answer limit", "older segments", "bucket"],
+)
+def test_a_reader_that_is_behind_does_not_wait(configs: dict[str, str], limits: dict[str, int]) -> None:
+    """min_bytes near a limit that whole batches never fill, or more than a segment has left: each fetch waited max.wait
+    with megabytes ready (2.1 against 500 MB/s). Kafka counts what the limit allows; who is behind waits for nothing."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log", **configs)
+        for _ in range(60):
+            await life.produce("log", b"x" * 300)
+        await asyncio.sleep(60)
+        took, answer = await timed(life, fetch_request(("log", 0, 0), max_wait_ms=30_000, **limits))
+        assert values_of(answer.responses[0].partitions[0])
+        assert took < 1
+        assert life.partition("log").high_watermark == 60
+        tail = fetch_request(("log", 0, 59), max_wait_ms=3_000, **(limits | {"min_bytes": 900}))
+        took, _ = await timed(life, tail)
+        assert took == pytest.approx(3, abs=0.1)  # at the end of the log min_bytes is waited for as before
+        await life.stop()
+
+    play(scenario())
+
+
 def test_min_bytes_0_never_waits() -> None:
     """fetch.min.bytes=0 is Kafka's way to say "answer with what there is"."""
 
