@@ -305,3 +305,25 @@ def test_a_start_that_is_none_is_exit_2(start: str) -> None:
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert "@2026-11-01T08:30" in done.stderr or "year 9999" in done.stderr
     assert len(done.stderr.splitlines()) == 2, done.stderr
+
+
+def test_a_group_whose_topic_goes_away_is_told_what_it_did_not_commit(broker: BrokerProcess) -> None:
+    """Deleted while `consume -g` waits for its reader: what was printed cannot be committed. It was a stack trace."""
+    create(broker, "leaving")
+    assert produce(broker, ("x" * 500 + "\n") * 500, "-t", "leaving").returncode == 0
+    command = [sys.executable, "-m", "thermocline", "consume", "-t", "leaving", "-g", "left", "-b", broker.kafka]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # the rest is more than a pipe holds: it waits for us, before it commits
+    assert thermocline("topic", "delete", "leaving", "--yes", "-b", broker.kafka).returncode == 0
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and len(said.splitlines()) == 1, said
+    assert "group left did not commit what was printed, leaving-0 up to offset " in said and "Traceback" not in said
+
+
+def test_a_pattern_is_no_topic(broker: BrokerProcess) -> None:
+    """librdkafka takes "^…" for a regular expression: the group would read, and commit for, other topics."""
+    create(broker, "patterned")
+    for more in ((), ("-g", "any")):
+        done = consume(broker, "-t", "^pattern.*", "-e", *more)
+        assert (done.returncode, done.stdout) == (1, "") and "a name is 1 to 249" in done.stderr

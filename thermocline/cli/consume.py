@@ -12,9 +12,11 @@ import select
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from logformat.values import is_topic_name
 from thermocline.cli.arguments import add_bootstrap, add_extra, checked, filled, natural, positive
 from thermocline.cli.consume_start import Edge, parse_start, starts
 from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.output import note
 from thermocline.cli.record_lines import json_record, renderer
 from thermocline.cli.times import TIME_HELP
 
@@ -74,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandFailed(
             "with -g the group decides on partitions and offsets: no -p, and -o beginning|end", Exit.USAGE
         )
+    if not is_topic_name(arguments.topic):  # librdkafka would take "^…" for a pattern, and wait for other names
+        raise CommandFailed(f"topic {arguments.topic}: a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..")
     defaults = _consumer_config(arguments)
     consumer = make_client(Consumer, arguments.bootstrap_server, defaults, arguments.extra, _DECIDED)
     require_broker(consumer, arguments.bootstrap_server)
@@ -105,7 +109,7 @@ def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions: set[int] | None) -> None:
-    from confluent_kafka import KafkaError, TopicPartition
+    from confluent_kafka import KafkaError
 
     from thermocline.cli.clients import plainly
 
@@ -131,12 +135,32 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
                 raise CommandFailed(plainly(f"reading {arguments.topic}", error))
         out.flush()
         if arguments.group is not None and printed:
-            done = [TopicPartition(arguments.topic, index, offset) for index, offset in printed.items()]
-            consumer.commit(offsets=done, asynchronous=False)
+            _commit(consumer, arguments, printed)
         if not printed and _reader_left(out):
             raise BrokenPipeError  # as if written to it: nothing else would tell of it until the next record
         if arguments.exit_at_end and _at_end(consumer, ended, partitions):
             return
+
+
+def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int, int]) -> None:
+    """Commit what was printed. A partition that went to another member meanwhile is that member's business."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    from thermocline.cli.clients import plainly
+
+    moved = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
+             KafkaError._ASSIGNMENT_LOST)  # fmt: skip
+    done = [TopicPartition(arguments.topic, index, offset) for index, offset in printed.items()]
+    try:
+        consumer.commit(offsets=done, asynchronous=False)
+    except KafkaException as failed:
+        error = failed.args[0]
+        where = ", ".join(f"{one.topic}-{one.partition} up to offset {one.offset - 1}" for one in done[:3])
+        more = f" and {len(done) - 3} more" if len(done) > 3 else ""
+        what = f"group {arguments.group} did not commit what was printed, {where}{more}: it will be read again"
+        if error.code() not in moved:
+            raise CommandFailed(plainly(what, error)) from failed
+        note(f"thermocline: {plainly(what, error)}")
 
 
 def _reader_left(out: BinaryIO) -> bool:
