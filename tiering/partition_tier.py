@@ -398,6 +398,8 @@ class PartitionTier:
         if self._copier.has_garbage or Block.HOLE in self._partition.blocks:
             return self._limits.interval_ms_max / 1000
         due_ms = self._seal_due_ms()
+        if due_ms == 0:
+            return FULL_RETRY_S  # it found no space
         # While a machine sleeps, timers stand still and the clock does not.
         return None if due_ms is None else min(due_ms / 1000, SLEPT_LOOK_S)
 

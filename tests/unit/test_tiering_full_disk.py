@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 
 import pytest
@@ -170,6 +171,25 @@ def test_the_ballast_is_not_for_appends() -> None:
         await settle(lambda: not opened.log.ballast.is_short)
         life.append(sequence=1)
         await life.stop()
+
+    run_fast(scenario())
+
+
+def test_a_seal_that_finds_no_space_is_tried_again_now_and_then() -> None:
+    """What is sealed already is copied meanwhile; the loop does not spin over the seal that is due."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=replace(TIER, seal_ms=5000))
+        await life.fill(3)
+        house.disk.inject("create", errno.ENOSPC, ".log", times=1000)
+        await asyncio.sleep(25)
+        assert 10 <= house.disk.hits["fault:create"] <= 30
+        house.disk.heal()
+        await settle(lambda: opened.tier.remote_end_offset == 3)
+        assert not house.failures
+        await life.kill()
 
     run_fast(scenario())
 
