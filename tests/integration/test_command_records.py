@@ -327,3 +327,18 @@ def test_a_pattern_is_no_topic(broker: BrokerProcess) -> None:
     for more in ((), ("-g", "any")):
         done = consume(broker, "-t", "^pattern.*", "-e", *more)
         assert (done.returncode, done.stdout) == (1, "") and "a name is 1 to 249" in done.stderr
+
+
+def test_a_member_without_partitions_reaches_the_end(broker: BrokerProcess) -> None:
+    """A group with more members than partitions: -e of the one that gets none waited for ever."""
+    create(broker, "shared")
+    assert produce(broker, "a\nb\n", "-t", "shared").returncode == 0
+    command = [sys.executable, "-m", "thermocline", "consume", "-t", "shared", "-g", "crowd", "-b", broker.kafka]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout is not None and first.stdout.readline() == "a\n"
+        done = consume(broker, "-t", "shared", "-g", "crowd", "-e")
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False)  # whichever of the two has the partition now
+    finally:
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=30)

@@ -21,7 +21,7 @@ from thermocline.cli.record_lines import json_record, renderer
 from thermocline.cli.times import TIME_HELP
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, TopicPartition
 
     from thermocline.cli.arguments import Parser, Subparsers
 
@@ -66,6 +66,17 @@ def register(nouns: Subparsers[Parser]) -> None:
     consume.set_defaults(run=run)
 
 
+class _Given:
+    """Whether the group gave this member its share, which may be nothing: it has more members than partitions."""
+
+    once = False
+
+    def assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            note("thermocline: the group's other members read every partition")
+        self.once = True
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Consume until told to end."""
     from confluent_kafka import Consumer
@@ -83,8 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
     require_broker(consumer, arguments.bootstrap_server)
     try:
         if arguments.group is not None:
-            consumer.subscribe([arguments.topic])
-            partitions: set[int] | None = None
+            given = _Given()
+            consumer.subscribe([arguments.topic], on_assign=given.assigned)
+            partitions: set[int] | _Given = given
         else:
             assigned = starts(consumer, arguments.topic, arguments.partition, arguments.offset)
             consumer.assign(assigned)
@@ -108,7 +120,7 @@ def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions: set[int] | None) -> None:
+def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions: set[int] | _Given) -> None:
     from confluent_kafka import KafkaError
 
     from thermocline.cli.clients import plainly
@@ -170,9 +182,10 @@ def _reader_left(out: BinaryIO) -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _at_end(consumer: Consumer, ended: set[int], partitions: set[int] | None) -> bool:
-    """Every partition that is read was read to its end. `partitions` None: whatever the group assigned."""
-    if partitions is None:
-        partitions = {assigned.partition for assigned in consumer.assignment()}
-        return bool(partitions) and partitions <= ended
+def _at_end(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) -> bool:
+    """Every partition that is read was read to its end; of a group's, those that this member was given."""
+    if isinstance(partitions, _Given):
+        if not partitions.once:
+            return False
+        partitions = {assigned.partition for assigned in consumer.assignment() if assigned.partition is not None}
     return partitions <= ended
