@@ -7,13 +7,15 @@ Source: Kafka's UnifiedLog.fetchOffsetByTimestamp and LogSegment.findOffsetByTim
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from hotstore.batch_walk import walk_headers
 from hotstore.segment import IndexCache, Segment
+from logformat.compression import DecompressedTooLarge
 from logformat.record_batch import HEADER_SIZE, read_header
-from logformat.records import iter_records, offset_for_timestamp
+from logformat.records import LOOKUP_BYTES_MAX, iter_records, offset_for_timestamp
 
 
 class TimestampedOffset(NamedTuple):
@@ -49,10 +51,11 @@ def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> Timest
         return None
     place = best.locate(offset, cache)
     batch = best.file.read_at(place.position, place.size)
-    for record in iter_records(batch):
-        if record.timestamp == timestamp:
-            return TimestampedOffset(timestamp, record.offset, read_header(batch).leader_epoch)
-    # A header may claim more than its records hold (KafkaJS): then the batch's last offset stands for it.
+    with contextlib.suppress(DecompressedTooLarge):
+        for record in iter_records(batch, bytes_max=LOOKUP_BYTES_MAX):
+            if record.timestamp == timestamp:
+                return TimestampedOffset(timestamp, record.offset, read_header(batch).leader_epoch)
+    # A header may claim more than its records hold (KafkaJS), or the batch be too large: its last offset stands for it.
     return TimestampedOffset(timestamp, offset, read_header(batch).leader_epoch)
 
 

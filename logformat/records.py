@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from logformat.compression import compress, decompress
+from logformat.compression import DecompressedTooLarge, compress, decompress
 from logformat.record_batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -43,6 +43,8 @@ from logformat.record_batch import (
 from logformat.time_index import TimestampOffset
 
 RECORDS_BYTES_MAX: Final = 128 << 20  # cap on a batch's decompressed records where the caller names none
+LOOKUP_BYTES_MAX: Final = 16 << 20
+"""The same where any client may make us look (ListOffsets by time): a bomb of 1 MiB is a thousand times as large."""
 RECORD_BYTES_MIN: Final = 7  # length and six one-byte fields
 _VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
@@ -175,14 +177,22 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
 
 
 def offset_for_timestamp(
-    batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = RECORDS_BYTES_MAX
+    batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = LOOKUP_BYTES_MAX
 ) -> TimestampOffset | None:
-    """The first record at or above `offset_min` that is not older than `timestamp` (ms), or None if none is."""
-    if read_header(batch, pos).max_timestamp < timestamp:
+    """The first record at or above `offset_min` that is not older than `timestamp` (ms), or None if none is.
+
+    A batch that is larger than `bytes_max` is not looked into: its first offset and greatest timestamp are the answer,
+    from which a reader misses nothing.
+    """
+    header = read_header(batch, pos)
+    if header.max_timestamp < timestamp:
         return None
-    for record in iter_records(batch, pos, bytes_max=bytes_max):
-        if record.timestamp >= timestamp and record.offset >= offset_min:
-            return TimestampOffset(record.timestamp, record.offset)
+    try:
+        for record in iter_records(batch, pos, bytes_max=bytes_max):
+            if record.timestamp >= timestamp and record.offset >= offset_min:
+                return TimestampOffset(record.timestamp, record.offset)
+    except DecompressedTooLarge:
+        return TimestampOffset(header.max_timestamp, max(header.base_offset, offset_min))
     return None
 
 

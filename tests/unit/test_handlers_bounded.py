@@ -39,7 +39,20 @@ from broker.wire.messages import (
     ProduceRequestPartition,
     ProduceRequestTopic,
 )
-from tests.support.broker_kit import Life, Place, batch_of, fetch_request, play, produce_request, values_of
+from logformat.record_batch import Codec
+from logformat.records import Record, encode_batch
+from tests.sim.clock import EPOCH_MS
+from tests.support.broker_kit import (
+    SMALL_SEGMENTS,
+    Life,
+    Place,
+    batch_of,
+    fetch_request,
+    play,
+    produce_request,
+    values_of,
+)
+from tests.support.proportion import BYTES_MAX, cost_of
 
 PARTITIONS = 12
 
@@ -343,6 +356,42 @@ def test_a_session_ends_where_looking_at_it_would_hold_the_loop() -> None:
         more = fetch_request(("log", 10_000, 0), ("log", 10_001, 0), session_id=half, session_epoch=1)
         assert (await life.call(ApiKey.FETCH, more)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         assert len(life.context.fetch_sessions) == 0
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD, Codec.LZ4, Codec.SNAPPY])
+def test_a_look_by_time_does_not_unpack_bombs(codec: Codec, tiered: bool) -> None:
+    """A batch of 100 MiB of zeros under 1 MiB (5 MiB of snappy): any client could make two threads of each tier unpack
+    128 MiB, again and again. Its first offset is the answer; small batches are looked into as ever."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        configs = SMALL_SEGMENTS | {"internal_segment_bytes": "5100000", "remote_storage_enable": str(tiered).lower()}
+        await life.create("log", **configs, max_message_bytes=str(8 << 20))
+        plain = [Record(at, EPOCH_MS + at, None, b"v") for at in range(3)]
+        bomb = [Record(at, EPOCH_MS + 10 + at, None, bytes(34 << 20)) for at in range(3)]
+        for records in (plain, bomb, [record._replace(timestamp=record.timestamp + 20) for record in plain]):
+            batch = encode_batch(records, codec=codec)
+            assert (await life.call(ApiKey.PRODUCE, produce_request("log", batch))).responses[0].partition_responses[
+                0
+            ].error_code == 0
+        del batch, bomb, records
+        for _ in range(2):
+            await life.produce("log", bytes(5_000_000))  # the second has a segment of its own: what is before is sealed
+        await asyncio.sleep(60)
+        partition = life.partition("log")
+        assert (partition.log.local_log_start_offset > 5) is tiered
+        for asked, offset in ((1, 1), (11, 3), (12, 3), (20, 6), (22, 8)):
+            request = list_offsets(0, timestamp=EPOCH_MS + asked)
+            cost = await cost_of(life, life.frame(ApiKey.LIST_OFFSETS, 10, request), count_calls=False)
+            assert cost.bytes < BYTES_MAX
+            (row,) = (await life.call(ApiKey.LIST_OFFSETS, request)).topics[0].partitions
+            assert (row.error_code, row.offset) == (0, offset), asked
+            assert row.timestamp >= EPOCH_MS + asked
+        await life.call(ApiKey.LIST_OFFSETS, list_offsets(0, timestamp=-3))
         await life.stop()
 
     play(scenario())
