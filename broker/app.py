@@ -274,6 +274,7 @@ class Broker:
             config.groups,
             self._tasks,
             topics=registry.facts,
+            names=registry.names.get,
             leaving=lambda: [topic.name for topic in controller.image.deleted.values()],
         )
         registry.on_withdrawn = groups.topic_withdrawn

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar, cast
+from uuid import UUID
 
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
@@ -67,6 +68,7 @@ from broker.groups.records import (
 from broker.groups.shard import Group, Shard, ShardState, Snapshot
 from broker.groups.timers import Timers
 from broker.wire.errors import ErrorCode
+from broker.wire.primitives import ZERO_UUID
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng
@@ -85,13 +87,19 @@ _RELOAD_MAX_S: Final = 60.0
 
 
 class CommitRow(NamedTuple):
-    """One partition of an OffsetCommit. `metadata` is "" when the client sent null, as Kafka stores it."""
+    """One partition of an OffsetCommit. `metadata` is "" when the client sent null, as Kafka stores it; `topic_id` is
+    which topic of the name is meant, zero: the present one."""
 
     topic: str
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
+    topic_id: UUID = ZERO_UUID
+
+
+def _no_name(_: UUID) -> None:
+    """Topics without ids."""
 
 
 class _TimerKey(NamedTuple):
@@ -112,11 +120,12 @@ class GroupCoordinator:
         tasks: Tasks,
         *,
         topics: TopicLookup = any_topic,
+        names: Callable[[UUID], str | None] = _no_name,
         leaving: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`topics` knows what may be committed to; without it everything may.
 
-        `leaving`: names of deleted topics that are still being removed.
+        `names`: of topics by their ids. `leaving`: names of deleted topics that are still being removed.
         """
         self._log = offsets_log
         self._clock = clock
@@ -124,6 +133,7 @@ class GroupCoordinator:
         self._config = config
         self._tasks = tasks
         self._topics = topics
+        self.topic_name = names
         self._timers: Timers[_TimerKey] = Timers()
         self._timer_set = asyncio.Event()
         self._loaded = asyncio.Event()
@@ -394,6 +404,8 @@ class GroupCoordinator:
             code = refuses_metadata(row.metadata, self._config.offset_metadata_bytes_max)
             if facts is None or not 0 <= row.partition < facts.partitions or _is_too_long(row.topic):
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif row.topic_id not in (ZERO_UUID, facts.topic_id):  # made again since the request was read
+                code = ErrorCode.UNKNOWN_TOPIC_ID
             codes.append(code)
             if code is ErrorCode.NONE:
                 assert facts is not None

@@ -55,8 +55,14 @@ T = TypeVar("T")
 
 FETCH_BY_NAME = 12
 """The last version of Fetch that names topics; later ones give their ids."""
-NEWEST = {int(key): api.version_max for key, api in APIS.items()} | {int(ApiKey.FETCH): FETCH_BY_NAME}
-"""What is asked unless a test says otherwise; Fetch in the last version that names topics."""
+OFFSETS_BY_NAME = 9
+"""The same of OffsetCommit and OffsetFetch."""
+NEWEST = {int(key): api.version_max for key, api in APIS.items()} | {
+    int(ApiKey.FETCH): FETCH_BY_NAME,
+    int(ApiKey.OFFSET_COMMIT): OFFSETS_BY_NAME,
+    int(ApiKey.OFFSET_FETCH): OFFSETS_BY_NAME,
+}
+"""What is asked unless a test says otherwise; the last versions that name topics."""
 LEASE_S = 15.0
 SETTINGS = (
     "remote.log.manager.task.interval.ms=500",

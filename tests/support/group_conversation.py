@@ -10,12 +10,14 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
+from uuid import UUID
 
 import msgspec
 
 from broker.wire.apis import ApiKey
 from broker.wire.generated import messages as m
 from broker.wire.message import Message
+from broker.wire.primitives import ZERO_UUID
 
 TOPIC = "conversation"  # one partition, exists on every broker that is asked
 JSON = dict[str, Any]
@@ -34,8 +36,9 @@ class Broker(Protocol):
 class Talk:
     """Asks, and writes down the answers in the order they were asked for."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, topic_id: UUID = ZERO_UUID) -> None:
         self._broker = broker
+        self.topic_id = topic_id  # of TOPIC, which every broker makes up for itself
         self._names: dict[str, str] = {}
         self.log: list[tuple[str, JSON]] = []
 
@@ -71,6 +74,8 @@ class Talk:
     def _named(self, key: str, part: Any) -> Any:
         if key in ("member_id", "leader") and len(part) > 36:
             return self._names.setdefault(part, f"member {len(self._names) + 1}")
+        if key == "topic_id" and part == str(self.topic_id):
+            return "the topic's"
         return self._comparable(part)
 
 

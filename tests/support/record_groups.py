@@ -12,17 +12,29 @@ import struct
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_response, encode_request
 from broker.wire.errors import ErrorCode
 from broker.wire.framing import parse_response_header, request_frame
-from broker.wire.generated.messages import CreateTopicsRequest, CreateTopicsRequestTopic, HeartbeatRequest
+from broker.wire.generated.messages import (
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    HeartbeatRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from broker.wire.message import Message
 from tests.support.group_admin_conversation import ADMIN_CONVERSATIONS
 from tests.support.group_conversation import CONVERSATIONS, TOPIC, Conversations, Talk
+from tests.support.group_topic_id_conversation import TOPIC_ID_CONVERSATIONS
 
-GOLDEN_FILES = {"groups_kafka_4_3_1.json": CONVERSATIONS, "group_admin_kafka_4_3_1.json": ADMIN_CONVERSATIONS}
+GOLDEN_FILES = {
+    "groups_kafka_4_3_1.json": CONVERSATIONS,
+    "group_admin_kafka_4_3_1.json": ADMIN_CONVERSATIONS,
+    "group_topic_ids_kafka_4_3_1.json": TOPIC_ID_CONVERSATIONS,
+}
 
 
 class RemoteBroker:
@@ -65,10 +77,15 @@ async def prepare(broker: RemoteBroker) -> None:
             await asyncio.sleep(0.1)
 
 
+async def topic_id_of(broker: RemoteBroker) -> UUID:
+    answer: Any = await broker.ask(ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]))
+    return answer.topics[0].topic_id
+
+
 async def record(broker: RemoteBroker, conversations: Conversations) -> dict[str, Any]:
     answers = {}
     for name, conversation in conversations.items():
-        talk = Talk(broker)
+        talk = Talk(broker, await topic_id_of(broker))
         await asyncio.wait_for(conversation(talk), 60)
         answers[name] = talk.log
     return answers

@@ -17,7 +17,7 @@ import pytest
 from broker.groups.config import GroupConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets import TopicFacts
-from broker.handlers import group_admin as admin_handlers
+from broker.handlers import group_admin, group_offsets
 from broker.handlers import groups as handlers
 from broker.handlers.groups import ClientInfo, CoordinatorNode
 from broker.wire.apis import ApiKey
@@ -38,7 +38,7 @@ GOLDEN = {
 CONVERSATIONS = {name: talk for conversations in GOLDEN_FILES.values() for name, talk in conversations.items()}
 TOPIC_ID = UUID(int=7)
 
-ADMIN_APIS = {ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE}
+ROOMS = (handlers, group_admin, group_offsets)
 
 # Where we mean to answer otherwise: (conversation, label) → why.
 DIFFERENT = {
@@ -61,8 +61,8 @@ class OurBroker:
             node = CoordinatorNode(1, "localhost", 9092)
             response: Message = await handlers.handle_find_coordinator(self._coordinator, asked, version, client, node)
         else:
-            room = admin_handlers if api in ADMIN_APIS else handlers
-            handle = getattr(room, f"handle_{api.name.lower()}")
+            name = f"handle_{api.name.lower()}"
+            (handle,) = (getattr(room, name) for room in ROOMS if name in vars(room))
             response = await handle(self._coordinator, asked, version, client)
         answer = memoryview(b"".join(bytes(part) for part in encode_response(api, version, response)))  # type: ignore[arg-type]
         return decode_response(api, version, answer)
@@ -80,10 +80,11 @@ async def converse(name: str) -> list[tuple[str, Any]]:
         GroupConfig(initial_rebalance_delay_ms=0),
         tasks,
         topics=lambda topic: TopicFacts(TOPIC_ID, 1) if topic == TOPIC else None,
+        names={TOPIC_ID: TOPIC}.get,
     )
     coordinator.start()
     await coordinator.wait_loaded()
-    talk = Talk(OurBroker(coordinator))
+    talk = Talk(OurBroker(coordinator), TOPIC_ID)
     await CONVERSATIONS[name](talk)
     await coordinator.close()
     await tasks.close()

@@ -225,3 +225,14 @@ async def test_a_group_of_many_positions_loses_a_topic_in_turns(w):
     await asyncio.sleep(60)
     assert len(tombstones(w)) == 20_000
     assert w.groups.group_count == 0
+
+
+@in_topics
+async def test_a_commit_that_names_the_topic_by_id_means_that_topic(w):
+    """OffsetCommit 10: not the one that was made under its name since the request was read."""
+    by_id = [CommitRow("t", 0, 42, -1, "", OLD.topic_id)]
+    w.topics["t"] = NEW
+    assert await w.groups.commit_offsets("g", AdmitCommit(None), by_id) == [E.UNKNOWN_TOPIC_ID]
+    w.topics["t"] = OLD
+    assert await w.groups.commit_offsets("g", AdmitCommit(None), by_id) == [E.NONE]
+    assert await w.fetch("g") == 42

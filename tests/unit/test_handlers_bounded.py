@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from broker.context import Call
-from broker.handlers import groups
+from broker.handlers import group_offsets as groups
 from broker.handlers.offsets import handle_list_offsets
 from broker.wire.apis import ApiKey
 from broker.wire.errors import ErrorCode

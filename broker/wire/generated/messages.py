@@ -599,12 +599,13 @@ class OffsetCommitRequestPartition(Message):
 class OffsetCommitRequestTopic(Message):
     """`topics` of OffsetCommitRequest."""
 
-    name: str = ""
+    name: str = ""  # 0-9
+    topic_id: UUID = ZERO_UUID  # 10+
     partitions: list[OffsetCommitRequestPartition] = []
 
 
 class OffsetCommitRequest(Message):
-    """Versions 2-9, flexible from 8."""
+    """Versions 2-10, flexible from 8."""
 
     group_id: str = ""
     generation_id_or_member_epoch: int = -1
@@ -624,12 +625,13 @@ class OffsetCommitResponsePartition(Message):
 class OffsetCommitResponseTopic(Message):
     """`topics` of OffsetCommitResponse."""
 
-    name: str = ""
+    name: str = ""  # 0-9
+    topic_id: UUID = ZERO_UUID  # 10+
     partitions: list[OffsetCommitResponsePartition] = []
 
 
 class OffsetCommitResponse(Message):
-    """Versions 2-9, flexible from 8."""
+    """Versions 2-10, flexible from 8."""
 
     throttle_time_ms: int = 0  # 3+
     topics: list[OffsetCommitResponseTopic] = []
@@ -645,7 +647,8 @@ class OffsetFetchRequestTopic(Message):
 class OffsetFetchRequestGroupTopic(Message):
     """`topics` of OffsetFetchRequestGroup."""
 
-    name: str = ""
+    name: str = ""  # 8-9
+    topic_id: UUID = ZERO_UUID  # 10+
     partition_indexes: list[int] = []
 
 
@@ -659,7 +662,7 @@ class OffsetFetchRequestGroup(Message):
 
 
 class OffsetFetchRequest(Message):
-    """Versions 1-9, flexible from 6."""
+    """Versions 1-10, flexible from 6."""
 
     group_id: str = ""  # 1-7
     topics: list[OffsetFetchRequestTopic] | None = []  # 1-7
@@ -697,7 +700,8 @@ class OffsetFetchResponseGroupPartition(Message):
 class OffsetFetchResponseGroupTopic(Message):
     """`topics` of OffsetFetchResponseGroup."""
 
-    name: str = ""
+    name: str = ""  # 8-9
+    topic_id: UUID = ZERO_UUID  # 10+
     partitions: list[OffsetFetchResponseGroupPartition] = []
 
 
@@ -710,7 +714,7 @@ class OffsetFetchResponseGroup(Message):
 
 
 class OffsetFetchResponse(Message):
-    """Versions 1-9, flexible from 6."""
+    """Versions 1-10, flexible from 6."""
 
     throttle_time_ms: int = 0  # 3+
     topics: list[OffsetFetchResponseTopic] = []  # 1-7

@@ -101,7 +101,8 @@ request OffsetCommit
   group_instance_id                       string                7+ null =null
   retention_time_ms                       int64                 2-4 =-1
   topics                                  [Topic]
-    name                                  string
+    name                                  string                0-9
+    topic_id                              uuid                  10+
     partitions                            [Partition]
       partition_index                     int32
       committed_offset                    int64
@@ -111,7 +112,8 @@ request OffsetCommit
 response OffsetCommit
   throttle_time_ms                        int32                 3+
   topics                                  [Topic]
-    name                                  string
+    name                                  string                0-9
+    topic_id                              uuid                  10+
     partitions                            [Partition]
       partition_index                     int32
       error_code                          int16
@@ -126,7 +128,8 @@ request OffsetFetch
     member_id                             string                9+ null =null
     member_epoch                          int32                 9+ =-1
     topics                                [GroupTopic]          null
-      name                                string
+      name                                string                8-9
+      topic_id                            uuid                  10+
       partition_indexes                   [int32]
   require_stable                          bool                  7+
 
@@ -144,7 +147,8 @@ response OffsetFetch
   groups                                  [Group]               8+
     group_id                              string
     topics                                [GroupTopic]
-      name                                string
+      name                                string                8-9
+      topic_id                            uuid                  10+
       partitions                          [GroupPartition]
         partition_index                   int32
         committed_offset                  int64
