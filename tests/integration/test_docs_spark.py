@@ -73,6 +73,7 @@ def test_every_step_of_the_tutorial_runs(reader: Reader) -> None:
     assert f"{rows} rows, 0 gaps" in said
     assert f"dead letters  {BAD} in lake.orders_dead_letters" in said
     assert f"({ORDERS}, {SUM})" in said
+    assert re.search(r"\nmerged +\d+ files ", said)
     assert re.search(rf"table +lake\.days\n.*\nrows +{rows:,}\n", said, re.S)
     assert re.search(r"damaged or missing +0\n", said)
 

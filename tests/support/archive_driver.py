@@ -12,6 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from thermocline.pipeline.jobs.archive import archive
+from thermocline.pipeline.jobs.compact import compact
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
 from thermocline.pipeline.jobs.values import ValueSpec
 
@@ -26,6 +27,19 @@ def drive(
     process = _CONTEXT.Process(target=_run, args=(url, place, topic, table, values, bytes_max, crash_at), daemon=True)
     process.start()
     return process
+
+
+def drive_compact(url: str, place: Path, topic: str, table: str, crash_at: str | None = None) -> ForkServerProcess:
+    """A process that compacts the lake at `place`; dead at `crash_at`."""
+    process = _CONTEXT.Process(target=_compact, args=(url, place, topic, table, crash_at), daemon=True)
+    process.start()
+    return process
+
+
+def _compact(url: str, place: Path, topic: str, table: str, crash_at: str | None) -> None:
+    if crash_at is not None:
+        os.environ |= {"THERMOCLINE_TESTING": "true", "THERMOCLINE_CRASH_AT": crash_at}
+    compact(None, url, topic, table, catalog=catalog_config(warehouse=f"file://{place}/lake"))
 
 
 def _run(

@@ -16,12 +16,19 @@ from thermocline.cli.spark_job import add_spark
 from thermocline.extras import require
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from thermocline.cli.arguments import Parser, Subparsers
+    from thermocline.cli.output import Progress
+    from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
+    from thermocline.pipeline.jobs.compact import CompactSummary
+    from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig
     from thermocline.pipeline.jobs.values import ValueSpec
 
 _EXAMPLE = """
 thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --warehouse file:///srv/lake
 thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --catalog https://catalog.example/iceberg
+thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --warehouse file:///srv/lake --compact
 thermocline archive orders --bucket s3://b/log --table lake.orders --catalog glue --value json --columns 'user string'
 """
 
@@ -78,6 +85,9 @@ def _add_run(parser: Parser) -> None:
     run_options.add_argument("--max-commits", metavar="N", type=positive, help="stop after so many")
     run_options.add_argument("--file-bytes", metavar="SIZE", type=size, help="of log in one file (default 256MiB)")
     run_options.add_argument(
+        "--compact", action="store_true", help="merge the table's small files instead of archiving; the same rows"
+    )
+    run_options.add_argument(
         "--by-day", action="store_true", help="partition a new table by the day of its rows' timestamps (UTC)"
     )
     run_options.add_argument(
@@ -93,56 +103,78 @@ def _size(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Archive, and print the summary."""
+    """Archive, or compact, and print the summary."""
     from thermocline.cli.output import Progress, json_line
     from thermocline.cli.spark_job import job_errors, maybe_session
 
     require("spark", "thermocline archive", "pyiceberg", *(() if arguments.dry_run else ("pyspark", "numpy")))
     with job_errors():
-        from thermocline.pipeline.jobs.archive import archive, check_archive
-        from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
+        from thermocline.pipeline.jobs.archive import check_archive
         from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
-        from thermocline.pipeline.plan import TARGET_BYTES
 
         progress = Progress()
         catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
         values = _values(arguments)
         if not arguments.dry_run:  # told at once, not after Spark's start
-            check_archive(
-                arguments.bucket,
-                arguments.topic,
-                arguments.table,
-                catalog=catalog,
-                values=values,
-                by_day=arguments.by_day,
-            )
+            place = (arguments.bucket, arguments.topic, arguments.table)
+            check_archive(*place, catalog=catalog, values=values, by_day=arguments.by_day)
         app = None if arguments.dry_run else "thermocline archive"
+        work = _compact if arguments.compact else _archive
         with maybe_session(app, arguments.master, progress, verbose=arguments.verbose) as spark:
             try:
-                summary = archive(
-                    spark,
-                    arguments.bucket,
-                    arguments.topic,
-                    arguments.table,
-                    catalog=catalog,
-                    values=values,
-                    bytes_max=arguments.max_bytes or BYTES_MAX,
-                    commits_max=arguments.max_commits,
-                    target_bytes=arguments.file_bytes or TARGET_BYTES,
-                    fail_on_data_loss=not arguments.allow_data_loss,
-                    dry_run=arguments.dry_run,
-                    by_day=arguments.by_day,
-                    progress=progress.show,
-                )
+                summary = work(arguments, spark, catalog, values, progress)
             finally:
                 progress.done()
     print(json_line(summary.row()) if arguments.json else summary)
     return Exit.DONE
 
 
+def _archive(
+    arguments: argparse.Namespace,
+    spark: SparkSession | None,
+    catalog: CatalogConfig,
+    values: ValueSpec | None,
+    progress: Progress,
+) -> ArchiveSummary:
+    from thermocline.pipeline.jobs.archive import archive
+    from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
+    from thermocline.pipeline.plan import TARGET_BYTES
+
+    return archive(
+        spark,
+        arguments.bucket,
+        arguments.topic,
+        arguments.table,
+        catalog=catalog,
+        values=values,
+        bytes_max=arguments.max_bytes or BYTES_MAX,
+        commits_max=arguments.max_commits,
+        target_bytes=arguments.file_bytes or TARGET_BYTES,
+        fail_on_data_loss=not arguments.allow_data_loss,
+        dry_run=arguments.dry_run,
+        by_day=arguments.by_day,
+        progress=progress.show,
+    )
+
+
+def _compact(
+    arguments: argparse.Namespace,
+    spark: SparkSession | None,
+    catalog: CatalogConfig,
+    values: ValueSpec | None,
+    progress: Progress,
+) -> CompactSummary:
+    from thermocline.pipeline.jobs.compact import compact
+
+    place = (arguments.bucket, arguments.topic, arguments.table)
+    return compact(spark, *place, catalog=catalog, dry_run=arguments.dry_run, progress=progress.show)
+
+
 def _values(arguments: argparse.Namespace) -> ValueSpec | None:
     from thermocline.pipeline.jobs.values import RAW, ValueSpec
 
+    if arguments.compact and (arguments.value or arguments.by_day or arguments.max_bytes or arguments.max_commits):
+        raise CommandFailed("--compact merges files as they are: only --dry-run goes with it", Exit.USAGE)
     if arguments.value is None and (arguments.columns or arguments.keep_value):
         raise CommandFailed("--columns and --keep-value belong to a --value decoder", Exit.USAGE)
     if arguments.value is None:

@@ -229,11 +229,11 @@ def check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask],
 
 
 def _target(table: ArchiveTable, schema: pa.Schema) -> Target:
-    folder = _folder(table, base_name(table.snapshot_id))
+    folder = folder_of(table, base_name(table.snapshot_id))
     return Target(folder, table.arrow_schema(schema), table.io_properties, table.by_day)
 
 
-def _folder(table: ArchiveTable, base: str) -> str:
+def folder_of(table: ArchiveTable, base: str) -> str:
     """Where files for a commit on the snapshot `base` go: once another is current, nothing in it can be committed."""
     return f"{table.data_location}/thermocline/{base}"
 
@@ -245,7 +245,7 @@ def sweep(table: ArchiveTable, commits: int) -> int:
     """
     deleted = 0
     for base, added in table.settled_bases(commits):
-        left = [location for location in table.list_files(_folder(table, base)) if location not in added]
+        left = [location for location in table.list_files(folder_of(table, base)) if location not in added]
         table.delete_files(left)
         deleted += len(left)
     return deleted

@@ -143,7 +143,7 @@ class DataFiles:
             if len(self._open) >= DAYS_OPEN_MAX:
                 self._closed += self._open.pop(next(iter(self._open))).close()  # the one not written to for longest
             group_bytes = ROW_GROUP_BYTES // DAYS_OPEN_MAX if self._target.by_day else ROW_GROUP_BYTES
-            file = ParquetFile(self._task, self._target, group_bytes)
+            file = ParquetFile(_location(self._task, self._target), self._target, group_bytes)
         self._open[day] = file
         return file
 
@@ -156,15 +156,19 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]
         yield day, batch.filter(pc.is_null(days) if day is None else pc.equal(days, day))
 
 
+def _location(task: ArchiveTask, target: Target) -> str:
+    """Never given twice."""
+    rows = task.split.rows
+    name = f"{task.run}-{task.split.partition}-{rows.start_offset:020d}-{rows.end_offset:020d}-{secrets.token_hex(4)}"
+    return f"{target.folder}/{name}.parquet"
+
+
 class ParquetFile:
     """One data file, begun with its first row."""
 
-    def __init__(self, task: ArchiveTask, target: Target, group_bytes: int = ROW_GROUP_BYTES) -> None:
-        rows = task.split.rows
+    def __init__(self, location: str, target: Target, group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._group_bytes = group_bytes
-        attempt = secrets.token_hex(4)
-        name = f"{task.run}-{task.split.partition}-{rows.start_offset:020d}-{rows.end_offset:020d}-{attempt}.parquet"
-        self.location = f"{target.folder}/{name}"
+        self.location = location
         self.rows = 0
         self._target = target
         self._output: DataFileOutput | None = None

@@ -55,6 +55,18 @@ class DataFileOutput:
         return size
 
 
+def open_data_file(location: str, io_properties: Mapping[str, str]) -> pa.NativeFile:
+    """A file to read. OSError when the storage refuses."""
+    path = _local_path(location)
+    if path is not None:
+        return fs.LocalFileSystem().open_input_file(path)
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    io = PyArrowFileIO(dict(io_properties))
+    scheme, netloc, place = io.parse_location(location, io.properties)
+    return io.fs_by_scheme(scheme, netloc).open_input_file(place)
+
+
 def _local_path(location: str) -> str | None:
     if location.startswith("/"):
         return location

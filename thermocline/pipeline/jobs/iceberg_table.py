@@ -17,6 +17,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -29,6 +30,7 @@ from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
+    schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import (
@@ -42,10 +44,11 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID, TableRequirement
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import ListType, NestedField, StructType
+from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StructType
 
 from logformat.errors import Corrupt, InvalidRequest, Retryable
 from thermocline.pipeline.jobs import offset_ranges
+from thermocline.pipeline.jobs.compact_plan import StoredFile
 from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
 from thermocline.pipeline.jobs.job_crash_points import reach
 from thermocline.pipeline.jobs.offset_ranges import OffsetRanges
@@ -151,6 +154,32 @@ class ArchiveTable:
         """`wanted` with the table's field ids, so that files need no name mapping. InvalidRequest: a column is gone."""
         return _with_ids(wanted, self._table.schema(), self.name)
 
+    def full_schema(self) -> pa.Schema:
+        """All columns of the table, with their field ids."""
+        return schema_to_pyarrow(self._table.schema())
+
+    def stored_files(self) -> list[tuple[StoredFile, DataFile]]:
+        """Data files of the current snapshot that an archive could have written: one Kafka partition each, no deletes.
+
+        The second of each pair is for `commit(removed=…)`.
+        """
+        schema = self._table.schema()
+        offset, partition = (schema.find_field(name) for name in ("offset", "partition"))
+        found = []
+        for task in self._table.scan().plan_files():
+            file = task.file
+            low, high = file.lower_bounds or {}, file.upper_bounds or {}
+            known = all(one.field_id in low and one.field_id in high for one in (offset, partition))
+            if task.delete_files or not known or file.spec_id != self._table.spec().spec_id:
+                continue
+            first, last = (from_bytes(LongType(), bounds[offset.field_id]) for bounds in (low, high))
+            one, other = (from_bytes(IntegerType(), bounds[partition.field_id]) for bounds in (low, high))
+            if one == other:
+                place = repr(file.partition)
+                size, rows = file.file_size_in_bytes, file.record_count
+                found.append((StoredFile(file.file_path, size, rows, place, int(one), int(first), int(last)), file))
+        return found
+
     def archived(self) -> Archived:
         """What stands on the current branch. Raises Corrupt when it cannot be told."""
         snapshot = self._table.current_snapshot()
@@ -179,9 +208,15 @@ class ArchiveTable:
         return _archived_of(said, head)
 
     def commit(
-        self, files: Sequence[DataFileWritten], planned_on: Archived, change: ArchiveCommit, *, point: str
+        self,
+        files: Sequence[DataFileWritten],
+        planned_on: Archived,
+        change: ArchiveCommit,
+        *,
+        point: str,
+        removed: Sequence[DataFile] = (),
     ) -> int:
-        """Append `files` to the snapshot this table was last read at; returns the new snapshot's id.
+        """Append `files` to the snapshot this table was last read at, without `removed`; the new snapshot's id.
 
         Raises StaleTable when somebody else committed first, or when no answer came. `point`: the crash point between
         the commit and its being known.
@@ -197,9 +232,12 @@ class ArchiveTable:
         }
         transaction = self._table.transaction()
         more = {ADDED: offset_ranges.encode(added), BASE: base_name(planned_on.snapshot_id)}
-        producer = transaction.update_snapshot(snapshot_properties={**said, **more}).fast_append()
+        update = transaction.update_snapshot(snapshot_properties={**said, **more})
+        producer = update.overwrite() if removed else update.fast_append()
         for written in files:
             producer.append_data_file(self._data_file(written))
+        for entry in removed:
+            producer.delete_data_file(entry)
         transaction.set_properties({**said, SNAPSHOT_ID: str(producer.snapshot_id)})
         producer.commit()  # writes the manifests and stages the change; nothing is committed
         # The files were made for these columns: a table that got more meanwhile wants them made again.

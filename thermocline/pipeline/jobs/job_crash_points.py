@@ -20,6 +20,9 @@ POINTS: Final[dict[str, str]] = {
     "archive.dead_letters_committed": "driver: the dead-letter table has the step, the table has not",
     "archive.committed": "driver: the table has the step, the driver did not read it back",
     "archive.cleaned": "driver: leftovers of the step were deleted, the next one has not begun",
+    "compact.file_written": "worker: a merged file is whole, the driver does not know it",
+    "compact.files_written": "driver: every merged file is whole, no table names them",
+    "compact.committed": "driver: the table has the merged files, the driver did not read it back",
     "scrub.object_read": "worker: an object was read and judged, the driver does not know it",
 }
 
