@@ -27,6 +27,7 @@ from tests.support.spark_kit import spark
 from thermocline.cli.main import main
 from thermocline.cli.outcome import Exit
 from thermocline.pipeline.jobs.archive import archive
+from thermocline.pipeline.jobs.compact import compact
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog
 from thermocline.pipeline.jobs.iceberg_table import ArchiveCommit, StaleTable, open_table
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
@@ -147,6 +148,23 @@ def test_log_and_warehouse_on_s3_catalog_in_glue(credentials: None) -> None:
         assert places(rows(catalog, "ns.js")) == [(0, offset) for offset in range(80) if not is_bad(offset)]
         table = open_catalog(catalog).load_table("ns.js")
         assert all(task.file.file_path.startswith("s3://lake/warehouse/") for task in table.scan().plan_files())
+        stood = places(rows(catalog, "ns.js"))
+        archive(None, bucket.url, "js", "ns.small", catalog=catalog, values=JSON, bytes_max=1)
+        merged = compact(None, bucket.url, "js", "ns.small", catalog=catalog)
+        assert merged.files_merged > merged.files_made > 0
+        assert places(rows(catalog, "ns.small")) == stood
+
+
+def test_spark_merges_small_files(spark: SparkSession, tmp_path: Path) -> None:
+    """By its own tasks: the same rows in a file a partition."""
+    bucket, catalog = HistoryBucket(tmp_path), lake(tmp_path)
+    json_topic(bucket, "js", segments=3, records=20)
+    archive(None, bucket.url, "js", "ns.js", catalog=catalog, values=JSON, bytes_max=1)
+    before = rows(catalog, "ns.js").sort_by([("partition", "ascending"), ("offset", "ascending")])
+    summary = compact(spark, bucket.url, "js", "ns.js", catalog=catalog)
+    assert (summary.files_merged, summary.files_made) == (12, 4)
+    after = rows(catalog, "ns.js").sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert after.equals(before) and len(named_files(catalog, "ns.js")) == 2
 
 
 def test_the_command_archives_and_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
