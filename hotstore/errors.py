@@ -52,7 +52,13 @@ class LogFailed(StorageFailed):
 
 
 class ReservationExhausted(StorageFailed):
-    """The append would cross the reserved end of offsets: nothing was written (design 6, `blocked_by=reservation`)."""
+    """The append would cross the reserved end of offsets: nothing was written (design 6, `blocked_by=reservation`).
+
+    `end_offset`: where it would have ended."""
+
+    def __init__(self, message: str, end_offset: int) -> None:
+        super().__init__(message)
+        self.end_offset = end_offset
 
 
 class DataDirLocked(StorageFailed):

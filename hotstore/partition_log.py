@@ -295,7 +295,8 @@ class PartitionLog:
         if end_offset > self.reserved_end:
             raise ReservationExhausted(
                 f"{self.topic}-{self.partition}: offsets up to {end_offset} wanted, reserved are those below "
-                f"{self.reserved_end}; the bucket must answer first"
+                f"{self.reserved_end}; the bucket must answer first",
+                end_offset,
             )
         if leader_epoch < self._leader_epoch:
             raise LeaderEpochFenced(

@@ -94,6 +94,7 @@ class TieredPartition:
         """Grows when all objects were withdrawn: what was verified in an earlier one means nothing."""
         self._verified: dict[UUID, tuple[int, int]] = {}  # [base, end) offsets of the object
         self._is_parked = False
+        self._needed_end = 0  # the furthest end that an append asked for
         self._released_from = 0  # the root's reserved end before a release that may still land
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
@@ -204,7 +205,7 @@ class TieredPartition:
         if Block.BEHIND in self.blocks or self._is_parked:
             return None
         block = block_size(self.limits.reservation_offsets, self.rate.last_hour(end))
-        wanted = raise_to(end, self.log.reserved_end, block)
+        wanted = raise_to(end, self.log.reserved_end, block, self._needed_end)
         return None if wanted is None else min(wanted, INT64_MAX)
 
     @property
@@ -233,9 +234,10 @@ class TieredPartition:
             self.blocks.pop(Block.RESERVATION, None)
             return True
 
-    def unpark(self) -> None:
-        """Somebody wants to append: `reserve` may raise the reservation again."""
+    def need(self, end_offset: int) -> None:
+        """Somebody wants to append up to `end_offset`: `reserve` may raise the reservation again, so far at least."""
         self._is_parked = False
+        self._needed_end = max(self._needed_end, end_offset)
 
     async def write_local_reservation(self, reserved_end: int) -> None:
         """The broker's copy, durable when this returns. Raises OSError."""
@@ -252,7 +254,7 @@ class TieredPartition:
         """Lower the reservation to the log's end, if the bucket ends there too; whether it was lowered.
 
         From then on the root alone says that nothing above was given, so a lost disk costs no gap; the next append has
-        to raise it first (`unpark`, ADR 12). The local copy falls before the root: a crash in between leaves the root
+        to raise it first (`need`, ADR 13). The local copy falls before the root: a crash in between leaves the root
         too high, which costs a gap after a lost disk, never an offset given twice. Raises as `commit`, and OSError; a
         release that may still land is outrun by the next `reserve`."""
         async with self._reserving:
@@ -262,6 +264,7 @@ class TieredPartition:
                 return False
             self.log.reserved_end = end
             self._is_parked = True
+            self._needed_end = 0
             if manifest.reserved_end_offset > end:
                 self._released_from = manifest.reserved_end_offset
                 await self.write_local_reservation(end)

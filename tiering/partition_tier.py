@@ -165,9 +165,9 @@ class PartitionTier:
         """When the log's end reaches it, call `reserve_soon`; look again after that, it moves."""
         return self._partition.reserve_at
 
-    def reserve_soon(self) -> None:
-        """Half of the reservation is used, or an append found none: raise it in the background."""
-        self._partition.unpark()
+    def reserve_soon(self, end_offset: int = 0) -> None:
+        """Half of the reservation is used, or an append up to `end_offset` found none: raise it in the background."""
+        self._partition.need(end_offset)
         self._queues.commits.wake(self._upkeep)
 
     def written_to(self) -> None:

@@ -126,8 +126,9 @@ def block_size(block_min: int, last_hour: int) -> int:
     return max(block_min, last_hour)
 
 
-def raise_to(log_end_offset: int, reserved_end: int, block: int) -> int | None:
-    """The end to reserve now, None while at least half a block is left."""
-    if reserved_end - log_end_offset > block // 2:
+def raise_to(log_end_offset: int, reserved_end: int, block: int, needed_end: int = 0) -> int | None:
+    """The end to reserve now, None while at least half a block is left and `needed_end`, which an append asked for, is
+    within it: one batch may have more records than a block has offsets."""
+    if reserved_end - log_end_offset > block // 2 and needed_end <= reserved_end:
         return None
-    return log_end_offset + block
+    return max(log_end_offset + block, needed_end)

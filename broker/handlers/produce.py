@@ -50,7 +50,9 @@ from seams.workers import Lane
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
-_COUNT_BELIEVED_MAX: Final = 1 << 20  # of a batch that nobody checked yet: more will not fit a reservation anyway
+_COUNT_BELIEVED_MAX: Final = (
+    1 << 20
+)  # of a batch nobody checked yet; more is refused once, asked for by the append, and fits the retry
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
 _TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 

@@ -67,16 +67,19 @@ class OffsetsTopic:
         }
         try:
             async with asyncio.timeout(_CREATE_TIMEOUT_S):
-                await self._controller.create_topic(
-                    TOPIC, self._config.offsets_topic_partitions, configs, internal=True
-                )
+                await self._made(configs)
         except TimeoutError as late:
             raise Retryable(f"{TOPIC} is still being made after {_CREATE_TIMEOUT_S:.0f} s") from late
+
+    async def _made(self, configs: dict[str, str]) -> None:
+        """Make it, or wait until it is open where another client's request came first."""
+        controller = self._controller
+        try:
+            await controller.create_topic(TOPIC, self._config.offsets_topic_partitions, configs, internal=True)
         except ApiError as refused:
             if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-            if TOPIC not in self._registry.topics:
-                raise Retryable(f"{TOPIC} is still being opened") from refused
+            await controller.opened(controller.topic(TOPIC))
 
     async def append(self, partition: int, batch: bytes) -> int:
         """Append, wait until it is committed; the offset of its last record."""

@@ -150,8 +150,8 @@ class Partition:
         log = self.log
         try:
             appended = log.append(batches, headers, self.leader_epoch, now_ms)
-        except ReservationExhausted:
-            self.tier.reserve_soon()  # a sealed log gave its offsets back (ADR 12)
+        except ReservationExhausted as short:
+            self.tier.reserve_soon(short.end_offset)  # a sealed log gave its offsets back (ADR 13)
             raise
         if not appended.duplicate:
             self._touched.add(self)
@@ -170,7 +170,7 @@ class Partition:
         """Wait until offsets below `end_offset` may be given, `wait_s` at most: producers slow down before refusals."""
         deadline_s = asyncio.get_running_loop().time() + wait_s
         while self.log.reserved_end < end_offset and asyncio.get_running_loop().time() < deadline_s:
-            self.tier.reserve_soon()
+            self.tier.reserve_soon(end_offset)
             await asyncio.sleep(_RESERVATION_LOOK_S)
 
     def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:

@@ -117,6 +117,9 @@ def test_a_block_is_asked_for_at_half() -> None:
     assert raise_to(499, 1000, 1000) is None
     assert raise_to(500, 1000, 1000) == 1500
     assert raise_to(1000, 1000, 1000) == 2000
+    assert raise_to(0, 1000, 1000, needed_end=1000) is None
+    assert raise_to(0, 1000, 1000, needed_end=5000) == 5000
+    assert raise_to(900, 1000, 1000, needed_end=1200) == 1900
 
 
 def test_a_block_grows_with_the_last_hours_appends() -> None:

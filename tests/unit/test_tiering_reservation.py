@@ -168,3 +168,22 @@ def test_a_stop_with_the_store_down_costs_one_deadline_not_one_a_partition() -> 
         await life.kill()
 
     run_fast(scenario())
+
+
+def test_one_batch_may_need_more_than_a_block() -> None:
+    """A batch with more records than a block has offsets was refused for ever: the reservation never grew past it."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=QUIET, log=BIG)
+        await settle(lambda: opened.tier.partition_state.claimed)
+        with pytest.raises(ReservationExhausted) as short:
+            life.append(3 * BLOCK)
+        opened.tier.reserve_soon(short.value.end_offset)
+        await settle(lambda: opened.log.reserved_end >= 3 * BLOCK)
+        assert life.append(3 * BLOCK) == 0
+        assert (await house.manifest()).reserved_end_offset >= 3 * BLOCK
+        await life.kill()
+
+    run_fast(scenario())
