@@ -201,10 +201,9 @@ class BrokerDispatcher:
     def _room_for(self, request: ProduceRequest) -> Awaitable[object] | None:
         """What to wait for before the request may be appended."""
         wait: Awaitable[object] | None = self.context.throttle.wait(request)
-        if wait is None and (short := produce.short_of_offsets(self.context, request)) is not None:
+        if wait is None and (short := produce.short_of_offsets(self.context, request)):
             # Throttle first, then KAFKA_STORAGE_ERROR: the reservation is used up while the store is slow or away.
-            partition, end_offset = short
-            wait = partition.more_offsets(end_offset, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
+            wait = produce.more_offsets(short, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
         return wait
 
     def _produce_now(

@@ -298,11 +298,12 @@ def _append(
             pending.append(Pending(answer, committed))
 
 
-def short_of_offsets(context: Context, request: ProduceRequest) -> tuple[Partition, int] | None:
-    """The first partition whose offset reservation ends before the batch it gets here, and the batch's end.
+def short_of_offsets(context: Context, request: ProduceRequest) -> dict[Partition, int]:
+    """Partitions whose offset reservation ends before what the request brings them, and where that ends.
 
     Batches are not checked yet: what cannot be read here is refused by `append_one`.
     """
+    ends: dict[Partition, int] = {}
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = context.registry.partitions.get((topic.name, data.index))
@@ -312,10 +313,20 @@ def short_of_offsets(context: Context, request: ProduceRequest) -> tuple[Partiti
             count = header.last_offset_delta + 1
             if count != header.record_count or count > _COUNT_BELIEVED_MAX:
                 continue
-            end_offset = partition.log.log_end_offset + count
+            end_offset = ends.get(partition, partition.log.log_end_offset) + count
             if end_offset > partition.log.reserved_end:
-                return partition, end_offset
-    return None
+                ends[partition] = end_offset
+    return ends
+
+
+async def more_offsets(short: Mapping[Partition, int], wait_s: float) -> None:
+    """Wait until these partitions may give offsets up to these ends, `wait_s` at most for all of them together."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + wait_s
+    for partition, end_offset in short.items():
+        partition.tier.reserve_soon(end_offset)
+    for partition, end_offset in short.items():
+        await partition.more_offsets(end_offset, until_s - loop.time())
 
 
 def ack_deadline_s(timeout_ms: int) -> float:
