@@ -225,13 +225,15 @@ class Controller:
         if self._config.follow(image.cluster_configs, image.node_configs.get(self._config.now.node_id, {})):
             await self._require_host().follow_config()
 
-    async def delete_topic(self, name: str) -> Topic:
-        """Free the name and stop serving.
+    async def delete_topic(self, name: str, topic_id: str | None = None) -> Topic:
+        """Free the name and stop serving. `topic_id`: only the topic of this id, whoever has the name now (KIP-516).
 
         Files and objects follow in the background, remembered until they are gone.
         """
         async with self._turn(self._changes):
             await self._settle()
+            if topic_id is not None and topic_id not in self.image.topics:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
             topic = self.topic(name)
             if topic.internal:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is internal and cannot be deleted")

@@ -200,10 +200,14 @@ async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopi
             ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
             "this broker runs with delete.topic.enable=false",
         )
-    name = context.registry.names.get(answer.topic_id) if answer.name is None else answer.name
+    name, topic_id = answer.name, None
     if name is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {answer.topic_id}")
-    deleted = await within(context, until_s, lambda: context.controller.delete_topic(name))
+        topic_id = str(answer.topic_id)
+        known_as = context.controller.image.topics.get(topic_id)
+        if known_as is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        name = known_as.name
+    deleted = await within(context, until_s, lambda: context.controller.delete_topic(name, topic_id))
     answer.name, answer.topic_id = name, UUID(deleted.topic_id)
 
 

@@ -1,0 +1,54 @@
+"""DeleteTopics by id (KIP-516): the topic of that id goes, never a later one that took its name."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from broker.net.dispatch import Peer
+from broker.wire.apis import ApiKey
+from broker.wire.errors import ErrorCode
+from broker.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+)
+from coldstore.stores.faulty import FaultPlan
+from tests.support.broker_kit import Life, Place, play
+
+
+async def _delete(life: Life, peer: int, *, name: str | None = None, topic_id: UUID | None = None) -> int:
+    wanted = DeleteTopicsRequestTopic(name=name) if topic_id is None else DeleteTopicsRequestTopic(None, topic_id)
+    request = DeleteTopicsRequest(topics=[wanted], timeout_ms=60_000)
+    answer = await life.call(ApiKey.DELETE_TOPICS, request, peer=Peer(peer, f"127.0.0.1:{peer}", "PLAINTEXT"))
+    return int(answer.responses[0].error_code)
+
+
+async def _create(life: Life, peer: int, name: str) -> int:
+    topic = CreateTopicsRequestTopic(name=name, num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
+    answer = await life.call(ApiKey.CREATE_TOPICS, request, peer=Peer(peer, f"127.0.0.1:{peer}", "PLAINTEXT"))
+    return int(answer.topics[0].error_code)
+
+
+def test_a_topic_made_again_while_the_deletion_waits_for_its_turn_stays() -> None:
+    """The id was looked up before the deletion waited for earlier changes, and its name deleted after them."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        old = await life.create("log")
+        place.store.plan = FaultPlan(latency_s=(1.0, 1.0))  # the first change holds up those behind it
+        outcomes = await asyncio.gather(
+            _delete(life, 1, name="log"), _create(life, 2, "log"), _delete(life, 3, topic_id=old)
+        )
+        assert outcomes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
+        made_again = life.context.controller.image.topic_named("log")
+        assert made_again is not None and UUID(made_again.topic_id) != old
+        assert (await life.produce("log", b"x")).error_code == ErrorCode.NONE
+        assert await _delete(life, 4, topic_id=UUID(made_again.topic_id)) == ErrorCode.NONE
+        assert life.context.controller.image.topic_named("log") is None
+        await life.stop()
+
+    play(scenario())
