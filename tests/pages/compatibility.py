@@ -133,6 +133,8 @@ TOOLS: tuple[tuple[str, str], ...] = (
     ("ConsumerGroupCommand", "tests/integration/test_group_command_peer.py"),
     ("VerifiableProducer, VerifiableConsumer", "tests/integration/test_verifiable_clients.py"),
     ("Spark's Kafka source", "tests/integration/test_spark_peers.py"),
+    ("KafkaJS: producers, a group, its admin client", "tests/integration/test_kafkajs_client.py"),
+    ("Sarama: its own functional tests of what is served", "tests/integration/test_sarama_suite.py"),
 )
 
 
@@ -146,7 +148,7 @@ def render() -> str:
             f"{', '.join(CODECS)}, idempotent and not, hot, across the seam and cold "
             "(`tests/integration/test_client_matrix.py`).\n",
             table(("client", "what it is"), sorted(CLIENTS.items())),
-            table(("Apache Kafka's tools", "checked by"), [(tools, code(test)) for tools, test in TOOLS]),
+            table(("Apache Kafka's tools, other clients", "checked by"), [(who, code(test)) for who, test in TOOLS]),
             "## Differences known\n",
             table(("difference", "see"), [(found.what, _link(found.where)) for found in DIFFERENCES]),
         )
