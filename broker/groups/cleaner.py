@@ -94,6 +94,7 @@ class Cleaner:
         left = deque(shard.groups.values())
         while left and shard.state is ShardState.READY:
             writes: list[Write] = []
+            unfinished: list[Group] = []
             room = _POSITIONS_AT_ONCE
             for _ in range(min(len(left), _GROUPS_AT_ONCE)):
                 group = left.popleft()
@@ -103,20 +104,22 @@ class Cleaner:
                 if changes:
                     writes.append(shard.write_positions(group, changes[:room]))
                 if len(changes) >= room:
-                    left.append(group)  # the rest of it later
+                    unfinished.append(group)
                     break
                 room -= len(changes)
-            await self._settled(shard, writes)
+            if await self._are_settled(shard, writes):
+                left.extend(unfinished)  # else a log that takes nothing would be asked without end
             await asyncio.sleep(0)
 
-    async def _settled(self, shard: Shard, writes: list[Write]) -> None:
+    async def _are_settled(self, shard: Shard, writes: list[Write]) -> bool:
         if not writes:
-            return
+            return True
         done, late = await asyncio.wait(writes, timeout=self._config.offsets_commit_timeout_ms / 1000)
         failures = [failure for write in done if (failure := write.result()) is not None]
         if failures or late:
             why = failures[0] if failures else "not durable in time"
             log.warning("cleaning __consumer_offsets-%d: %s; trying again later", shard.partition, why)
+        return not failures and not late
 
     def _expire(self, shard: Shard, group: Group) -> Changes:
         changes = self._settle_owners(shard, group)

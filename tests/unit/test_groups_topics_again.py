@@ -236,3 +236,19 @@ async def test_a_commit_that_names_the_topic_by_id_means_that_topic(w):
     w.topics["t"] = OLD
     assert await w.groups.commit_offsets("g", AdmitCommit(None), by_id) == [E.NONE]
     assert await w.fetch("g") == 42
+
+
+@in_topics
+async def test_many_tombstones_that_cannot_be_written_wait_for_the_next_round(w):
+    """A log that takes nothing, e.g. on a full disk, was asked again without end: a busy loop of refused appends."""
+    rows = [CommitRow("t", partition, 1, -1, "") for partition in range(3_000)]
+    w.topics["t"] = TopicFacts(UUID(int=1), 3_000)
+    assert set(await w.groups.commit_offsets("g", AdmitCommit(None), rows)) == {E.NONE}
+    w.log.fail = [Retryable("full") for _ in range(1_000)]
+    del w.topics["t"]
+    w.groups.topic_withdrawn("t")
+    await asyncio.sleep(60)
+    assert len(w.log.fail) > 990
+    w.log.fail = []
+    await asyncio.sleep(w.config.offsets_retention_check_interval_ms / 1000 + 1)
+    assert len(tombstones(w)) == 3_000
