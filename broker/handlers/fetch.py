@@ -272,6 +272,16 @@ class Fetch:
             for partition in self._watched:
                 partition.watch(wake)
 
+    def has_moved(self, result: FetchAttempt) -> bool:
+        """Whether a partition moved or went after `result` looked at it: before `park` nobody was told of it."""
+        known = self._context.registry.partitions
+        return any(
+            partition.high_watermark != answer.high_watermark
+            or partition.log_start_offset != answer.log_start_offset
+            or known.get((partition.topic, partition.index)) is not partition
+            for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True)
+        )
+
     def leave(self, wake: Callable[[], None]) -> None:
         for partition in self._watched:
             partition.unwatch(wake)
@@ -411,6 +421,8 @@ async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
         moved = asyncio.Event()
         wake = _Wake(moved)
         fetch.park(wake, result)
+        if fetch.has_moved(result):
+            wake()
         for loading in result.loading:
             loading.add_done_callback(wake)
         try:

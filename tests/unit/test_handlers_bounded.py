@@ -12,6 +12,7 @@ import pytest
 from broker.context import Call
 from broker.handlers import group_offsets as groups
 from broker.handlers.offsets import handle_list_offsets
+from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -43,11 +44,14 @@ from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
 from tests.sim.clock import EPOCH_MS
 from tests.support.broker_kit import (
+    FETCH_BY_NAME,
     SMALL_SEGMENTS,
     Life,
     Place,
     batch_of,
+    decoded,
     fetch_request,
+    parts_of,
     play,
     produce_request,
     values_of,
@@ -336,6 +340,30 @@ def test_a_fetch_of_very_many_partitions_waits_as_every_fetch() -> None:
         began = asyncio.get_running_loop().time()
         await life.call(ApiKey.FETCH, empty)
         assert 0.29 < asyncio.get_running_loop().time() - began < 0.5
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+def test_what_comes_between_two_looks_of_a_wide_fetch_is_not_waited_for(turns: int) -> None:
+    """A record that came after the look at its partition, and before anybody was asked to tell, was found when the wait
+    was over: up to a minute late."""
+
+    async def scenario() -> None:
+        life = await Place("thermocline.flush=os").start()
+        await life.create("log")
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        request = wide_fetch(5000, max_wait_ms=30_000)
+        fetching = life.dispatch(ApiKey.FETCH, request)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        producer = Peer(2, "127.0.0.1:50001", "PLAINTEXT")
+        life.dispatch(ApiKey.PRODUCE, produce_request("log", batch_of(b"x"), acks=1), peer=producer)
+        answer = decoded(ApiKey.FETCH, FETCH_BY_NAME, await parts_of(fetching))
+        assert values_of(answer.responses[0].partitions[0]) == [b"x"]
+        assert loop.time() - began_s < 1.0
         await life.stop()
 
     play(scenario())
