@@ -159,7 +159,7 @@ def _simulation() -> str:
         f"{_cell(sim['polls'])} polls. Faults are counted when they took effect, not when they were asked for."
     )
     return f"## Simulation: faults that took effect\n\n{words}\n\n" + _table(
-        ("fault (reliability 3)", "hits", "made of"), rows
+        ("[fault](design/failures.md#faults)", "hits", "made of"), rows
     )
 
 
