@@ -1,6 +1,6 @@
 """Opening a log: what a crash may have left is put right, what is damaged is refused, what is not understood stays.
 
-Rules (reliability 3, Kafka's LogLoader, and ours). Segments that hold offsets at or above the recovery point are read
+Rules (Kafka's LogLoader, and ours). Segments that hold offsets at or above the recovery point are read
 whole: magic, length, CRC, offsets in order. The first invalid place is the end of the log *if* it lies at or above the
 recovery point; the rest of that file and later segments are a torn tail that nobody was promised, and go. Below it
 bytes were durable once: the log is refused (DamagedLog), because cutting there would lose acknowledged records. Zeros

@@ -3,7 +3,7 @@
 Always true: [base_offset, end_offset) are the offsets of the file's first `size` bytes, whole batches all. While a
 segment is active, and until its index files are written, its indexes live in `indexer`; afterwards they are loaded when
 needed through an `IndexCache`. An index is only a hint: every entry is compared with the batch it points to, and an
-index that lies is built again from the log, silently (reliability D7). Must not know: other segments, who reads.
+index that lies is built again from the log, silently (fault D7). Must not know: other segments, who reads.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Always true: `decompress` returns at most `bytes_max` bytes and never more than 
 floor), allocates no more than that plus a few MiB on the way, and raises CorruptBatch for everything else: cut short,
 trailing garbage, not this codec. No size that the data itself declares is believed: zstd frames and snappy preambles
 carry one that an attacker chooses, and `zstandard` obeys it over its own limit. Must not know: records, batches.
-Source: Kafka's compress package; xerial's snappy framing; reliability 5, "compression bombs".
+Source: Kafka's compress package; xerial's snappy framing; docs/design/failures.md, "compression bombs".
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from uuid import UUID
 
 WINDOW_FIRST: Final = 1
 STREAMS_MAX: Final = 4096
-# Chunks one reader has under way: the four ranged GETs at once that saturate a loop (measured, dependencies 1), and two
+# Chunks one reader has under way: the four ranged GETs at once that saturate a loop (measured), and two
 # that were fetched and are being checked and written.
 LOADING_MAX: Final = 6
 

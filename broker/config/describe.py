@@ -47,7 +47,7 @@ class Described(NamedTuple):
     synonyms: tuple[ConfigSynonym, ...]
 
 
-# kafka-ui asks a broker for this name and takes a missing one for 1.0, hiding what newer brokers can (semantics 12).
+# kafka-ui asks a broker for this name and takes a missing one for 1.0, hiding what newer brokers can.
 _PROTOCOL_VERSION = Described(
     "inter.broker.protocol.version",
     "4.0",

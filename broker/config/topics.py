@@ -32,7 +32,7 @@ class InvalidTopicName(InvalidRequest):
 
 
 def check_topic_name(name: str) -> None:
-    """Kafka's rule (reliability 5): 1–249 of `[a-zA-Z0-9._-]`, not `.` or `..`. Raises InvalidTopicName."""
+    """Kafka's rule: 1–249 of `[a-zA-Z0-9._-]`, not `.` or `..`. Raises InvalidTopicName."""
     if not name:
         raise InvalidTopicName("Topic name is invalid: the empty string is not allowed")
     if name in (".", ".."):

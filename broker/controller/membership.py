@@ -212,7 +212,7 @@ class Membership:
 
     def _unreachable(self, failure: Exception) -> None:
         # A root that is gone is an outage too, a directory that was unmounted perhaps; so are credentials that expired
-        # (O8), and a root that rotted: nobody took our place in it.
+        # (fault O8), and a root that rotted: nobody took our place in it.
         if self.outage.failed(failure):
             log.warning(
                 "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads go on, nothing is "

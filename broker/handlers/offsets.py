@@ -1,7 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: where a log starts, ends, and what lay where at a time.
 
 Always true: answers speak of one log over both tiers; what consumers are told ends at the high watermark. Must not know
-how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023; kafka-semantics 1.
+how a tier finds an offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
 """
 
 from __future__ import annotations

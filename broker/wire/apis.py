@@ -1,6 +1,6 @@
 """Which APIs exist, which versions of them are served, and which header each version wears.
 
-Owns the API table (ranges: design note semantics 12, left of the arrow). Always true: what is advertised is what the
+Owns the API table (docs/compatibility.md shows it beside Kafka's). Always true: what is advertised is what the
 codec can read and write, with one exception, Produce: it is advertised from 0 because librdkafka 2.0 stops compressing
 when 0-2 are missing (KAFKA-18659); those versions are answered UNSUPPORTED_VERSION.
 """

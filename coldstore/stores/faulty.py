@@ -1,7 +1,7 @@
 """A wrapper that makes any store misbehave, by seeded chance or by script: for the simulation and tests.
 
-Owns the faults. Always true: every fault is one that a real store, or the way to it, is known to commit (reliability 3,
-O rows), and shows itself only as the protocol's errors, late writes, flipped bits or false listings; a fault is counted
+Owns the faults. Always true: every fault is one that a real store, or the way to it, is known to commit (faults
+O1–O9), and shows itself only as the protocol's errors, late writes, flipped bits or false listings; a fault is counted
 when it took effect, not when it was drawn (a lost response to a write that failed anyway is nothing); the same seed and
 the same calls give the same faults. Must not know what keys mean.
 """
@@ -47,7 +47,7 @@ class Fault(Enum):
     LATE = "late"  # 503 now, and the write lands later, if its condition still holds then
     TRUNCATED = "truncated"  # the body of a GET broke off
     FLIPPED = "flipped"  # one bit of a GET's body is wrong
-    IGNORED = "ignored"  # a deletion reported as done that was not (R2)
+    IGNORED = "ignored"  # a deletion reported as done that was not (Cloudflare R2)
     UNLISTED = "unlisted"  # an object missing from a listing
     OUTAGE = "outage"  # nothing works until it ends
     DENIED = "denied"  # 403 to everything: credentials expired

@@ -39,7 +39,7 @@ from seams.workers import Lane, Workers
 
 T = TypeVar("T")
 
-RANGED_GETS_MAX = 4  # at once; more only queue in the NIC and delay the loop (measured: dependencies 1)
+RANGED_GETS_MAX = 4  # at once; more only queue in the NIC and delay the loop (measured)
 SEGMENT_PUTS_MAX = 2  # of the store lane's four threads
 DELETE_KEYS_MAX = 1000  # S3, a request
 _BODY_CHUNK = 1 << 20

@@ -1,4 +1,4 @@
-"""Evidence e: SIGKILL between any two steps whose order matters, under load, in a real process (guarantees G1, G4, G7).
+"""SIGKILL between any two steps whose order matters, under load, in a real process (guarantees G1, G4, G7).
 
 Each case arms one point of `thermocline debug crash-points`, drives the broker to it, and then looks at what is left:
 with no broker, `bucket verify` finds no damage and `bucket gc` lists exactly what a listing minus the manifests says;

@@ -1,6 +1,6 @@
 """Archivers that are killed at every step, and archivers that race: each offset once, and nothing left behind.
 
-Issue 5, evidence d. Drivers are processes that die by SIGKILL; a worker of Spark dies in test_archive_job.py.
+Drivers are processes that die by SIGKILL; a worker of Spark dies in test_archive_job.py.
 """
 
 from __future__ import annotations

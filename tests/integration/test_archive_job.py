@@ -1,6 +1,6 @@
 """Archive as a Spark job: what a local session writes, read by other engines; killed workers; S3 and Glue catalogs.
 
-Issue 5, points 2 and 4d. The steps one by one, killed and racing, without Spark: test_archive_crashes.py.
+The steps one by one, killed and racing, without Spark: test_archive_crashes.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evidence a: one log for every stock client, whichever tier it lies in.
+"""One log for every stock client, whichever tier it lies in.
 
 Each client writes one topic with a partition for every codec it can do, idempotent and not; each client reads every
 topic from 0: all of it local, then with its older part only in the bucket, then with nothing but the bucket. What they

@@ -147,7 +147,7 @@ def test_a_flipped_bit_in_an_object_never_reaches_a_client(sunk: tuple[Site, lis
 
 @pytest.mark.parametrize("bucket", ["moto"], indirect=True)
 def test_a_store_that_lies_and_stumbles_is_read_right(sunk: tuple[Site, list[Record], int]) -> None:
-    """Truncated bodies, flipped bits, errors and resets among the ranged GETs: the same digest, only later (O1, O4)."""
+    """Faults O1, O4: bodies cut off, bits flipped, errors, resets in the ranged GETs: the same digest, only later."""
     site, before, _ = sunk
     proxy = site.bucket.proxy
     assert proxy is not None

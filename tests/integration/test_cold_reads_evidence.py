@@ -1,4 +1,4 @@
-"""Evidence b: what is said to be cold comes from the bucket, and from nowhere else.
+"""What is said to be cold comes from the bucket, and from nowhere else.
 
 On S3 the store's log shows the ranged GETs. On a directory bucket an object that is not there is missed in exactly its
 offset range, with an error that clients repeat, and not at all once it is back; without the bucket nothing cold can be

@@ -1,7 +1,4 @@
-"""docs/spark.md is true: its commands and programs run, in their order, and say what it says; so does the notebook.
-
-Issue 5, point 3.
-"""
+"""docs/spark.md is true: its commands and programs run, in their order, and say what it says; so does the notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence c: Kafka's `DumpLogSegments --deep-iteration` accepts every local file and the log bytes of every object."""
+"""Kafka's `DumpLogSegments --deep-iteration` accepts every local file and the log bytes of every object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence h: hostile input over real sockets (reliability 5: frames, headers, lengths, batches, floods).
+"""Hostile input over real sockets (docs/design/failures.md): frames, headers, lengths, batches, floods.
 
 One broker answers for the whole module. After every row: the broker answers a fresh connection, no log has grown by a
 byte, no topic came into being, and its memory never rose by more than the row may cost. At the end it is the same

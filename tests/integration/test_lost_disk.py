@@ -1,4 +1,4 @@
-"""Evidence d: the data directory is gone, the bucket is not (design 6 "a lost tail", C7, C30; guarantees G2, G4, R1).
+"""The data directory is gone, the bucket is not (design 6 "a lost tail", C7, C30; G2, G4; fault R1).
 
 The old broker is killed, so that the tail above the last copied segment is really lost and its reservation was not
 given back; the second test is the planned replacement, where nothing may be lost.

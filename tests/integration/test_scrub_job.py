@@ -1,4 +1,4 @@
-"""Scrub as a Spark job: what its workers find, the command's exit codes, killed and run again (issue 5, 4e)."""
+"""Scrub as a Spark job: what its workers find, the command's exit codes, killed and run again."""
 
 from __future__ import annotations
 

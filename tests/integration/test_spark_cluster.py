@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of two workers on this machine runs archive and scrub (issue 5, evidence 4f).
+"""A standalone Spark cluster of two workers on this machine runs archive and scrub.
 
 Master and workers are started from the jars that come with pyspark, on ports of their own, and end with the test.
 """

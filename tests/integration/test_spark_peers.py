@@ -1,4 +1,4 @@
-"""Beside Spark's stock Kafka connector, and on the Java that came from PyPI (issue 5, point 3 and evidence b)."""
+"""Beside Spark's stock Kafka connector, and on the Java that came from PyPI."""
 
 from __future__ import annotations
 

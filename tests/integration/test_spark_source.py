@@ -1,4 +1,4 @@
-"""The Spark source in batches, against what stock clients wrote (issue 5, evidence a, c and g).
+"""The Spark source in batches, against what stock clients wrote.
 
 One broker with small segments: every topic has an older part in the bucket, of which some has left the disk, and a
 younger part on the disk alone. `records_of` is compared row by row with what was produced.
@@ -118,7 +118,7 @@ def test_segments_that_move_during_the_read_change_nothing(spark: SparkSession, 
 def test_a_cold_read_needs_no_broker(
     spark: SparkSession, kind: str, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker is down and its data directory gone; the bucket, on any store, gives every row (evidence c and g)."""
+    """The broker is down and its data directory gone; the bucket, on any store, gives every row."""
     with stores.bucket(kind, tmp_path, delay_ms=2) as bucket:
         site = Site(tmp_path, bucket)
         with site.broker() as broker:

@@ -1,4 +1,4 @@
-"""The Spark source as a stream: every row exactly once, over restarts and both tiers (issue 5, point 1 and evidence a).
+"""The Spark source as a stream: every row exactly once, over restarts and both tiers.
 
 The sink is Spark's own file sink, which commits a batch once: what it holds is what the source delivered.
 """

@@ -1,4 +1,4 @@
-"""A broker whose store fails in every way it can (reliability 3, O1–O5; G1, G6, G7, G12, G13): issue "faults".
+"""A broker whose store fails in every way it can (faults O1–O5; G1, G6, G7, G12, G13).
 
 moto here; versitygw and LocalStack, the longer mixture and every rate in the tests marked `peer` and `slow`. What the
 operations that a broker seldom sends do under each fault is in test_store_faults_operations.

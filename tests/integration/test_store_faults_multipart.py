@@ -1,4 +1,4 @@
-"""A segment above 256 MiB goes in parts, and each request of that upload fails in every way, once each (T7, T8, O9)."""
+"""A segment above 256 MiB goes in parts; each request of that upload fails in every way, once (T7, T8, fault O9)."""
 
 from __future__ import annotations
 

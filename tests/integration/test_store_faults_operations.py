@@ -1,4 +1,4 @@
-"""Every operation of S3Store × every fault of the proxy: what the caller hears, and what the store did (O1–O4, T5–T8).
+"""Each operation of S3Store × each fault of the proxy: what a caller hears, what the store did (T5–T8, faults O1–O4).
 
 Owns the table of outcomes (`expected`). Every cell is played alone and must have struck: a fault that never fired is a
 hole. Bytes that arrive changed in a success are the one thing a store's client cannot see; `CHANGED` names those cells,

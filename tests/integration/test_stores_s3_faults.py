@@ -1,4 +1,4 @@
-"""S3Store against a server behind a proxy that loses, breaks, delays and falsifies (reliability 2 T5–T8, 3 O1–O4).
+"""S3Store against a server behind a proxy that loses, breaks, delays and falsifies (T5–T8, faults O1–O4).
 
 Every test also proves a negative: nothing is sent twice, and nothing doubtful is reported as done.
 """
@@ -130,7 +130,7 @@ def test_the_reader_client_would_have_resent_it(proxy: StoreProxy) -> None:
 
 @pytest.mark.parametrize("fault", [Fault("reset"), Fault("error200"), Fault("status", status=500), Fault("status")])
 def test_a_root_that_never_arrived_is_unknown_too(proxy: StoreProxy, fault: Fault) -> None:
-    """O1, O4: reset, 200 with an error inside, 500, 503 SlowDown: one request, "unknown", nothing there."""
+    """Faults O1, O4: reset, 200 with an error inside, 500, 503 SlowDown: one request, "unknown", nothing there."""
 
     async def scenario(store: S3Store) -> None:
         proxy.faults(replace(fault, method="PUT"))
@@ -162,7 +162,7 @@ def test_each_refusal_of_a_root_has_its_own_name(proxy: StoreProxy) -> None:
 
 
 def test_a_late_root_lands_after_its_503(proxy: StoreProxy) -> None:
-    """O5: 503 was the answer, and the write takes effect afterwards."""
+    """Fault O5: 503 was the answer, and the write takes effect afterwards."""
 
     async def scenario(store: S3Store) -> None:
         with pytest.raises(ObjectMissing):
@@ -236,7 +236,7 @@ def test_a_slow_source_is_dropped_in_mid_body(proxy: StoreProxy) -> None:
 
 @pytest.mark.parametrize("kind", ["truncate", "short", "wrong_range", "lost", "reset", "status", "garbage200"])
 def test_a_broken_read_is_never_a_short_answer(proxy: StoreProxy, kind: str) -> None:
-    """O4: truncated, stalled in mid-body, another range, no answer: each is StoreUnavailable, whole GETs included."""
+    """Fault O4: cut off, stalled half-way, another range, no answer: each is StoreUnavailable, whole GETs included."""
 
     async def scenario(store: S3Store) -> None:
         data = os.urandom(300_000)
@@ -349,7 +349,7 @@ def test_a_multipart_upload_that_may_not_be_complete_is_unknown(proxy: StoreProx
 
 
 def test_a_failed_part_leaves_no_upload_behind(proxy: StoreProxy) -> None:
-    """O9: parts are billed until aborted; what fails in the middle is aborted at once."""
+    """Fault O9: parts are billed until aborted; what fails in the middle is aborted at once."""
 
     async def scenario(store: S3Store) -> None:
         proxy.faults(Fault("status", method="PUT", match="partNumber=3", status=500))

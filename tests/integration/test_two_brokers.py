@@ -1,4 +1,4 @@
-"""Evidence g: two brokers on one bucket (design 1 "Who may serve a bucket", C1, C2, C19, C31; guarantee G8).
+"""Two brokers on one bucket (design 1 "Who may serve a bucket", C1, C2, C19, C31; guarantee G8).
 
 `old` served first. A pause is SIGSTOP, so the old broker neither knows that it slept nor what happened meanwhile.
 """

@@ -1,4 +1,4 @@
-"""Evidence a, Java: what VerifiableProducer wrote, VerifiableConsumer reads at the same offsets.
+"""Java: what VerifiableProducer wrote, VerifiableConsumer reads at the same offsets.
 
 Once hot, once with every sealed segment only in the bucket.
 """

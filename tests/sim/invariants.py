@@ -1,4 +1,4 @@
-"""What must hold at every moment, looked at while a run goes on (end of design 9; C13).
+"""What must hold at every moment, looked at while a run goes on (design 9; C13).
 
 Always true: it only looks. A broken invariant is an `unexpected` of the stage, which fails the run.
 """

@@ -188,7 +188,7 @@ class Nemesis:
                 await self._rival()
 
     async def _crash_loop(self) -> None:
-        """Started and killed again and again, each time a little later (C4)."""
+        """Started and killed again and again, each time a little later (fault C4)."""
         for number in range(4 + self._rng.randrange(4)):
             await self._kill()
             self.node = self.cluster.start(self.directory, self.node.address[1])

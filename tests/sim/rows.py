@@ -1,4 +1,4 @@
-"""Which row of reliability 3 a counted fault belongs to, and the table of counts.
+"""Which row of docs/design/failures.md's faults a counted fault belongs to, and the table of counts.
 
 Owns nothing but the names. Always true: every name that a run counts has a row; a row without a count was never struck.
 """

@@ -1,4 +1,4 @@
-"""O8 of reliability 3: a bucket that refuses (expired credentials, a policy, a lock) is an outage, not an end."""
+"""Fault O8: a bucket that refuses (expired credentials, a policy, a lock) is an outage, not an end."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ BUGS = planted_bugs()
 
 
 def test_there_are_at_least_twenty() -> None:
-    """Issue 6, 1."""
+    """Fewer would say little of what the simulation can see."""
     assert len(BUGS) >= 20
 
 

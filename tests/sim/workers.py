@@ -21,7 +21,7 @@ SLOW = 100.0  # a slow disk is so many times slower
 
 
 class SimWorkers:
-    """`slow` makes every flush a hundred times slower while set (D9)."""
+    """`slow` makes every flush a hundred times slower while set (fault D9)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Every single bit of a data directory's files, flipped: detected, repaired or harmless; wrong data served: none (D7).
+"""Every single bit of a data directory's files, flipped: detected, repaired or harmless, never served wrong (fault D7).
 
 The door is the real one: `DataDir.open`, `open_log`, then reads from several offsets, look-ups by time, a resend. Each
 kind prints a row: bits, refused (a clear error), repaired (the file is what it was again), harmless (the answers are).

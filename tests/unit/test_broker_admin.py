@@ -1,6 +1,6 @@
 """What administrators' tools ask: AlterConfigs, ListConfigResources, DescribeTopicPartitions, DescribeProducers.
 
-Codes and texts are those Apache Kafka 4.3.1 answered to the same requests (semantics 12).
+Codes and texts are those Apache Kafka 4.3.1 answered to the same requests.
 """
 
 from __future__ import annotations

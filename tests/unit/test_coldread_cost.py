@@ -15,7 +15,7 @@ def test_storage_costs_what_the_table_says() -> None:
 
 
 def test_one_cas_a_second_is_about_thirteen_dollars_a_month() -> None:
-    """The figure the design was made with (dependencies 3)."""
+    """The figure the design was made with."""
     cost = daily_cost({Operation.PUT_ROOT: DAY_S}, 0, DAY_S)
     assert cost.total * 365 / 12 == pytest.approx(13.1, abs=0.1)
 

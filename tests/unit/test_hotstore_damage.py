@@ -1,4 +1,4 @@
-"""One flipped bit anywhere, missing and foreign files: repaired or refused, never served, never deleted (D7, D8)."""
+"""One flipped bit anywhere, missing and foreign files: repaired or refused, not served, not deleted (faults D7, D8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A power cut before every single effect of a produce-roll-expire-truncate-restart scenario (reliability D4)."""
+"""A power cut before every single effect of a produce-roll-expire-truncate-restart scenario (fault D4)."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_kill_before_every_effect_and_then_the_power_goes() -> None:
 
 @pytest.mark.parametrize("number", [30, 75, 120, 160, 185, 200])
 def test_power_cut_during_every_effect_of_the_recovery(number: int) -> None:
-    """Recovery is cut itself, before each of its effects, and the next one still keeps the promise (C1)."""
+    """Recovery is cut itself, before each of its effects, and the next one still keeps the promise (fault C1)."""
     disk, promise = CrashDisk(), Promise()
     disk.on_effect = cut_before(number, disk)
     with pytest.raises(PowerCut):

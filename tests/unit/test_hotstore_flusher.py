@@ -128,7 +128,7 @@ def test_rolled_files_are_synced_oldest_first_and_the_directory_last() -> None:
 
 
 def test_a_failed_sync_ends_the_log_and_is_never_repeated() -> None:
-    """fsyncgate: whoever waits is told once, appends are refused, no further sync reaches the disk (C10, D5)."""
+    """fsyncgate: whoever waits is told once, appends are refused, no further sync reaches the disk (C10, fault D5)."""
 
     async def scene() -> None:
         stage = Stage(SYNC, immediate=True)
@@ -224,7 +224,7 @@ def test_drain_waits_for_the_budget_in_every_mode() -> None:
 
 
 def test_small_files_without_space_are_written_later() -> None:
-    """ENOSPC beside the log is no failure of the log: it is tried again, also when nothing more is appended (D6)."""
+    """ENOSPC beside the log is no failure of the log: tried again, also when nothing more is appended (fault D6)."""
 
     async def scene() -> None:
         stage = Stage(SYNC, immediate=True)

@@ -182,7 +182,7 @@ def test_an_older_leader_is_fenced() -> None:
 
 
 def test_a_full_disk_refuses_appends_and_goes_on_by_itself() -> None:
-    """Cut back after the short write, reads and flushed data untouched, state full until an append succeeds (D6)."""
+    """Cut back after the short write, reads and flushed data untouched, full until an append succeeds (fault D6)."""
     disk = CrashDisk()
     _, log = new_log(disk, LogConfig(segment_bytes=10_000))
     kept = batch(2)

@@ -1,4 +1,4 @@
-"""What went wrong with other people's leases and metadata (reliability 2, T24, T29), on whole brokers."""
+"""What went wrong with other people's leases and metadata (T24, T29), on whole brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong on other people's local disks (reliability 2, T27, T28): not understood is never deleted; a rename is
+"""What went wrong on other people's local disks (T27, T28): not understood is never deleted; a rename is
 durable only with its directory; a full disk is told."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ambiguous, refused and lying answers of S3, as they hurt others (reliability 2, T5–T9, T11): S3Store and what trusts
+"""Ambiguous, refused and lying answers of S3, as they hurt others (T5–T9, T11): S3Store and what trusts
 it, against a server that answers as scripted."""
 
 from __future__ import annotations

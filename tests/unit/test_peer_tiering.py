@@ -1,4 +1,4 @@
-"""What went wrong in other tiered logs, each bug as a test of ours (reliability 2): copies, retention, gc, the seam."""
+"""What went wrong in other tiered logs, each bug (T…) as a test of ours: copies, retention, gc, the seam."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_peer_t04_a_404_on_ones_own_object_asks_for_the_epoch_first() -> None:
 
 
 def test_peer_t10_a_delete_that_only_says_so_is_seen_and_made_good() -> None:
-    """litestream #976 (R2): DeleteObjects answered 200, listed the keys as deleted, and deleted nothing. What is left
-    is counted by `bucket verify`, harms no reader, and the next claim's gc deletes it."""
+    """litestream #976 (Cloudflare R2): DeleteObjects answered 200, listed the keys as deleted, and deleted nothing.
+    What is left is counted by `bucket verify`, harms no reader, and the next claim's gc deletes it."""
 
     async def scenario() -> None:
         house = House()

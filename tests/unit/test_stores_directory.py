@@ -381,7 +381,7 @@ asyncio.run(main())
 
 
 def test_50_writers_in_5_processes_have_one_winner_each_round(tmp_path: Path, workers: ThreadWorkers) -> None:
-    """Creating and replacing: check-then-rename without the lock had several (dependencies 4)."""
+    """Creating and replacing: check-then-rename without the lock had several."""
     program = RACER.format(repo=os.getcwd(), root=str(tmp_path))
     racers = [
         subprocess.Popen(

@@ -115,7 +115,7 @@ class ForgetsChecksums(MemoryStore):
 
 
 class KeepsDeleted(MemoryStore):
-    """litestream #976: R2 listed objects as deleted that remained."""
+    """litestream #976: Cloudflare R2 listed objects as deleted that remained."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         return None

@@ -204,8 +204,8 @@ def test_a_lost_answer_to_a_refused_write_is_no_hit() -> None:
 
 
 def test_late_writes_land_if_their_condition_still_holds() -> None:
-    """O5: a root that nobody replaced meanwhile is overwritten minutes later, another one is not; segments always land,
-    with the bytes they had when they were sent."""
+    """Fault O5: a root that nobody replaced meanwhile is overwritten minutes later, another one is not; segments always
+    land, with the bytes they had when they were sent."""
     inner = MemoryStore()
     store = faulty(inner, late_s=(0.01, 0.02))
     source = bytearray(b"segment")
@@ -255,7 +255,7 @@ def test_reads_break_off_or_lie_in_one_bit() -> None:
 
 
 def test_deletions_and_listings_lie() -> None:
-    """T10, O6: success without effect, and an object that a listing does not show."""
+    """T10, fault O6: success without effect, and an object that a listing does not show."""
     inner = MemoryStore()
     store = faulty(inner)
 

@@ -417,7 +417,7 @@ def test_design_c09_a_topic_created_again_under_its_name_has_nothing_of_the_old_
 
 
 def test_a_directory_of_another_topic_is_refused_where_ours_was_served_before() -> None:
-    """D8: what is not understood is never deleted; the old topic's purge, or a person, moves it."""
+    """Fault D8: what is not understood is never deleted; the old topic's purge, or a person, moves it."""
 
     async def scenario() -> None:
         house = House()

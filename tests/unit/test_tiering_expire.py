@@ -581,7 +581,7 @@ def test_purging_a_topic_deletes_its_root_last() -> None:
 
 
 def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
-    """R2 answered 200 and kept the objects: the purge fails, so that it is tried again."""
+    """Cloudflare R2 answered 200 and kept the objects: the purge fails, so that it is tried again."""
 
     async def scenario() -> None:
         house = House()

@@ -34,7 +34,7 @@ def test_the_generated_file_is_current() -> None:
 
 
 def test_the_api_table_is_the_contract() -> None:
-    """The served ranges are those of design note semantics 12, left of the arrow; Produce alone is advertised lower."""
+    """The served ranges, as docs/compatibility.md shows them; Produce alone is advertised lower."""
     served = {api.name: (api.version_min, api.version_max) for api in APIS.values()}
     assert served == {
         "Produce": (3, 9),
