@@ -186,19 +186,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Name no segment any more: tiering was switched off, and the local log holds all from the log start on.
 
         `live` are all live segments, as the caller read them; their objects may be deleted once readers of older roots
-        let go. The remote end falls back to the log start, so that tiering switched on again copies from there. Done
-        already: no change. Raises EditRefused when `live` is not what the books say, e.g. a copy came in between.
+        let go. The remote end falls back to the base of the one that holds the log start, so that tiering switched on
+        again copies from there: a log start may stand inside a batch, where no copy can begin. Done already: no
+        change. Raises EditRefused when `live` is not what the books say, e.g. a copy came in between.
         """
         if self.live.segments == 0:
             return self
         if totals_of(live) != self.live or hash_of(live) != self.live_hash:
             raise EditRefused(f"{self._name}: the live segments changed while they were withdrawn")
+        start = self.log_start_offset
+        holder = next((segment for segment in live if segment.end_offset > start), None)
         return replace(
             self,
             removed=self.removed + self.live,
             live=Totals(),
             live_hash=ZERO_HASH,
-            remote_end_offset=min(self.remote_end_offset, self.log_start_offset),
+            remote_end_offset=self.remote_end_offset if holder is None else min(holder.base_offset, start),
             gaps=(),
             pages=(),
             tail=(),

@@ -263,3 +263,37 @@ def test_deletes_that_fail_are_done_again() -> None:
         await life.kill()
 
     run_fast(scenario())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("deleted", [5, 95, 133])
+def test_switched_on_again_after_records_were_deleted_from_the_middle_of_a_batch(deleted: int, waits: bool) -> None:
+    """A log start may stand inside a batch, a copy begins with one: it was tried from the log start on and called the
+    log damaged, for good."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=TIER)
+        await life.fill(20, count=10)
+        await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset > 150)
+        switch_off(opened)
+        if waits:
+            await settle(lambda: house.objects() == [])
+        await opened.tier.delete_records(deleted)
+        await settle(lambda: house.objects() == [])
+        await nothing_cold(house)
+        opened.log.reconfigure(replace(LOG, tiered=True))
+        opened.tier.reconfigure(TIER)
+        await life.fill(10, count=10)
+        await opened.tier.seal_and_copy()
+        await life.stop()
+        await life.lose_disk()
+        life = await house.start()
+        opened = await life.open()
+        assert opened.log.log_end_offset == 300 and opened.lost is None
+        assert sorted(await read_everything(house, opened)) == list(range(deleted, 300))
+        (await house.manifest()).check()
+        await life.kill()
+
+    run_fast(scenario())
