@@ -18,7 +18,8 @@ from confluent_kafka import Producer
 
 from broker.config.definitions import TOPIC
 from tests.support.broker_process import running_broker
-from tests.support.kafka_console import KafkaConsole, Said, kafka_console, running_kafka
+from tests.support.kafka_console import KafkaConsole, Said, kafka_console
+from tests.support.kafka_peer import kafka_peer
 from tests.support.kafka_tools import require_kafka
 from tests.support.waiting import wait_until
 
@@ -86,7 +87,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     }
     data = folder / "ours"
     with (
-        running_kafka(folder) as kafka,
+        kafka_peer(folder / "kafka") as kafka,
         kafka_console(folder) as console,
         running_broker(data, None, settings=settings) as broker,
     ):

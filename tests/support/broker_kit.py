@@ -181,7 +181,7 @@ class Life:
 
     @property
     def dispatcher(self) -> BrokerDispatcher:
-        server = self.broker._rooms.server
+        server = self.broker.rooms.server
         assert server is not None
         found = server._hub.dispatcher
         assert isinstance(found, BrokerDispatcher)

@@ -1,6 +1,6 @@
-"""Apache Kafka's command-line tools in one Java process, and a Kafka broker of one's own to ask beside ours.
+"""Apache Kafka's command-line tools in one Java process.
 
-Owns both processes. Always true: each call has a time-out; a tool's exit code, output and errors come back as they
+Owns that process. Always true: each call has a time-out; a tool's exit code, output and errors come back as they
 would from a shell, without the one to two seconds a JVM takes to start.
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from typing import NamedTuple
 from tests.support.kafka_tools import SCRIPT, class_path
 
 _CALL_TIMEOUT_S = 120.0
-_START_TIMEOUT_S = 120.0
 
 # A line is a class and its arguments, base64 each; an answer is exit code, output and errors.
 _PROGRAM = """
@@ -122,32 +119,3 @@ def kafka_console(folder: Path) -> Iterator[KafkaConsole]:
         yield console
     finally:
         console.close()
-
-
-@contextlib.contextmanager
-def running_kafka(folder: Path) -> Iterator[str]:
-    """A fresh Apache Kafka (one node, tiered storage on a local directory); gives its bootstrap address."""
-    port = _free_ports()
-    environment = {**os.environ, "KAFKA_PEER_RUN": str(folder / "kafka"), "KAFKA_PEER_HEAP": "-Xms256m -Xmx512m"}
-
-    def script(*words: str) -> None:
-        subprocess.run(
-            [str(SCRIPT), *words], env=environment, check=True, timeout=_START_TIMEOUT_S, capture_output=True
-        )
-
-    script("start", str(port))
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        script("stop")
-
-
-def _free_ports() -> int:
-    """A port that is free together with the one above it: the broker's, and its controller's."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            with contextlib.suppress(OSError):
-                other.bind(("127.0.0.1", port + 1))
-                return port
