@@ -221,8 +221,7 @@ class Controller:
         log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
 
     async def _follow_configs(self) -> None:
-        image = self.image
-        if self._config.follow(image.cluster_configs, image.node_configs.get(self._config.now.node_id, {})):
+        if self._config.follow(*self.image.configs_of(self._config.now.node_id)):
             await self._require_host().follow_config()
 
     async def delete_topic(self, name: str, topic_id: str | None = None) -> Topic:

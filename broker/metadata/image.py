@@ -57,6 +57,10 @@ class ClusterImage(msgspec.Struct):
     cluster_configs: dict[str, str] = {}
     node_configs: dict[int, dict[str, str]] = {}
 
+    def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
+        """What was set on all brokers, and on this one."""
+        return self.cluster_configs, self.node_configs.get(node_id, {})
+
     def topic_named(self, name: str) -> Topic | None:
         """A scan: for decisions, not for the request path (broker.partition.registry has the index)."""
         return next((topic for topic in self.topics.values() if topic.name == name), None)

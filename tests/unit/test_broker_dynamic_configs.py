@@ -143,7 +143,7 @@ def test_who_may_connect_follows() -> None:
         life = await Place().start()
         changes = [("max.connections", SET, "7"), ("max.connection.creation.rate", SET, "5")]
         assert await altered(life, (BROKER, ALL, changes)) == [(0, None)]
-        server = life.broker._rooms.server
+        server = life.broker.rooms.server
         assert server is not None
         assert server._admissions is not None
         limits = server._admissions._limits

@@ -273,7 +273,7 @@ def test_delete_topics_by_id_and_internal_ones_stay() -> None:
         found = (await life.call(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topics=wanted, timeout_ms=5000))).responses
         assert [answer.error_code for answer in found] == [0, ErrorCode.UNKNOWN_TOPIC_ID]
         assert found[0].name == "a"
-        offsets = life.broker._rooms.offsets
+        offsets = life.broker.rooms.offsets
         assert offsets is not None
         await offsets.ensure_created()
         await offsets.ensure_created()

@@ -236,7 +236,7 @@ def test_design_c19_a_zombie_never_writes_the_lease_back() -> None:
             new = await place.start(directory="b", take_over=True)
             assert await task == Exit.REFUSED
             assert (await lease_of(place)).controller_epoch == new.context.controller.epoch
-            assert (await lease_of(place)).incarnation != old.broker._rooms.membership.incarnation  # type: ignore[union-attr]
+            assert (await lease_of(place)).incarnation != old.broker.rooms.membership.incarnation  # type: ignore[union-attr]
             await new.stop()
 
     play(scenario())
@@ -274,7 +274,7 @@ def test_a_store_that_is_away_at_start_is_waited_for_saying_why() -> None:
         await asyncio.sleep(300)
         assert not starting.done()
         assert not life.broker.health.is_ready
-        assert "does not answer" in life.broker._not_ready()
+        assert "does not answer" in life.broker.views.not_ready()
         place.store.down = False
         async with asyncio.timeout(30):
             await starting
@@ -316,8 +316,8 @@ def test_keeping_the_lease_over_any_faults(seed: int) -> None:
             place.store.calm()
             await asyncio.sleep(10)
             assert life.context.gate.is_open()
-            assert life.broker._rooms.membership is not None
-            assert not life.broker._rooms.membership.outage.failure
+            assert life.broker.rooms.membership is not None
+            assert not life.broker.rooms.membership.outage.failure
 
     play(scenario())
 
@@ -331,7 +331,7 @@ def test_an_outage_is_named_and_forgotten() -> None:
             await life.create("log")
             place.store.down = True
             await asyncio.sleep(20)
-            membership = life.broker._rooms.membership
+            membership = life.broker.rooms.membership
             assert membership is not None
             assert membership.outage.failure
             assert (await life.produce("log", b"a")).error_code == 0
@@ -418,7 +418,7 @@ def test_a_bucket_that_vanished_is_an_outage() -> None:
             await asyncio.sleep(6)
             taken = place.memory.objects.pop(cluster_key())
             await asyncio.sleep(60)
-            membership = life.broker._rooms.membership
+            membership = life.broker.rooms.membership
             assert membership is not None
             assert "is gone" in membership.outage.failure
             assert (await life.produce("log", b"a")).error_code == 0
@@ -443,7 +443,7 @@ def test_a_cluster_json_that_rotted_is_an_outage_too() -> None:
             whole = place.memory.objects[cluster_key()]
             place.memory.objects[cluster_key()] = replace(whole, data=b"#" + whole.data[1:], etag="rotten")
             await asyncio.sleep(200)
-            membership = life.broker._rooms.membership
+            membership = life.broker.rooms.membership
             assert membership is not None
             assert cluster_key() in membership.outage.failure
             assert not membership.gate.paused

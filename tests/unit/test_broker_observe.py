@@ -45,7 +45,7 @@ STATUS_FIELDS = [
 
 
 def sources_of(life: Life) -> Sources:
-    rooms = life.broker._rooms
+    rooms = life.broker.rooms
     assert rooms.tiers is not None
     assert rooms.store is not None
     assert rooms.server is not None

@@ -34,7 +34,7 @@ def test_a_refused_last_snapshot_does_not_stop_the_stop() -> None:
         place = Place()
         life = await place.start()
         await life.create("log")
-        offsets = life.broker._rooms.offsets
+        offsets = life.broker.rooms.offsets
         assert offsets is not None
 
         async def refused(*_: object, force: bool = False) -> None:

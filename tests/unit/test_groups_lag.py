@@ -87,7 +87,7 @@ def test_the_lag_of_a_whole_broker_is_scraped():
         await life.produce("log", b"1", b"2", b"3")
         await commit(life, "behind", 1)
         await commit(life, 'odd "\\ \n name', 3)
-        text = (await life.broker._views().metrics()).decode()
+        text = (await life.broker.views.metrics()).decode()
         families = {family.name: family for family in text_string_to_metric_families(text)}
         lags = {
             (s.labels["group"], s.labels["topic"], s.labels["partition"]): s.value

@@ -227,7 +227,7 @@ def test_the_process_says_what_it_is_and_uses() -> None:
         life: Life = place.make()
         from tests.unit.test_observe_start import metrics_of as metrics_at_start
 
-        found = await metrics_at_start(life.broker._views())
+        found = await metrics_at_start(life.broker.views)
         (build,) = found["thermocline_build_info"].samples
         assert build.value == 1 and build.labels["version"] and build.labels["python"].startswith("3.")
         assert value(found, "process_resident_memory_bytes") > 10 << 20

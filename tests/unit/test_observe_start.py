@@ -34,7 +34,7 @@ async def starting(life: Life) -> AsyncIterator[Views]:
     """While it tries to come up."""
     coming = asyncio.get_running_loop().create_task(life.broker.start(life.stop_event))
     try:
-        yield life.broker._views()
+        yield life.broker.views
         async with asyncio.timeout(600):
             await coming
     finally:

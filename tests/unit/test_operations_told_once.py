@@ -75,13 +75,13 @@ def test_an_unreachable_bucket_at_start_is_told_rarely_and_readyz_says_why(caplo
         assert 1 <= len(warnings) <= 8, warnings
         assert "check the URL, the credentials and the network" in warnings[-1]
         assert " tries in " in warnings[-1]
-        why = life.broker._not_ready()
+        why = life.broker.views.not_ready()
         assert "does not answer" in why and " tries in " in why
         assert not starting.done(), "it never exits for this"
         place.store.down = False
         async with asyncio.timeout(30):
             await starting
-        assert life.broker._not_ready() == ""
+        assert life.broker.views.not_ready() == ""
         assert any("the bucket answers, after" in r.getMessage() for r in caplog.records)
         await life.stop()
 

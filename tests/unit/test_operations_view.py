@@ -268,7 +268,7 @@ def test_under_pressure_the_cache_goes_before_the_log(caplog: pytest.LogCaptureF
             await life.produce("log", b"%d" % at * 60)
         await asyncio.sleep(60)
         local = life.partition("log").log.local_bytes
-        tiers = life.broker._rooms.tiers
+        tiers = life.broker.rooms.tiers
         assert tiers is not None and tiers._cold._cache is not None
         cache, free = tiers._cold._cache, place.disk.space("/").total
         from coldstore.segment_reader import ChunkRef

@@ -1,0 +1,45 @@
+"""A start's first words with its bucket: does it answer, and does it keep its promises?
+
+Owns the wait for it. Always true: a store that gets conditional writes wrong, or loses races, is refused before a log
+is entrusted to it (C23); one that does not answer is waited for, for ever, and told as an outage. Must not know what
+is kept in the bucket, but whether anything is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from broker.metadata.cluster_store import ClusterStore
+from broker.observe.outage import WHAT_TO_DO, Outage
+from broker.observe.status import Health
+from coldstore.object_store import ObjectStore
+from coldstore.probe import Verification, probe, race
+from logformat.errors import Retryable
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+
+async def first_probe(store: ObjectStore, world: World, outage: Outage, health: Health) -> bool:
+    """Try the store's conditional writes until it answers; whether uploads are to be verified by HEAD.
+
+    StoreRefused: it gets them wrong.
+    """
+    wait_s = 0.2
+    health.starting(f"probing the bucket {store.url}")
+    while True:
+        try:
+            report = await probe(store, world.rng)
+            report.require()
+            if await ClusterStore(store, world.rng, world.clock).load() is None:
+                # Once, before the bucket is formatted: a store that loses races passes every sequential test.
+                (await race(store, world.rng)).require()
+            if lasted := outage.answered():
+                log.info("the bucket answers, after %s", lasted)
+            return report.verification is Verification.HEAD
+        except Retryable as failure:
+            if outage.failed(failure):
+                log.warning("not ready: the bucket %s does not answer (%s); %s", store.url, outage, WHAT_TO_DO)
+        await asyncio.sleep(wait_s * world.rng.uniform(0.8, 1.2))
+        wait_s = min(wait_s * 2, 10.0)

@@ -1,0 +1,55 @@
+"""What the HTTP port shows and does, from the first second of a start until its end.
+
+Owns which figures each route is made of. Always true: a broker that waits says what for; more figures come with
+`Sources`, once clients are served. Must not know routes (http), nor how a figure is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.observe.exposition import exposition
+from broker.observe.http import Views
+from broker.observe.sources import Beginning, Sources
+from broker.observe.tier_view import broker_json, status_json
+from broker.observe.topic_metrics import look_in_turns
+from logformat.errors import Retryable
+
+
+def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) -> Views:
+    """`serving`: None while nothing is served yet."""
+
+    async def metrics() -> bytes:
+        sources = serving()
+        if sources is None:
+            return exposition(beginning, None)
+        groups = await sources.context.groups.survey(sources.context.registry.high_watermark)
+        looked = await look_in_turns(sources.context.registry)
+        return exposition(beginning, sources, groups, looked)
+
+    def status() -> bytes:
+        sources = serving()
+        return b"[]" if sources is None else status_json(sources)
+
+    async def seal(topic: str | None) -> None:
+        sources = serving()
+        if sources is None:
+            raise Retryable("not ready yet")
+        await sources.tiers.seal_all(None if topic is None else [topic])
+
+    return Views(
+        metrics=metrics,
+        status=status,
+        broker=lambda: broker_json(beginning, serving()),
+        not_ready=lambda: _not_ready(beginning),
+        failures=lambda: list(beginning.health.failures),
+        seal=seal,
+    )
+
+
+def _not_ready(beginning: Beginning) -> str:
+    """What is waited for, and why it does not come."""
+    outage, health = beginning.outage(), beginning.health
+    if health.is_ready or not outage.tries:
+        return health.waiting_for
+    return f"{health.waiting_for}: the bucket does not answer ({outage})"

@@ -1,0 +1,118 @@
+"""The rooms of one broker: which of them there are so far, and how they go down again.
+
+Owns the order of stopping. Always true: the clean-shutdown marker is written after every log is flushed and closed, and
+the lease is released last; rooms that a start did not come to are passed over. Must not know how a room is made, nor
+why the broker stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from broker.config.resolve import BrokerConfig
+from broker.controller.membership import Membership
+from broker.groups.coordinator import GroupCoordinator
+from broker.net.server import Server
+from broker.observe.http import HttpServer
+from broker.observe.status import Waits
+from broker.partition.host import Host
+from broker.partition.offsets_topic import OffsetsTopic
+from coldstore.stores.metered import MeteredStore
+from hotstore.data_dir import DataDir
+from logformat.errors import ThermoclineError
+from seams.crash_points import reach
+from seams.tasks import FailureReport, Tasks
+from seams.workers import Workers
+from tiering.residency import Residency
+from tiering.service import TierService
+
+
+@dataclass(slots=True)
+class Rooms:
+    """What exists so far, in the order it was made."""
+
+    http: HttpServer | None = None
+    server: Server | None = None
+    data_dir: DataDir | None = None
+    store: MeteredStore | None = None
+    membership: Membership | None = None
+    residency: Residency | None = None
+    tiers: TierService | None = None
+    host: Host | None = None
+    offsets: OffsetsTopic | None = None
+    groups: GroupCoordinator | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """One stop. `config` is the one the broker was started with."""
+
+    rooms: Rooms
+    config: BrokerConfig
+    workers: Workers
+    tasks: Tasks
+    waits: Waits
+    report: FailureReport
+
+    async def close(self, *, clean: bool, drain: bool) -> None:
+        """`clean`: leave things so that the next start needs no recovery; `drain`: let answers under way leave."""
+        rooms = self.rooms
+        if rooms.server is not None:
+            await self._stop_serving(rooms.server, drain=drain)
+        if rooms.groups is not None:
+            await rooms.groups.close()
+        if clean:
+            await self._hand_over()
+        elif rooms.host is not None:
+            await rooms.host.close(clean=False)
+        if rooms.tiers is not None:
+            await rooms.tiers.close()
+        if rooms.residency is not None:
+            await rooms.residency.close()
+        if rooms.http is not None:
+            await rooms.http.close()
+        await self.tasks.close()
+        if clean and rooms.membership is not None:
+            # Last of all: the next broker may start the moment it reads this.
+            await rooms.membership.release()
+        if rooms.store is not None:
+            await rooms.store.close()
+        if rooms.data_dir is not None:
+            rooms.data_dir.close()
+
+    async def _stop_serving(self, server: Server, *, drain: bool) -> None:
+        drain_s = self.config.shutdown_timeout_ms / 1000
+
+        def left() -> str:
+            count = server.counters.connections_open
+            return f"stopping: {count} connections get their last answers, for at most {drain_s:.0f} s"
+
+        with self.waits.counting(left):
+            await server.stop(drain=drain)
+
+    async def _hand_over(self) -> None:
+        """Leave disk and bucket so that the next start needs no recovery."""
+        rooms, waits = self.rooms, self.waits
+        assert rooms.tiers is not None and rooms.host is not None and rooms.data_dir is not None
+        if rooms.offsets is not None and rooms.groups is not None:
+            await self._last_write("group snapshots", rooms.offsets.write_snapshots(rooms.groups, force=True))
+        if self.config.seal_on_shutdown:
+            most_s = self.config.store_upload_timeout_ms / 1000
+            with waits.counting(lambda: f"stopping: sealing, and copying to the bucket, for at most {most_s:.0f} s"):
+                await self._last_write("seal on shutdown", rooms.tiers.seal_all(None))
+            reach("shutdown.sealed")
+        with waits.counting(lambda: "stopping: flushing and closing logs"):
+            clean = await rooms.host.close(clean=True)
+        if clean:
+            await self._last_write("clean marker", self.workers.run(rooms.data_dir.mark_clean))
+        reach("shutdown.marked")
+
+    async def _last_write(self, name: str, work: Awaitable[None]) -> None:
+        """Something that spares the next start work. A stop goes on without it: nothing is lost."""
+        try:
+            async with asyncio.timeout(self.config.store_upload_timeout_ms / 1000):
+                await work
+        except (ThermoclineError, OSError) as failure:  # TimeoutError is an OSError
+            self.report(name, failure)
