@@ -31,6 +31,7 @@ ATHERIS = "atheris==3.0.0"
 RUNS = 200_000
 """Executions of a target in a full run: the least for a slow one; quick ones get more, 10⁷ in all."""
 RUNS_OF = {
+    "answers_in_proportion": 2_000,  # a second each; `python -m tests.fuzz.proportion` tries all there are
     "indexes": 1_000_000,
     "leader_epochs": 1_000_000,
     "object_keys": 2_500_000,

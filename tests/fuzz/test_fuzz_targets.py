@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.targets import load, names
+from tests.fuzz.targets import answers_in_proportion, load, names
 
 CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 MUTANTS = 40
@@ -48,6 +49,13 @@ def mutants(draw: st.DrawFn, inputs: list[bytes]) -> bytes:
     return bytes(data)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def what_targets_keep() -> Iterator[None]:
+    """Some keep a broker from input to input."""
+    yield
+    answers_in_proportion.close()
+
+
 @pytest.mark.parametrize("name", names())
 def test_seeds_and_corpus_find_nothing(name: str) -> None:
     """What was ever worth keeping, and every past finding among it, still raises nothing."""
@@ -63,7 +71,7 @@ def test_mutated_seeds_find_nothing(name: str) -> None:
     """Bytes set, cut, doubled, lengths that lie."""
     target = load(name)
 
-    @quickly
+    @settings(quickly, max_examples=getattr(target, "MUTANTS", MUTANTS))
     @given(mutants(target.seeds()))
     def hold(data: bytes) -> None:
         target.run(data)

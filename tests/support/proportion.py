@@ -7,7 +7,6 @@ the loop's; counts and bytes are the same on every machine, however busy. Must n
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import time
 import tracemalloc
@@ -62,8 +61,6 @@ class Crowd:
         for group in GROUPS:
             await life.context.groups.find(group)
             await _commit(life, group)
-        gc.collect()
-        gc.freeze()  # what the broker holds is not the frame's cost
         return cls(life, FrameMaker(topic_id))
 
     def is_whole(self) -> bool:
@@ -133,6 +130,7 @@ def _size(part: Part) -> int:
 def _metered(cost: Cost, *, count_calls: bool, clock: bool) -> Iterator[None]:
     run = asyncio.Handle._run  # type: ignore[attr-defined]
     calls = 0
+    is_over = False  # the step that ends the measuring goes on with what is not the request's
 
     def profile(_frame: Any, event: str, _argument: Any) -> None:
         nonlocal calls
@@ -153,6 +151,8 @@ def _metered(cost: Cost, *, count_calls: bool, clock: bool) -> Iterator[None]:
         finally:
             if count_calls:
                 sys.setprofile(None)
+        if is_over:
+            return
         cost.calls = max(cost.calls, calls)
         if clock:
             cost.hold_s = max(cost.hold_s, time.thread_time() - began)
@@ -161,6 +161,9 @@ def _metered(cost: Cost, *, count_calls: bool, clock: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        is_over = True
+        if count_calls:
+            sys.setprofile(None)
         asyncio.Handle._run = run  # type: ignore[attr-defined]
 
 

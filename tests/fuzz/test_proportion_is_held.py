@@ -1,0 +1,63 @@
+"""The property sees what it was made for: each defect that was found by hand, planted again, breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.context import Call, Context
+from broker.dispatcher import HANDLERS
+from broker.handlers.metadata import _shown
+from broker.handlers.turns import Turns
+from broker.wire.apis import ApiKey
+from broker.wire.message import Message
+from broker.wire.messages import ListOffsetsResponse, MetadataResponse
+from tests.fuzz.targets import answers_in_proportion
+from tests.support.hostile_frames import Inner, Names, Recipe
+
+
+@pytest.fixture(autouse=True)
+def another_place() -> Iterator[None]:
+    """A broker of its own, that nobody uses afterwards."""
+    answers_in_proportion.close()
+    yield
+    answers_in_proportion.close()
+
+
+def ask(key: ApiKey, version: int, path: int, names: Names, share: int = 255) -> None:
+    answers_in_proportion.run(answers_in_proportion.packed(Recipe(int(key), version, path, names, Inner.ONE, share)))
+
+
+def test_an_answer_to_every_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metadata as it was, a little of it: 250 times the same 400 partitions."""
+
+    async def every(context: Context, request: Any, call: Call) -> Message:
+        topics = context.registry.topics
+        return MetadataResponse(topics=[_shown(context, topics[wanted.name], 0) for wanted in request.topics[:250]])
+
+    monkeypatch.setitem(HANDLERS, ApiKey.METADATA, every)
+    with pytest.raises(AssertionError, match="MetadataRequest v12 topics SAME"):
+        ask(ApiKey.METADATA, 12, 0, Names.SAME, share=4)
+
+
+def test_a_search_of_every_row_among_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ListOffsets as it was: one call in C a row, each as long as the request."""
+
+    async def searched(context: Context, request: Any, call: Call) -> Message:
+        for topic in request.topics:
+            indexes = [row.partition_index for row in topic.partitions]
+            assert all(indexes.count(row.partition_index) for row in topic.partitions)
+        return ListOffsetsResponse()
+
+    monkeypatch.setitem(HANDLERS, ApiKey.LIST_OFFSETS, searched)
+    with pytest.raises(AssertionError, match=r"ListOffsetsRequest v10 topics.partitions UNKNOWN ONE 255: \d"):
+        ask(ApiKey.LIST_OFFSETS, 10, 1, Names.UNKNOWN)
+
+
+def test_a_long_list_without_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FindCoordinator over 40 000 groups that never lets others in."""
+    monkeypatch.setattr(Turns, "over", lambda self, rows=1: False)
+    with pytest.raises(AssertionError, match="calls in one step"):
+        ask(ApiKey.FIND_COORDINATOR, 4, 0, Names.UNKNOWN)
