@@ -32,6 +32,7 @@ from broker.wire.generated.messages import (
     OffsetDeleteResponseTopic,
 )
 
+_POSITIONS_PER_TURN: Final = 2_000  # of OffsetDelete, 3 µs each on the loop
 _NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exist is Dead, which is no error
 
 
@@ -112,11 +113,16 @@ async def handle_delete_groups(
 async def handle_offset_delete(
     coordinator: GroupCoordinator, request: OffsetDeleteRequest, version: int, client: ClientInfo
 ) -> OffsetDeleteResponse:
-    """A code a partition; an error of the whole group leaves them out."""
+    """A code a partition; an error of the whole group leaves them out. Very many are deleted in turns."""
     positions = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
-    error, codes = await coordinator.admin.forget(request.group_id, positions)
-    if error is not ErrorCode.NONE:
-        return OffsetDeleteResponse(error_code=error)
+    codes: list[ErrorCode] = []
+    for start in range(0, len(positions), _POSITIONS_PER_TURN) or (0,):
+        part = positions[start : start + _POSITIONS_PER_TURN]
+        error, found = await coordinator.admin.forget(request.group_id, part)
+        if error is not ErrorCode.NONE and not codes:
+            return OffsetDeleteResponse(error_code=error)
+        codes += found if error is ErrorCode.NONE else [error] * len(part)
+        await next_turn()
     code = iter(codes)
     topics = [
         OffsetDeleteResponseTopic(
