@@ -58,11 +58,9 @@ async def handle_describe_groups(
     asked = request.include_authorized_operations
     turns = Turns()
     answer = DescribeGroupsResponse()
-    rows = 0
     for row in found:
         answer.groups.append(_described(row, version, asked))
-        rows += 1 + len(row.members)
-        if turns.over():
+        if turns.over(1 + len(row.members)):
             await next_turn()
     return answer
 

@@ -266,3 +266,24 @@ async def test_an_answer_that_is_full_asks_clients_to_come_again(w):
     finally:
         admin.ANSWER_BYTES_MAX = whole
     assert isinstance(w.groups.shard_of("g0")[0].groups["g0"].machine, ClassicGroup)
+
+
+@in_world
+async def test_members_count_in_the_turns_of_a_description(w):
+    """Three groups of 400 members are more than a turn, though they are three rows."""
+    groups = [f"g{at}" for at in range(3)]
+    for group in groups:
+        await asyncio.gather(*(w.join(group, client_id=f"c{at}") for at in range(400)))
+    describing = handle_describe_groups(w.groups, DescribeGroupsRequest(groups=groups), 5, CLIENT)
+    assert describing.send(None) is None, "the loop is given back before the answer is there"
+    answer = await w.ask(_rest_of(describing))
+    assert [len(row.members) for row in answer.groups] == [400, 400, 400]
+
+
+async def _rest_of(begun):
+    try:
+        while True:
+            begun.send(None)
+            await asyncio.sleep(0)
+    except StopIteration as done:
+        return done.value
