@@ -9,17 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from broker.config.alterations import Alteration, AlterOperation, altered, replaced
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER
 from broker.config.resolve import with_overrides
-from broker.config.topic_changes import (
-    CONFIGS_BYTES_MAX,
-    Alteration,
-    AlterOperation,
-    explicit_of,
-    judge_size,
-    list_after,
-)
 from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest
 
@@ -31,29 +24,19 @@ def altered_overrides(
 
     InvalidRequest in Kafka's words; InvalidConfig where an operation does not fit a config.
     """
-    judge_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
-    names = [alteration.name for alteration in alterations]
-    if len(set(names)) != len(names):
-        raise InvalidRequest("Error due to duplicate config keys")
-    changed = dict(existing)
-    for name, operation, value in alterations:
-        if operation is AlterOperation.DELETE:
-            changed.pop(name, None)  # also a name that nobody knows, as in Kafka
-        elif value is None:
-            raise InvalidRequest(f"Null value not supported for : {name}")
-        elif operation is AlterOperation.SET:
-            changed[name] = value
-        else:
-            definition = BROKER.get(name)
-            if definition is None or definition.type is not ConfigType.LIST:
-                raise InvalidConfig(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
-            changed[name] = list_after(changed.get(name, definition.default or ""), operation, value)
-    return _accept(broker, changed, own=own)
+    return _accept(broker, altered(existing, alterations, _list_before), own=own)
 
 
 def replaced_overrides(broker: BrokerConfig, given: Sequence[tuple[str, str | None]], *, own: bool) -> dict[str, str]:
     """The overrides when `given` takes the place of all there were (AlterConfigs). Raises as above."""
-    return _accept(broker, explicit_of(given), own=own)
+    return _accept(broker, replaced(given), own=own)
+
+
+def _list_before(name: str, operation: AlterOperation) -> str:
+    definition = BROKER.get(name)
+    if definition is None or definition.type is not ConfigType.LIST:
+        raise InvalidConfig(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
+    return definition.default or ""
 
 
 def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> dict[str, str]:

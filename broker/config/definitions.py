@@ -51,9 +51,9 @@ def _read_table(
     return found
 
 
-def _doc_without_effect(name: str, reason_of: Callable[[str], str | None]) -> str:
-    reason = REFUSED.get(name)
-    return f"Refused: {reason}." if reason is not None else f"Accepted without effect: {reason_of(name)}"
+def _doc_without_effect(name: str, reasons: Callable[[str], str | None]) -> str:
+    refusal = REFUSED.get(name)
+    return f"Refused: {refusal}." if refusal is not None else f"Accepted without effect: {reasons(name)}"
 
 
 def _honour(plain: Definition, ours: Honoured) -> Definition:

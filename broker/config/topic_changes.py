@@ -1,48 +1,31 @@
 """What may be set on a topic: CreateTopics, AlterConfigs and IncrementalAlterConfigs, with Kafka's rules.
 
-Owns the judgement of explicit values, alone and together, and the four operations of KIP-339. Always true: what these
-functions return was judged whole, fits the roots that keep it, and says itself whether the topic is tiered, so that no
-later change of the broker's own configs moves a topic between the tiers. Must not know requests or where the overrides
-are kept.
+Owns the judgement of explicit values, alone and together. Always true: what these functions return was judged whole,
+fits the roots that keep it, and says itself whether the topic is tiered, so that no later change of the broker's own
+configs moves a topic between the tiers. Must not know requests or where the overrides are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import Final, NamedTuple
+from functools import partial
 
-import msgspec
-
+from broker.config.alterations import (
+    CONFIGS_BYTES_MAX,
+    Alteration,
+    AlterOperation,
+    altered,
+    judge_size,
+    replaced,
+    size_of,
+)
 from broker.config.definitions import topic_definition
 from broker.config.resolve import BrokerConfig
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.topics import TopicConfig, find_value, resolve_topic, tiered
 from broker.config.values import ConfigType, InvalidConfig
-from logformat.errors import InvalidRequest
 
-CONFIGS_BYTES_MAX: Final = 4096
-"""Of a topic's explicit configs, as JSON: `cluster.json` holds them, and the root of each of its partitions, which has
-8 KiB of its 64 to spare for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
 _TIERED = "remote.storage.enable"
-_SHOWN_CHARS: Final = 80
-
-
-class AlterOperation(IntEnum):
-    """What to do with a config; numbers as IncrementalAlterConfigs carries them."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-class Alteration(NamedTuple):
-    """One change of one config; `value` is None for DELETE only."""
-
-    name: str
-    operation: AlterOperation
-    value: str | None
 
 
 def configs_at_creation(
@@ -69,14 +52,7 @@ def altered_configs(
     internal: bool = False,
 ) -> dict[str, str]:
     """The overrides after the alterations, judged whole. InvalidConfig, or InvalidRequest for a malformed request."""
-    # Before anything is read: what does not fit is not worth the time of the loop.
-    judge_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
-    names = [alteration.name for alteration in alterations]
-    if len(set(names)) != len(names):
-        raise InvalidRequest("Error due to duplicate config keys")
-    changed = dict(existing)
-    for alteration in alterations:
-        _apply(broker, changed, alteration)
+    changed = altered(existing, alterations, partial(_list_before, broker))
     return _accept(broker, existing, changed, internal=internal)
 
 
@@ -88,49 +64,13 @@ def replaced_configs(
     internal: bool = False,
 ) -> dict[str, str]:
     """The overrides when `given` takes the place of all there were (AlterConfigs), judged whole. Raises as above."""
-    return _accept(broker, existing, explicit_of(given), internal=internal)
+    return _accept(broker, existing, replaced(given), internal=internal)
 
 
-def explicit_of(given: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """The pairs of an AlterConfigs as a mapping; InvalidRequest for a name given twice, or without a value."""
-    judge_size(dict(given), CONFIGS_BYTES_MAX)
-    explicit: dict[str, str] = {}
-    for name, value in given:
-        if name in explicit:
-            raise InvalidRequest("Error due to duplicate config keys")
-        if value is None:
-            raise InvalidRequest(f"Null value not supported for : {name}")
-        explicit[name] = value
-    return explicit
-
-
-def _apply(broker: BrokerConfig, configs: dict[str, str], alteration: Alteration) -> None:
-    name, operation, value = alteration
-    if operation is AlterOperation.DELETE:
-        configs.pop(name, None)  # also a name that nobody knows, as in Kafka
-        return
-    if value is None:
-        raise InvalidRequest(f"Null value not supported for : {name}")
-    if operation is AlterOperation.SET:
-        configs[name] = value
-        return
-    definition = topic_definition(name)
-    if definition.type is not ConfigType.LIST:
+def _list_before(broker: BrokerConfig, name: str, operation: AlterOperation) -> str:
+    if topic_definition(name).type is not ConfigType.LIST:
         raise InvalidConfig(f"Can't {operation.name} to key {name} because its type is not LIST.")
-    configs[name] = list_after(configs.get(name, find_value(broker, {}, name).text or ""), operation, value)
-
-
-def list_after(current: str, operation: AlterOperation, value: str) -> str:
-    """A list config's text after APPEND or SUBTRACT."""
-    items, given = _items(current), _items(value)
-    if operation is AlterOperation.APPEND:
-        return ",".join(dict.fromkeys(items + given))
-    taken = frozenset(given)
-    return ",".join(item for item in items if item not in taken)
-
-
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",")] if text.strip() else []
+    return find_value(broker, {}, name).text or ""
 
 
 def _accept(
@@ -141,7 +81,7 @@ def _accept(
         topic_definition(name).parse(text)
         accepted[name] = text.strip()
     # Configs that were kept before there was a limit may shrink.
-    judge_size(accepted, max(CONFIGS_BYTES_MAX, _size(existing)))
+    judge_size(accepted, max(CONFIGS_BYTES_MAX, size_of(existing)))
     config = resolve_topic(broker, accepted, internal=internal)
     judge_served(config.cleanup_policy, accepted.get("compression.type"))
     _judge_compaction_lag(broker, accepted)
@@ -159,21 +99,6 @@ def _accept(
     if config.remote_storage_enable:
         accepted.setdefault(_TIERED, "true")
     return accepted
-
-
-def _size(configs: Mapping[str, str | None]) -> int:
-    return len(msgspec.json.encode(configs))
-
-
-def judge_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
-    """InvalidConfig, naming the longest, when they take more than `bytes_max` bytes as JSON."""
-    size = _size(configs)
-    if size > bytes_max:
-        name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
-        raise InvalidConfig(
-            f"These configs take {size} bytes, at most {CONFIGS_BYTES_MAX} are kept of a topic or broker (as JSON, "
-            f"names included): shorten the longest, {name[:_SHOWN_CHARS]}"
-        )
 
 
 def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple, TypeVar
 
+from broker.config.alterations import Alteration, AlterOperation
 from broker.config.broker_changes import altered_overrides, replaced_overrides
-from broker.config.topic_changes import Alteration, AlterOperation, altered_configs, replaced_configs
+from broker.config.topic_changes import altered_configs, replaced_configs
 from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
-from broker.handlers.configs import is_node_id
+from broker.handlers.configs import BROKER, TOPIC, is_node_id
 from broker.handlers.topics import refuse_flood
 from broker.metadata.image import Topic
 from broker.wire.errors import ErrorCode
@@ -31,12 +32,9 @@ from broker.wire.messages import (
 )
 from logformat.errors import ThermoclineError
 
-TOPIC: Final = 2
-BROKER: Final = 4
-
-RESOURCES_MAX: Final = 1_000
-
 Resource = AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource
+R = TypeVar("R", AlterConfigsRequestResource, IncrementalAlterConfigsRequestResource)
+A = TypeVar("A", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
 
 
 class Change(NamedTuple):
@@ -48,20 +46,10 @@ class Change(NamedTuple):
 
 async def handle_alter_configs(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     """What a resource names replaces all that was set on it."""
-    response = AlterConfigsResponse()
-    names = _named(request.resources)
-    for resource in request.resources[: _answered(request.resources)]:
-        answer = AlterConfigsResponseResource(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
-        try:
-            refuse_flood(request.resources)
-            await _alter(context, resource, _replacing(context, resource), names, validate_only=request.validate_only)
-        except ThermoclineError as refused:
-            answer.error_code = code_of(refused)
-            answer.error_message = str(refused)
-        response.responses.append(answer)
-    return response
+    answers = await _answers(
+        context, request.resources, _replacing, AlterConfigsResponseResource, validate_only=request.validate_only
+    )
+    return AlterConfigsResponse(responses=answers)
 
 
 def _replacing(context: Context, resource: AlterConfigsRequestResource) -> Change:
@@ -76,20 +64,14 @@ async def handle_incremental_alter_configs(
     context: Context, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     """Each resource's changes on top of what is set on it."""
-    response = IncrementalAlterConfigsResponse()
-    names = _named(request.resources)
-    for resource in request.resources[: _answered(request.resources)]:
-        answer = IncrementalAlterConfigsResponseResource(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
-        try:
-            refuse_flood(request.resources)
-            await _alter(context, resource, _altering(context, resource), names, validate_only=request.validate_only)
-        except ThermoclineError as refused:
-            answer.error_code = code_of(refused)
-            answer.error_message = str(refused)
-        response.responses.append(answer)
-    return response
+    answers = await _answers(
+        context,
+        request.resources,
+        _altering,
+        IncrementalAlterConfigsResponseResource,
+        validate_only=request.validate_only,
+    )
+    return IncrementalAlterConfigsResponse(responses=answers)
 
 
 def _altering(context: Context, resource: IncrementalAlterConfigsRequestResource) -> Change:
@@ -106,16 +88,33 @@ def _altering(context: Context, resource: IncrementalAlterConfigsRequestResource
     )
 
 
-def _named(resources: Sequence[Resource]) -> Counter[tuple[int, str]]:
-    """How often each resource is named; too many to be answered are not counted."""
-    if len(resources) > RESOURCES_MAX:
-        return Counter()
-    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
+async def _answers(
+    context: Context,
+    resources: Sequence[R],
+    change_of: Callable[[Context, R], Change],
+    answer_type: type[A],
+    *,
+    validate_only: bool,
+) -> list[A]:
+    """One for each resource. A flood is refused in one answer, to its first resource: one each would cost seconds."""
 
+    def refused(resource: R, why: ThermoclineError) -> A:
+        return answer_type(code_of(why), str(why), resource.resource_type, resource.resource_name)
 
-def _answered(resources: Sequence[Resource]) -> int:
-    """A flood is refused in one answer, to its first resource: one each would cost seconds."""
-    return 1 if len(resources) > RESOURCES_MAX else len(resources)
+    try:
+        refuse_flood(resources)
+    except ApiError as flood:
+        return [refused(resources[0], flood)]
+    names = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    answers = []
+    for resource in resources:
+        try:
+            await _alter(context, resource, change_of(context, resource), names, validate_only=validate_only)
+        except ThermoclineError as why:
+            answers.append(refused(resource, why))
+        else:
+            answers.append(answer_type(ErrorCode.NONE, None, resource.resource_type, resource.resource_name))
+    return answers
 
 
 async def _alter(

@@ -29,10 +29,10 @@ from broker.wire.messages import (
 )
 from logformat.errors import ThermoclineError
 
-_TOPIC: Final = 2
-_BROKER: Final = 4
+TOPIC: Final = 2
+BROKER: Final = 4
 _CLIENT_METRICS: Final = 16
-_LISTED: Final = frozenset({_TOPIC, _BROKER, 8, _CLIENT_METRICS, 32})  # also loggers and groups: none have configs here
+_LISTED: Final = frozenset({TOPIC, BROKER, 8, _CLIENT_METRICS, 32})  # also loggers and groups: none have configs here
 _KINDS_SINCE: Final = 1
 _NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
@@ -67,12 +67,12 @@ def _keys(resource: DescribeConfigsRequestResource) -> frozenset[str] | None:
 
 
 def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[Described]:
-    if resource.resource_type == _TOPIC:
+    if resource.resource_type == TOPIC:
         check_topic_name(resource.resource_name)
         topic = context.controller.topic(resource.resource_name)
         entries = describe_topic(context.config, topic.configs, internal=topic.internal)
-    elif resource.resource_type == _BROKER:
-        check_node(context, resource.resource_name)
+    elif resource.resource_type == BROKER:
+        _check_node(context, resource.resource_name)
         if resource.resource_name:
             entries = describe_broker(context.config, context.live_configs)
         else:
@@ -90,7 +90,7 @@ def is_node_id(name: str) -> bool:
     return _NODE_ID.fullmatch(name) is not None
 
 
-def check_node(context: Context, name: str) -> None:
+def _check_node(context: Context, name: str) -> None:
     """ApiError, in Kafka's words, unless `name` is this broker's number or empty: every broker's."""
     if not name:
         return
@@ -129,8 +129,8 @@ async def handle_list_config_resources(
     wanted = set(request.resource_types) if call.version >= _KINDS_SINCE else {_CLIENT_METRICS}
     if not wanted <= _LISTED:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    named = [(_BROKER, str(context.config.node_id))]
-    named += [(_TOPIC, name) for name in sorted(context.registry.topics)]
+    named = [(BROKER, str(context.config.node_id))]
+    named += [(TOPIC, name) for name in sorted(context.registry.topics)]
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponseResource(resource_type=kind, resource_name=name)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from broker.config.alterations import CONFIGS_BYTES_MAX, Alteration, AlterOperation
 from broker.config.resolve import resolve
-from broker.config.topic_changes import CONFIGS_BYTES_MAX, Alteration, AlterOperation, altered_configs
+from broker.config.topic_changes import altered_configs
 from broker.config.values import InvalidConfig
 from broker.controller import controller as controller_module
 from broker.metadata import cluster_store
