@@ -192,9 +192,12 @@ class Expirer:
             await self._start_at(end)
 
     async def _start_at(self, offset: int) -> None:
+        """The root first where it names objects; where it names none it follows at the next look (cold_expirer): an
+        outage of the store must not fill the disk."""
         partition = self._partition
         partition.log.advance_log_start(offset)
-        if partition.claimed and partition.remote_end_offset:
+        manifest = partition.manifest
+        if partition.claimed and manifest is not None and manifest.live.segments:
             await partition.commit(lambda m: m.set_log_start(offset))
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset

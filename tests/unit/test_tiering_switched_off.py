@@ -297,3 +297,35 @@ def test_switched_on_again_after_records_were_deleted_from_the_middle_of_a_batch
         await life.kill()
 
     run_fast(scenario())
+
+
+def test_the_retention_of_a_log_whose_bucket_is_empty_does_not_wait_for_the_bucket() -> None:
+    """Nothing cold is left: an outage must not fill the disk, as it does not for a log that never was tiered."""
+
+    async def scenario() -> None:
+        house = House()
+        store = FaultyStore(house.memory, SeededRng(1))
+        life, opened = await half_local(house, store=store)
+        switch_off(opened)
+        await settle(lambda: house.objects() == [])
+        await nothing_cold(house)
+        for operation in (Operation.GET, Operation.PUT_ROOT, Operation.DELETE):
+            store.script(operation, Fault.BEFORE, times=10**6)
+        start = opened.log.log_start_offset
+        opened.tier.reconfigure(replace(OFF, retention_bytes=1))
+        life.append()
+        opened.tier.expire_soon()
+        await settle(lambda: opened.log.sealed_segments() == [])
+        assert opened.log.log_start_offset > start + 20
+        assert (await house.manifest()).log_start_offset == start
+        store.calm()
+        await settle(
+            lambda: opened.tier.partition_state.manifests.manifest.log_start_offset == opened.log.log_start_offset
+        )
+        await life.kill()
+        life = await house.start()
+        opened = await life.open(tier=OFF)
+        assert opened.log.log_start_offset > start + 20
+        await life.kill()
+
+    run_fast(scenario())
