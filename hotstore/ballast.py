@@ -60,7 +60,9 @@ class Ballast:
         space = self._disk.space(self._directory)
         self.size_bytes = min(BALLAST_BYTES_MAX, space.total // SHARE_OF_DISK)
         met_full, self.met_full = self.met_full, False
-        is_held = self._disk.stat(self.path) is not None
+        found = self._disk.stat(self.path)
+        # A process that was killed, or a power cut, may have left the name of one that was never made.
+        is_held = found is not None and found.size >= self.size_bytes // 2
         step = next_step(is_held=is_held, free_bytes=space.free, ballast_bytes=self.size_bytes, met_full=met_full)
         if step is Step.GIVE_UP:
             self.is_short = True  # first: nobody may append into what it leaves

@@ -344,7 +344,7 @@ class CrashDisk:
 
     def stat(self, path: str) -> FileStat | None:
         inode = self._names.get(path)
-        return None if inode is None else FileStat(len(inode.data), inode.is_dir)
+        return None if inode is None else FileStat(max(len(inode.data), inode.allocated), inode.is_dir)
 
     def list_dir(self, path: str) -> list[str]:
         self._directory(path)

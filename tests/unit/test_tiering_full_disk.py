@@ -279,3 +279,22 @@ def test_pressure_reaches_a_topic_that_copies_no_more() -> None:
         await life.kill()
 
     run_fast(scenario())
+
+
+def test_the_name_of_a_ballast_that_was_never_made_holds_nothing_back() -> None:
+    """What a kill leaves between the file and its space, or a power cut right after both: it was taken for the real
+    one, and a full disk had nothing to give."""
+
+    async def scenario() -> None:
+        house = small_house()
+        await (await house.start()).kill()
+        path = f"{DATA}/{BALLAST_FILE}"
+        size = house.disk.stat(path).size  # type: ignore[union-attr]
+        assert size == 1 << 20
+        house.disk.unlink(path)
+        house.disk.open(path, write=True, create=True).close()
+        life = await house.start()
+        assert house.disk.stat(path).size == size  # type: ignore[union-attr]
+        await life.kill()
+
+    run_fast(scenario())
