@@ -127,7 +127,7 @@ class PartitionLog:
         ballast: Ballast | None = None,
     ) -> PartitionLog:
         """Blocking: an empty log in a new directory, durable when it returns. Raises OSError."""
-        ballast = ballast or Ballast(disk, path)
+        cache, ballast = cache or IndexCache(), ballast or Ballast(disk, path)
         disk.make_dirs(path)
         replace_file(disk, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
         segment = create_segment(disk, path, start_offset, config.index_interval_bytes)
@@ -136,9 +136,7 @@ class PartitionLog:
         found = Recovered(
             [segment], start_offset, LeaderEpochs(), Producers(config.producer_id_expiration_ms), RecoveryReport()
         )
-        return cls(
-            disk, path, topic, partition, topic_id, config, cache or IndexCache(), found, ballast or Ballast(disk, path)
-        )
+        return cls(disk, path, topic, partition, topic_id, config, cache, found, ballast)
 
     @classmethod
     def open(

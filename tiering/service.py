@@ -300,8 +300,8 @@ class TierService:
         """Until cancelled. Looks at no partition while the disk is below its limit and has room."""
         while True:
             await self._relieve_disk()
-            is_full = self.local_excess_ratio > 0 or self._data_dir.ballast.is_short
-            await asyncio.sleep(WATCH_FULL_DISK_S if is_full else WATCH_DISK_S)
+            has_no_room = self.local_excess_ratio > 0 or self._data_dir.ballast.is_short
+            await asyncio.sleep(WATCH_FULL_DISK_S if has_no_room else WATCH_DISK_S)
 
     async def _watch_backlog(self) -> None:
         """Until cancelled."""

@@ -17,7 +17,7 @@ from broker.groups.lag import Survey
 from broker.net.dispatch import CloseReason
 from broker.observe.conditions import Condition, conditions
 from broker.observe.families import counter, counters, gauge, gauges, histogram
-from broker.observe.group_metrics import GroupMetrics
+from broker.observe.group_metrics import group_metrics
 from broker.observe.latency import BOUNDS_S
 from broker.observe.process_metrics import process_metrics
 from broker.observe.sources import Beginning, Sources
@@ -43,9 +43,7 @@ def exposition(
     if looked is None:
         looked = look(() if sources is None else sources.context.registry)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Broker(beginning, sources, looked))
-    if groups is not None:
-        registry.register(GroupMetrics(groups))
+    registry.register(_Broker(beginning, sources, looked, groups))
     text: bytes = generate_latest(registry)
     return text
 
@@ -53,10 +51,13 @@ def exposition(
 class _Broker:
     """A collector of one scrape."""
 
-    def __init__(self, beginning: Beginning, sources: Sources | None, looked: PartitionsLook) -> None:
+    def __init__(
+        self, beginning: Beginning, sources: Sources | None, looked: PartitionsLook, groups: Survey | None
+    ) -> None:
         self._beginning = beginning
         self._sources = sources
         self._looked = looked
+        self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
         beginning, sources, looked = self._beginning, self._sources, self._looked
@@ -82,6 +83,8 @@ class _Broker:
             yield from _network(sources)
             yield from looked.families()
             yield from tiering_metrics(sources, sum(tier.cold_bytes for _, tier in looked.found))
+        if self._groups is not None:
+            yield from group_metrics(self._groups)
 
 
 def _health(beginning: Beginning) -> Iterator[Metric]:

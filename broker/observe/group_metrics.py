@@ -8,37 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from broker.groups.events import GroupState
 from broker.groups.lag import SHOWN_MAX, Survey
+from broker.observe.families import gauge, gauges
 
 
-class GroupMetrics:
-    """A collector of one scrape."""
-
-    def __init__(self, survey: Survey) -> None:
-        self._survey = survey
-
-    def collect(self) -> Iterator[Metric]:
-        survey = self._survey
-        states = GaugeMetricFamily(
-            "thermocline_groups", "consumer groups by state; Empty ones have no members now", labels=["state"]
-        )
-        for state in GroupState:
-            states.add_metric([state.value], survey.states[state])
-        yield states
-        lag = GaugeMetricFamily(
-            "thermocline_group_lag",
-            "records between what a group committed and the end of the partition that consumers see; "
-            f"of more than {SHOWN_MAX} positions those that lag most (thermocline_group_positions counts all)",
-            labels=["group", "topic", "partition"],
-        )
-        for records, group_id, topic, partition in survey.shown:
-            lag.add_metric([group_id, topic, str(partition)], records)
-        yield lag
-        yield GaugeMetricFamily(
-            "thermocline_group_positions",
-            "partitions that groups committed a position in, shown in thermocline_group_lag or not",
-            value=survey.positions,
-        )
+def group_metrics(survey: Survey) -> Iterator[Metric]:
+    """By state, and by position."""
+    yield gauges(
+        "groups",
+        "consumer groups by state; Empty ones have no members now",
+        ["state"],
+        {(state.value,): survey.states[state] for state in GroupState},
+    )
+    yield gauges(
+        "group_lag",
+        "records between what a group committed and the end of the partition that consumers see; "
+        f"of more than {SHOWN_MAX} positions those that lag most (thermocline_group_positions counts all)",
+        ["group", "topic", "partition"],
+        {(group_id, topic, str(partition)): records for records, group_id, topic, partition in survey.shown},
+    )
+    yield gauge(
+        "group_positions",
+        "partitions that groups committed a position in, shown in thermocline_group_lag or not",
+        survey.positions,
+    )

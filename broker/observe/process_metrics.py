@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from prometheus_client import ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from broker.observe.families import gauge, histogram
+from broker.observe.families import gauge, gauges, histogram
 from broker.observe.loop_lag import LAG_BOUNDS_S, LoopLag
 
 _PROCESS: Final = ProcessCollector(registry=None)
@@ -32,13 +32,12 @@ VERSION: Final = _version()
 
 def process_metrics(lag: LoopLag) -> Iterator[Metric]:
     """Build, process, loop."""
-    build = GaugeMetricFamily(
-        "thermocline_build_info",
+    yield gauges(
+        "build_info",
         "always 1; the labels say what runs here: count by version (…) shows a roll-out",
-        labels=["version", "python"],
+        ["version", "python"],
+        {(VERSION, platform.python_version()): 1.0},
     )
-    build.add_metric([VERSION, platform.python_version()], 1.0)
-    yield build
     yield from _PROCESS.collect()
     yield histogram(
         "loop_lag_seconds",

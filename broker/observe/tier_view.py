@@ -19,9 +19,9 @@ from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState
 from tiering.partition_state import Block
 
-# What keeps a log from taking appends comes before what keeps it from sinking.
 _REFUSALS_MIN: Final = 3  # in a row; a call that failed once or twice is tried again, and nobody needs to know
 _WHY_CHARS: Final = 300
+# What keeps a log from taking appends comes before what keeps it from sinking.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
 
 
