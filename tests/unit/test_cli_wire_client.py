@@ -243,7 +243,7 @@ def test_tier_status_watch_looks_again_until_stopped(
         if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("thermocline.cli.tier.time.sleep", sleep)
+    monkeypatch.setattr("thermocline.cli.watch.time.sleep", sleep)
     assert main(["tier", "status", "-b", f"127.0.0.1:{thermocline_broker.port}", "--watch"]) == 0
     assert capsys.readouterr().out.count("high wm") == 3
 

@@ -7,13 +7,15 @@ the log) is said aloud, never replaced in silence. Must not know what is done wi
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from thermocline.cli.absent import no_partition, no_topic
 from thermocline.cli.outcome import CommandFailed
 from thermocline.cli.output import note
-from thermocline.cli.times import TIME_HELP, Instant, parse_time
+from thermocline.cli.times import TIME_HELP, Instant, parse_time, told_ms
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
@@ -66,29 +68,28 @@ def starts(consumer: Consumer, topic: str, partition: int | None, start: Start) 
     with failing(f"reading topic {topic}"):
         found = consumer.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
     if found is None:
-        raise CommandFailed(f"there is no topic {topic}; see `thermocline topic list`")
+        raise no_topic(topic)
     if partition is not None and partition not in found.partitions:
-        raise CommandFailed(f"topic {topic} has no partition {partition}; it has {len(found.partitions)}, from 0")
-    asked = [TopicPartition(topic, index) for index in ([partition] if partition is not None else found.partitions)]
-    asked.sort(key=lambda one: one.partition)
+        raise no_partition(topic, partition, len(found.partitions))
+    indexes = sorted(found.partitions) if partition is None else [partition]
+    if isinstance(start, Instant):
+        return _at_time(consumer, topic, indexes, told_ms(start))
+    asked = [TopicPartition(topic, index) for index in indexes]
     for one in asked:
-        if isinstance(start, Instant):
-            one.offset = start.ms
-        elif isinstance(start, Edge):
+        if isinstance(start, Edge):
             one.offset = OFFSET_BEGINNING if start is Edge.BEGINNING else OFFSET_END
         else:
             one.offset = _near(consumer, one, start)
-    return _at_time(consumer, asked, start) if isinstance(start, Instant) else asked
+    return asked
 
 
-def _at_time(consumer: Consumer, asked: list[TopicPartition], start: Instant) -> list[TopicPartition]:
-    from confluent_kafka import KafkaException
+def _at_time(consumer: Consumer, topic: str, indexes: Sequence[int], ms: int) -> list[TopicPartition]:
+    from confluent_kafka import KafkaException, TopicPartition
 
     from thermocline.cli.clients import REQUEST_TIMEOUT_S, failing
 
-    if start.said:
-        note(f"thermocline: {start.said}")
-    with failing(f"asking for the time in {asked[0].topic}"):
+    with failing(f"asking for the time in {topic}"):
+        asked = [TopicPartition(topic, index, ms) for index in indexes]
         found = list(consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S))
         for one in found:
             if one.error is not None:

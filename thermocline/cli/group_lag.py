@@ -8,23 +8,20 @@ asked (group_offsets).
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from thermocline.cli.absent import no_group
 from thermocline.cli.arguments import add_bootstrap, add_json
-from thermocline.cli.outcome import Exit
-from thermocline.cli.output import CLEAR, json_line, plain, table
+from thermocline.cli.output import json_line, plain, table
+from thermocline.cli.watch import show
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from thermocline.cli.arguments import Parser, Subparsers
     from thermocline.cli.group_offsets import Place
-
-_WATCH_INTERVAL_S = 1.0
 
 
 def register(verbs: Subparsers[Parser]) -> None:
@@ -103,26 +100,17 @@ def describe_group(arguments: argparse.Namespace) -> int:
     from thermocline.cli.clients import connected_admin
 
     admin = connected_admin(arguments.bootstrap_server)
-    try:
-        while True:
-            found = read(admin, arguments.group)
-            if arguments.json:
-                for line in json_lines(found):
-                    print(line)
-            else:
-                live = arguments.watch and sys.stdout.isatty()
-                print(f"{CLEAR if live else ''}{picture(found)}")
-            sys.stdout.flush()
-            if not arguments.watch:
-                return Exit.DONE
-            time.sleep(_WATCH_INTERVAL_S)
-    except KeyboardInterrupt:
-        return Exit.DONE
+
+    def lines() -> list[str]:
+        found = read(admin, arguments.group)
+        return [*json_lines(found)] if arguments.json else [picture(found)]
+
+    return show(lines, watch=arguments.watch, redraw=not arguments.json)
 
 
 def read(admin: AdminClient, group: str) -> Found:
     """Ask. CommandFailed when there is no such group."""
-    from thermocline.cli.group_offsets import committed, described, end_offsets, no_group
+    from thermocline.cli.group_offsets import committed, described, end_offsets
 
     about = described(admin, group)
     if about is None:

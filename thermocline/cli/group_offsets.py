@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from thermocline.cli.absent import no_topic
 from thermocline.cli.outcome import CommandFailed
 
 if TYPE_CHECKING:
@@ -33,11 +34,6 @@ def described(admin: AdminClient, group: str) -> Any | None:
             return None
         raise CommandFailed(plainly(f"describing group {group}", failed.args[0])) from failed
     return None if found.state is ConsumerGroupState.DEAD else found
-
-
-def no_group(group: str) -> CommandFailed:
-    """There is none of this name."""
-    return CommandFailed(f"there is no group {group}; see `thermocline group list`")
 
 
 def committed(admin: AdminClient, group: str) -> dict[Place, int]:
@@ -94,5 +90,5 @@ def partitions_of(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[i
         known = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
     missing = [topic for topic in topics if topic not in known]
     if missing:
-        raise CommandFailed(f"there is no topic {missing[0]}; see `thermocline topic list`")
+        raise no_topic(missing[0])
     return {topic: sorted(known[topic].partitions) for topic in topics}

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.config.units import parse_duration_ms
+from thermocline.cli.absent import no_group, no_partition
 from thermocline.cli.arguments import add_bootstrap, add_json, checked, natural
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import json_line, note, plain, table
-from thermocline.cli.times import TIME_HELP, Instant, parse_time
+from thermocline.cli.times import TIME_HELP, Instant, parse_time, told_ms
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -124,7 +125,7 @@ def reset_group(arguments: argparse.Namespace) -> int:
     """Show the plan; carry it out with --execute."""
     from thermocline.cli.clients import connected_admin
     from thermocline.cli.group_lag import state_name
-    from thermocline.cli.group_offsets import committed, described, no_group
+    from thermocline.cli.group_offsets import committed, described
 
     group = arguments.group
     admin = connected_admin(arguments.bootstrap_server)
@@ -158,7 +159,7 @@ def _places(admin: AdminClient, arguments: argparse.Namespace, positions: Mappin
     for topic, indexes in arguments.topic:
         for index in indexes or known[topic]:
             if index not in known[topic]:
-                raise CommandFailed(f"topic {topic} has no partition {index}; it has {len(known[topic])}")
+                raise no_partition(topic, index, len(known[topic]))
             places.add((topic, index))
     return sorted(places)
 
@@ -207,9 +208,7 @@ def _at_time(
     if arguments.by_duration is not None:
         ms = max(0, int(time.time() * 1000) - arguments.by_duration)
     else:
-        ms = arguments.to_datetime.ms
-        if arguments.to_datetime.said:
-            note(f"thermocline: {arguments.to_datetime.said}")
+        ms = told_ms(arguments.to_datetime)
     found = offsets(admin, places, OffsetSpec.for_timestamp(ms))
     targets = {}
     for topic, partition in places:

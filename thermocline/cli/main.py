@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import thermocline
 from thermocline.cli import archive, bucket, config, consume, debug, group, log_dump, produce, scrub, serve, tier, topic
 from thermocline.cli.arguments import Parser
-from thermocline.cli.outcome import CommandFailed, Exit, exit_of
+from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit, exit_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOUNS = (serve, topic, produce, consume, group, config, tier, bucket, archive, scrub, log_dump, debug)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandFailed as failed:
         return _fail(str(failed), failed.code)
     except KeyboardInterrupt:
-        return 130  # 128 + SIGINT, as a shell expects
+        return INTERRUPTED
     except BrokenPipeError:
         # `thermocline consume | head`: the reader has enough. Python would complain again when it flushes at exit.
         _forget_results()

@@ -9,6 +9,9 @@ from enum import IntEnum
 
 from logformat.errors import Corrupt, InvalidRequest, StorageFailed, ThermoclineError
 
+INTERRUPTED = 130
+"""Ended by ^C: 128 + SIGINT, as a shell expects."""
+
 
 class Exit(IntEnum):
     """Exit codes of every command."""

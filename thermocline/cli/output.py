@@ -10,9 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-CLEAR = "\x1b[H\x1b[2J"
-"""On a terminal: cursor home, screen empty; what `--watch` prints before each picture."""
-
 Cell = str | int | float | bool | None | Sequence[object]
 
 

@@ -12,8 +12,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from thermocline.cli.absent import no_partition
 from thermocline.cli.arguments import add_bootstrap, add_extra, filled, natural
-from thermocline.cli.outcome import CommandFailed
 from thermocline.cli.output import note
 from thermocline.cli.produce_outcome import Outcome
 
@@ -87,9 +87,7 @@ def _require_topic(producer: Producer, arguments: argparse.Namespace) -> None:
             f"partition{'s' * (count > 1)}"
         )
     if arguments.partition is not None and arguments.partition >= len(found.partitions):
-        raise CommandFailed(
-            f"topic {arguments.topic} has no partition {arguments.partition}; it has {len(found.partitions)}, from 0"
-        )
+        raise no_partition(arguments.topic, arguments.partition, len(found.partitions))
 
 
 def _send_lines(producer: Producer, arguments: argparse.Namespace, outcome: Outcome) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from thermocline.cli.outcome import CommandFailed
+from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit
 from thermocline.cli.output import Progress, note
 from thermocline.units import show_size
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 _PROGRESS_RECORDS = 10_000
-_INTERRUPTED = 130  # 128 + SIGINT, as a shell expects
 
 
 class Outcome:
@@ -58,7 +57,7 @@ class Outcome:
             raise CommandFailed(f"producing to {topic}: {self._counts()}: no answer in time{why}")
         if self.interrupted or sys.stderr.isatty():
             note(f"{'interrupted: ' * self.interrupted}{self.acknowledged} records acknowledged")
-        return _INTERRUPTED if self.interrupted else 0
+        return INTERRUPTED if self.interrupted else Exit.DONE
 
     def _refusal(self, bootstrap: str, topic: str, line: int, error: KafkaError, value_bytes: int) -> str:
         from confluent_kafka import KafkaError

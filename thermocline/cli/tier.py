@@ -7,19 +7,13 @@ where there are some. Must not know how tiering works, nor how sealing is follow
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from typing import TYPE_CHECKING
 
 from thermocline.cli.arguments import add_bootstrap, add_json
-from thermocline.cli.outcome import Exit
-from thermocline.cli.output import CLEAR
+from thermocline.cli.watch import show
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
-    from thermocline.cli.tier_source import TierSource
-
-_WATCH_INTERVAL_S = 1.0
 
 
 def register(nouns: Subparsers[Parser]) -> None:
@@ -53,31 +47,17 @@ def register(nouns: Subparsers[Parser]) -> None:
 def show_status(arguments: argparse.Namespace) -> int:
     """Print the rows once, or every second."""
     from thermocline.cli.tier_source import TierSource
-
-    source = TierSource(arguments.bootstrap_server, arguments.topic, arguments.bucket)
-    try:
-        while True:
-            _print(source, arguments)
-            if not arguments.watch:
-                return Exit.DONE
-            time.sleep(_WATCH_INTERVAL_S)
-    except KeyboardInterrupt:
-        return Exit.DONE
-
-
-def _print(source: TierSource, arguments: argparse.Namespace) -> None:
     from thermocline.cli.tier_status import picture
 
-    found = source.read()
-    if arguments.json:
-        for row in found:
-            print(row.json())
-    else:
-        live = arguments.watch and sys.stdout.isatty()
-        print(f"{CLEAR if live else ''}{picture(found)}")
-        for line in (*source.brokers(), *source.leaving()):
-            print(line)
-    sys.stdout.flush()
+    source = TierSource(arguments.bootstrap_server, arguments.topic, arguments.bucket)
+
+    def lines() -> list[str]:
+        found = source.read()
+        if arguments.json:
+            return [row.json() for row in found]
+        return [picture(found), *source.brokers(), *source.leaving()]
+
+    return show(lines, watch=arguments.watch, redraw=not arguments.json)
 
 
 def seal_now(arguments: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from logformat.errors import InvalidRequest
+from thermocline.cli.output import note
 
 TIME_HELP: Final = "@ms since 1970 or @2026-11-01T08:30 (local time; Z or +01:00 at its end names another zone)"
 _DAY_AND_ZONE: Final = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:?\d\d)")  # midnight, which Python wants written out
@@ -26,6 +27,13 @@ class Instant:
 
     ms: int
     said: str = ""
+
+
+def told_ms(instant: Instant) -> int:
+    """Its `ms`; on stderr, which instant was understood, where a person could have meant another."""
+    if instant.said:
+        note(f"thermocline: {instant.said}")
+    return instant.ms
 
 
 def parse_time(text: str) -> Instant:

@@ -9,8 +9,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from thermocline.cli import topic_changes, topic_trim
+from thermocline.cli.absent import no_topic
 from thermocline.cli.arguments import add_bootstrap, add_json, filled, key_value, positive
-from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.outcome import Exit
 from thermocline.cli.output import json_line, table
 from thermocline.cli.topic_configs import leaving, topic_configs, with_units
 
@@ -90,7 +91,7 @@ def describe_topic(arguments: argparse.Namespace) -> int:
     with failing(f"describing topic {arguments.topic}"):
         found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(arguments.topic)
     if found is None:
-        raise CommandFailed(f"there is no topic {arguments.topic}; see `thermocline topic list`")
+        raise no_topic(arguments.topic)
     configs = topic_configs(admin, arguments.topic)
     partitions = [found.partitions[index] for index in sorted(found.partitions)]
     explicit = {name: entry for name, entry in configs.items() if arguments.all or not entry.is_default}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from thermocline.cli.absent import no_topic
 from thermocline.cli.arguments import add_bootstrap, filled, key_value, positive
 from thermocline.cli.confirm import can_ask, confirm
 from thermocline.cli.outcome import CommandFailed, Exit
@@ -76,7 +77,7 @@ def _partitions(admin: AdminClient, topic: str) -> int:
     with failing(f"altering topic {topic}"):
         found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
     if found is None:
-        raise CommandFailed(f"there is no topic {topic}; see `thermocline topic list`")
+        raise no_topic(topic)
     return len(found.partitions)
 
 

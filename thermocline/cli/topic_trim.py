@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from thermocline.cli.absent import no_partition
 from thermocline.cli.arguments import add_bootstrap, checked, filled, natural
 from thermocline.cli.confirm import can_ask, confirm
 from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import note, table
-from thermocline.cli.times import TIME_HELP, Instant, parse_time
+from thermocline.cli.output import note, plain, table
+from thermocline.cli.times import TIME_HELP, Instant, parse_time, told_ms
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -115,7 +116,7 @@ def trim_topic(arguments: argparse.Namespace) -> int:
     indexes = [row.partition for row in found]
     if arguments.partition is not None:
         if arguments.partition not in indexes:
-            raise CommandFailed(f"topic {topic} has no partition {arguments.partition}; it has {len(indexes)}")
+            raise no_partition(topic, arguments.partition, len(indexes))
         indexes = [arguments.partition]
     cuts = plan(topic, found, _new_starts(admin, topic, arguments.before, found, indexes))
     if not cuts:
@@ -140,10 +141,9 @@ def _new_starts(
 
     from thermocline.cli.clients import REQUEST_TIMEOUT_S, OffsetSpec, failing
 
-    if before.said:
-        note(f"thermocline: {before.said}")
+    ms = told_ms(before)
     with failing(f"asking for the time in {topic}"):
-        asked = {TopicPartition(topic, index): OffsetSpec.for_timestamp(before.ms) for index in indexes}
+        asked = {TopicPartition(topic, index): OffsetSpec.for_timestamp(ms) for index in indexes}
         answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
     starts = {}
     ends = {row.partition: row.high_watermark for row in found}
@@ -164,8 +164,8 @@ def picture(cuts: Sequence[Cut]) -> str:
             str(cut.log_start),
             str(cut.new_start),
             str(cut.offsets),
-            "-" if cut.on_disk is None else str(cut.on_disk),
-            "-" if cut.in_bucket is None else str(cut.in_bucket),
+            plain(cut.on_disk),
+            plain(cut.in_bucket),
         )
         for cut in cuts
     ]
