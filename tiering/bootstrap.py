@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
 from coldstore.keys import partition_prefix
@@ -37,7 +38,7 @@ from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import is_full, read_file
-from seams.workers import Workers
+from seams.workers import Workers, run_to_end
 from seams.world import World
 from tiering.partition_state import first_local_offset, start_at_least
 from tiering.reservation import (
@@ -47,6 +48,9 @@ from tiering.reservation import (
     write_reservation,
 )
 from tiering.tier_config import Opening, TierLimits
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger(__name__)
 
@@ -124,13 +128,17 @@ class Bootstrap:
         self._checkpoint = checkpoint
         self._path = data_dir.log_path(opening.topic, opening.partition)
 
+    async def _run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """In a worker, to its end: a topic may be deleted, and made again, while it is opened."""
+        return await run_to_end(self._world.workers, function, *args)
+
     @property
     def _name(self) -> str:
         return f"{self._opening.topic}-{self._opening.partition}"
 
     async def open(self) -> OpenedLog:
         """Raises Retryable (the store is needed and away), Fenced, Corrupt (DamagedLog too), StorageFailed, OSError."""
-        found = await self._world.workers.run(self._look)
+        found = await self._run(self._look)
         if found.stale_id is not None:
             await self._leave_to_its_topic(found.stale_id)
             found = Found(False, None)
@@ -170,7 +178,7 @@ class Bootstrap:
                 f"{self._path} belongs to topic id {UUID(bytes=stale_id)}, not to {self._opening.topic_id}; "
                 "move it away, or wait for its topic's deletion"
             )
-        await self._world.workers.run(self._move_away)
+        await self._run(self._move_away)
 
     def _move_away(self) -> None:
         self._data_dir.mark_deleted(self._opening.topic, self._opening.partition, self._world.rng.uuid().hex)
@@ -179,7 +187,7 @@ class Bootstrap:
     async def _create(self, found: Found) -> OpenedLog:
         """Root and first reservation by compare-and-set, then the local log, then the copy of the reservation: a log
         without it is never served before the root was asked."""
-        opening, run = self._opening, self._world.workers.run
+        opening, run = self._opening, self._run
         manifest = await self._manifests.create(
             opening.leader_epoch, opening.topic, dict(opening.tier.configs), self._limits.reservation_offsets
         )
@@ -203,7 +211,7 @@ class Bootstrap:
                 local.log_end_offset,
                 reservation.reserved_end,
             )
-            await self._world.workers.run(remove_reservation, self._world.disk, self._path)
+            await self._run(remove_reservation, self._world.disk, self._path)
             return await self._close_hole(await self._claimed(), local)
         local.reserved_end = reservation.reserved_end
         flush_sync, boot_id = opening.log_config.flush_sync, self._world.clock.boot_id()
@@ -218,7 +226,7 @@ class Bootstrap:
 
     # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
     async def _claim_first(self, found: Found) -> OpenedLog:
-        run = self._world.workers.run
+        run = self._run
         try:
             manifest = await self._claimed()
         except RootMissing as missing:
@@ -247,7 +255,7 @@ class Bootstrap:
 
     async def _close_hole(self, manifest: Manifest, local: PartitionLog | None) -> OpenedLog:
         """Start at the cold end or keep what reaches further; close the hole; reserve; all before the first append."""
-        run, opening = self._world.workers.run, self._opening
+        run, opening = self._run, self._opening
         start = manifest.bucket_end_offset
         if local is None or local.log_end_offset < start:
             epochs, producers = await self._state_at_remote_end(manifest)
@@ -308,10 +316,10 @@ class Bootstrap:
         """Recovered. A log whose first segments only the bucket holds, because its topic was tiered until the last
         process ended, begins at its first local segment from now on: in the root, then here (KIP-950)."""
         try:
-            return await self._world.workers.run(self._recover)
+            return await self._run(self._recover)
         except MissingSegments as missing:
             await self._begin_at(missing)
-        return await self._world.workers.run(self._recover)
+        return await self._run(self._recover)
 
     async def _begin_at(self, missing: MissingSegments) -> None:
         """Move the log start behind segments that the bucket held; raises `missing` where it did not: they are lost."""
@@ -369,7 +377,7 @@ class Bootstrap:
             opening.log_config.flush_sync,
             self._world.clock.boot_id(),
         )
-        await self._world.workers.run(write_reservation, self._world.disk, self._path, value)
+        await self._run(write_reservation, self._world.disk, self._path, value)
 
     def _opened(self, local: PartitionLog) -> OpenedLog:
         flusher = Flusher(local, self._world.workers, self._sync_rounds, report=self._report)

@@ -19,7 +19,7 @@ from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from hotstore.segment import SegmentInfo
 from logformat.errors import Corrupt, Retryable
-from seams.workers import Lane
+from seams.workers import run_to_end
 from tiering.cold_expirer import ColdExpirer, ExpireCounters
 from tiering.copier import Copier
 from tiering.partition_state import Block, TieredPartition, first_local_offset
@@ -213,7 +213,7 @@ class Expirer:
             return
         self._counters.deleted_local_bytes += sum(segment.size for segment in dropped)
         partition.forget_verified(partition.log.local_log_start_offset)
-        await partition.world.workers.run(partition.log.unlink, dropped, lane=Lane.FILES)
+        await run_to_end(partition.world.workers, partition.log.unlink, dropped)
 
 
 def _last_end(sealed: Sequence[SegmentInfo], limit: int) -> int | None:

@@ -24,6 +24,7 @@ from hotstore.partition_log import PartitionLog
 from logformat.errors import Fenced
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
+from seams.workers import run_to_end
 from seams.world import World
 from tiering.reservation import (
     AppendRate,
@@ -188,7 +189,7 @@ class TieredPartition:
         if manifest.bucket_end_offset > local.log_end_offset:
             # Only an old copy of the data directory can be behind what was flushed before it was copied (C6).
             local.reserved_end = local.log_end_offset
-            await self.world.workers.run(remove_reservation, self.world.disk, local.path)
+            await run_to_end(self.world.workers, remove_reservation, self.world.disk, local.path)
             self.blocks[Block.BEHIND] = (
                 f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; "
                 "restart to go on there"
@@ -248,7 +249,7 @@ class TieredPartition:
             self.log.config.flush_sync,
             self.world.clock.boot_id(),
         )
-        await self.world.workers.run(write_reservation, self.world.disk, self.log.path, value)
+        await run_to_end(self.world.workers, write_reservation, self.world.disk, self.log.path, value)
 
     async def give_back(self) -> bool:
         """Lower the reservation to the log's end, if the bucket ends there too; whether it was lowered.

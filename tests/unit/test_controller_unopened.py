@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from coldstore.object_store import AccessRefused
 from coldstore.stores.faulty import FaultPlan
 from hotstore.flusher import Flusher
 from logformat.errors import Retryable
+from seams.workers import Lane
 from tests.support.broker_kit import Life, Place, play
 
 ANSWER_S = 15.0
@@ -185,5 +187,44 @@ def test_who_waits_too_long_for_earlier_changes_is_told_to_come_back() -> None:
         assert all(isinstance(outcome, Retryable) for outcome in ended), ended
         assert asyncio.get_running_loop().time() - began_s < 240.0
         await life.crash()
+
+    play(scenario())
+
+
+def test_a_topic_deleted_while_its_log_is_made_leaves_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its opening was cancelled, the thread that made the directory went on, and made it after the removal had looked:
+    it stayed for ever, and a slow one would have written into the directory of a new topic of the name."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        loop, run, began = asyncio.get_running_loop(), life.workers.run, asyncio.Event()
+
+        async def on_a_slow_disk(function: Callable[..., Any], *args: Any, lane: Lane = Lane.FILES) -> Any:
+            if function.__name__ != "_create_local":
+                return await run(function, *args, lane=lane)
+            ended = loop.create_future()
+
+            def end() -> None:  # as a thread does, whether anybody waits or not
+                made = function(*args)
+                if not ended.done():
+                    ended.set_result(made)
+
+            loop.call_later(5.0, end)
+            began.set()
+            return await ended
+
+        monkeypatch.setattr(life.workers, "run", on_a_slow_disk)
+        controller = life.context.controller
+        creating = asyncio.ensure_future(controller.create_topic("log", 1, {}))
+        await began.wait()
+        await controller.delete_topic("log")
+        await asyncio.gather(creating, return_exceptions=True)
+        async with asyncio.timeout(60.0):
+            while controller.image.deleted:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(10.0)
+        assert "log-0" not in place.disk.list_dir("/data/a")
+        await life.stop()
 
     play(scenario())
