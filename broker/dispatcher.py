@@ -256,7 +256,7 @@ class BrokerDispatcher:
             if not self.context.gate.is_open():
                 await self.context.gate.opened()
             answered, waiting = produce.append_all(self.context, call, piece, looks)
-            response.responses += answered.responses
+            produce.join(response, answered)
             pending += waiting
             await next_turn()
         if request.acks == 0:

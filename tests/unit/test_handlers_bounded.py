@@ -310,6 +310,22 @@ def test_a_produce_of_very_many_partitions_leaves_the_loop_to_others() -> None:
     play(scenario())
 
 
+def test_a_produce_of_very_many_partitions_answers_a_topic_once() -> None:
+    """As Kafka does. Its pieces answered a topic they shared twice, of which Sarama keeps the last."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("t1", 2)
+        answer = await life.call(ApiKey.PRODUCE, produce_of(3, 2500, batch_of(b"v")))
+        assert [topic.name for topic in answer.responses] == ["t0", "t1", "t2"]
+        for topic in answer.responses:
+            assert [row.index for row in topic.partition_responses] == list(range(2500))
+        assert [row.error_code for row in answer.responses[1].partition_responses[:3]] == [0, 0, 3]
+        await life.stop()
+
+    play(scenario())
+
+
 def wide_fetch(count: int, offset: int = 0, **how: Any) -> FetchRequest:
     """Partitions 0 to count − 1 of "log", in one topic entry."""
     request = fetch_request(("log", 0, offset), **how)
