@@ -17,7 +17,7 @@ from uuid import UUID
 
 from broker.groups.events import GroupMetadata, MemberMetadata
 from broker.wire.codec import decode_record, encode_record, record_version
-from broker.wire.generated.messages import (
+from broker.wire.messages import (
     GroupMetadataKey,
     GroupMetadataValue,
     GroupMetadataValueMember,

@@ -15,7 +15,7 @@ from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.groups import ClientInfo
 from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
-from broker.wire.generated.messages import (
+from broker.wire.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DeleteGroupsResponseResult,

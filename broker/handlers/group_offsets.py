@@ -19,7 +19,7 @@ from broker.groups.offsets import NO_OFFSET, Fetched, Wanted
 from broker.handlers.groups import ClientInfo
 from broker.handlers.turns import next_turn
 from broker.wire.errors import ErrorCode
-from broker.wire.generated.messages import (
+from broker.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,

@@ -15,7 +15,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import Join, JoinReply, Leaver, Protocol, Sync
 from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
-from broker.wire.generated.messages import (
+from broker.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
