@@ -63,3 +63,8 @@ class GroupConfig:
     snapshot_interval_ms: int = 7_500
     """A changed partition gets a snapshot this long after the last one. A lost disk is promised to lose 10 s at most:
     this, and up to a quarter of it until somebody looks (1.9 s), and the write."""
+
+
+def is_too_long(name: str) -> bool:
+    """Whether a name of a client's takes more than `NAME_BYTES_MAX` bytes."""
+    return len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX

@@ -12,12 +12,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
-from broker.groups.config import CLIENT_ID_CHARS_MAX, NAME_BYTES_MAX, GroupConfig
+from broker.groups.commits import CommitRow, judge
+from broker.groups.config import CLIENT_ID_CHARS_MAX, GroupConfig, is_too_long
 from broker.groups.events import (
     NO_MEMBER,
     AdmitCommit,
@@ -49,18 +51,13 @@ from broker.groups.lag import EndLookup, Survey, survey
 from broker.groups.ledger import Ledger
 from broker.groups.log import OffsetsLog
 from broker.groups.offsets import (
-    OFFSET_OVERHEAD_BYTES,
     Fetched,
     GroupOffsets,
     TopicLookup,
-    TopicPosition,
     Wanted,
     any_topic,
-    refuses_metadata,
 )
 from broker.groups.records import (
-    NO_EXPIRY,
-    CommittedOffset,
     KeyValue,
     group_record,
     partition_of,
@@ -68,7 +65,6 @@ from broker.groups.records import (
 from broker.groups.shard import Group, Shard, ShardState, Snapshot
 from broker.groups.timers import Timers
 from broker.wire.errors import ErrorCode
-from broker.wire.primitives import ZERO_UUID
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng
@@ -84,18 +80,6 @@ _LOAD_BACKOFF_S: Final = 0.5
 _LOAD_BACKOFF_MAX_S: Final = 30.0
 _RELOAD_S: Final = 5.0  # a partition that comes back does so after some seconds; replaying a damaged one costs reads
 _RELOAD_MAX_S: Final = 60.0
-
-
-class CommitRow(NamedTuple):
-    """One partition of an OffsetCommit. `metadata` is "" when the client sent null, as Kafka stores it; `topic_id` is
-    which topic of the name is meant, zero: the present one."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str
-    topic_id: UUID = ZERO_UUID
 
 
 def _no_name(_: UUID) -> None:
@@ -272,7 +256,7 @@ class GroupCoordinator:
 
     async def find(self, group_id: str) -> ErrorCode:
         """Make sure that there is somewhere to coordinate `group_id` (FindCoordinator)."""
-        if _is_too_long(group_id):
+        if is_too_long(group_id):
             return ErrorCode.INVALID_GROUP_ID
         try:
             await self._log.ensure_created()
@@ -382,7 +366,12 @@ class GroupCoordinator:
         self._step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
         error = future.result().error
         if error is ErrorCode.NONE:
-            codes, write = self._write_offsets(shard, group, rows, retention_ms)
+            is_full = partial(self._ledger.is_full, new_group=False)
+            now_ms = self._clock.wall_ms()
+            codes, values = judge(
+                rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=retention_ms
+            )
+            write = shard.write_positions(group, values) if values else None
         else:
             codes, write = [error] * len(rows), None
         shard.settle(group)
@@ -390,39 +379,6 @@ class GroupCoordinator:
             failure = await fate_of(write, self._config.offsets_commit_timeout_ms)
             codes = [failure if code is ErrorCode.NONE else code for code in codes]
         return codes
-
-    def _write_offsets(
-        self, shard: Shard, group: Group, rows: Sequence[CommitRow], retention_ms: int
-    ) -> tuple[list[ErrorCode], asyncio.Future[Exception | None] | None]:
-        now_ms = self._clock.wall_ms()
-        expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
-        codes: list[ErrorCode] = []
-        values: list[tuple[TopicPosition, CommittedOffset]] = []
-        growth = more = 0
-        for row in rows:
-            facts = self._topics(row.topic)
-            code = refuses_metadata(row.metadata, self._config.offset_metadata_bytes_max)
-            if facts is None or not 0 <= row.partition < facts.partitions or _is_too_long(row.topic):
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif row.topic_id not in (ZERO_UUID, facts.topic_id):  # made again since the request was read
-                code = ErrorCode.UNKNOWN_TOPIC_ID
-            codes.append(code)
-            if code is ErrorCode.NONE:
-                assert facts is not None
-                value = CommittedOffset(
-                    row.offset, row.leader_epoch, row.metadata, now_ms, expire_at_ms, facts.topic_id
-                )
-                values.append(((row.topic, row.partition), value))
-                if group.offsets.get(row.topic, row.partition) is None:
-                    growth += OFFSET_OVERHEAD_BYTES + len(row.metadata)
-                    more += 1
-        if not values:
-            return codes, None
-        too_many = group.offsets.count + more > self._config.group_positions_max
-        if more and (too_many or self._ledger.is_full(growth, new_group=False)):
-            full = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-            return [full if code is ErrorCode.NONE else code for code in codes], None
-        return codes, shard.write_positions(group, values)
 
     async def fetch_offsets(
         self, group_id: str, wanted: Sequence[Wanted] | None
@@ -457,7 +413,7 @@ class GroupCoordinator:
 
     def shard_of(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[Shard | None, ErrorCode]:
         """Where the group lives, or why nobody can say now."""
-        if _is_too_long(group_id) or (not group_id and not empty_is_valid):
+        if is_too_long(group_id) or (not group_id and not empty_is_valid):
             return None, ErrorCode.INVALID_GROUP_ID
         shard = self._shards[partition_of(group_id, len(self._shards))]
         match shard.state:
@@ -526,10 +482,6 @@ class GroupCoordinator:
             group = shard.groups.get(key.group_id)
             if group is not None and shard.state is ShardState.READY:
                 self._give(shard, group, TimedOut(key.timer))
-
-
-def _is_too_long(name: str) -> bool:
-    return len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX
 
 
 def _report(name: str, failure: BaseException) -> None:

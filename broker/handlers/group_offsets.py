@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from broker.groups.coordinator import CommitRow, GroupCoordinator
+from broker.groups.commits import CommitRow
+from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import AdmitCommit
 from broker.groups.offsets import NO_OFFSET, Fetched, Wanted
 from broker.handlers.groups import ClientInfo

@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from broker.groups.commits import CommitRow
 from broker.groups.config import GroupConfig
-from broker.groups.coordinator import CommitRow, GroupCoordinator
+from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
 from broker.groups.offsets import TopicFacts, Wanted, any_topic
 from broker.wire.errors import ErrorCode

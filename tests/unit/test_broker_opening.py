@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.groups.coordinator import CommitRow
+from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.groups.shard import ShardState
 from broker.partition.host import Host

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from broker.groups.coordinator import CommitRow
+from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit, Leaver, Protocol
 from broker.groups.offsets import Wanted
 from broker.groups.shard import ShardState

@@ -8,7 +8,7 @@ from uuid import UUID
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.groups import lag
-from broker.groups.coordinator import CommitRow
+from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit, GroupState
 from broker.groups.offsets import TopicFacts
 from broker.wire.errors import ErrorCode as E

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.groups.coordinator import CommitRow
+from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.groups.offsets import TopicFacts
 from broker.groups.records import CommittedOffset, OffsetKey, batch_of, offset_record, parse_batches
