@@ -19,9 +19,9 @@ class Exit(IntEnum):
     DONE = 0
     FAILED = 1  # the operation failed
     USAGE = 2  # usage or config
-    REFUSED = 3  # lock, identity, another broker serves the bucket, store probe, newer format
+    REFUSED = 3  # lock, identity, address, another broker serves the bucket, store probe, newer format
     STORAGE_FAILED = 4
-    FINDINGS = 5  # bucket verify
+    FINDINGS = 5  # bucket verify, scrub
 
 
 class CommandFailed(Exception):

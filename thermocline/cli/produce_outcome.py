@@ -90,7 +90,7 @@ def said_by_broker(bootstrap: str, topic: str) -> str:
         blocked = sorted({row.blocked_by for row in source.read() if row.blocked_by})
     except (CommandFailed, BrokerUnreachable) as failed:
         return f": {failed}"
-    told = source.conditions() or [f"{topic} is blocked by {', '.join(blocked)}; see `thermocline tier status`"] * bool(
-        blocked
-    )
+    told = source.conditions()
+    if blocked and not told:
+        told = [f"{topic} is blocked by {', '.join(blocked)}; see `thermocline tier status`"]
     return "".join(f"; {line}" for line in told)

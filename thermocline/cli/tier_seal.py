@@ -11,13 +11,11 @@ import json
 import time
 from typing import Final
 
-import msgspec
-
 from broker.config.units import show_duration
-from thermocline.cli.http_client import HttpRefused, get, post_json
+from thermocline.cli.http_client import HttpRefused, post_json
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import Progress, note
-from thermocline.cli.tier_source import TierSource, http_address
+from thermocline.cli.tier_source import TierSource, http_address, said
 from thermocline.cli.tier_status import BrokerStatus, PartitionStatus
 from thermocline.units import show_size
 
@@ -64,10 +62,9 @@ class _Waiting:
         self._say_again_s = self._began_s + _SAY_AGAIN_S
 
     def look(self) -> None:
-        try:
-            broker = msgspec.json.decode(get(*self._address, "/broker"), type=BrokerStatus)
-            partitions = msgspec.json.decode(get(*self._address, "/status"), type=list[PartitionStatus])
-        except (HttpRefused, msgspec.MsgspecError):
+        broker = said(self._address, "/broker", BrokerStatus)
+        partitions = said(self._address, "/status", list[PartitionStatus])
+        if broker is None or partitions is None:
             return  # the answer to the POST says what became of it
         left = [p for p in partitions if self._topic in (None, p.topic) and p.copy_lag_bytes]
         count = f"{len(left)} partition{'s' * (len(left) != 1)}"
