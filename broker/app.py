@@ -244,8 +244,8 @@ class Broker:
         groups.start()
         for name, service in (
             ("group snapshots", partial(offsets.keep_snapshots, groups)),
-            ("checkpoints", host.keep_checkpoints),
-            ("ticks", host.keep_ticking),
+            ("checkpoints", host.upkeep.keep_checkpoints),
+            ("ticks", host.upkeep.keep_ticking),
             ("changes in doubt", controller.keep_settled),
         ):
             self._tasks.spawn(name, supervise(name, service, world.rng, self._report))

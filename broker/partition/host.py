@@ -3,7 +3,8 @@
 Owns opening, reconfiguring and closing led partitions: the shell between the controller's decisions and tiering's
 `open_partition`. Always true: a partition is published only when it may serve; opening that fails is tried again for
 as long as the topic exists, because the topic is a committed fact; it follows what was decided about the topic
-meanwhile. Must not know how a log or a tier is opened, nor how a deleted topic's files go (removal).
+meanwhile. Must not know how a log or a tier is opened, how a deleted topic's files go (removal), nor what partitions
+need while they serve (upkeep).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from broker.metadata.image import Topic
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
+from broker.partition.upkeep import Upkeep
 from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, ForeignLog
 from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
-from seams.disk import is_full
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.service import TierService
@@ -36,7 +37,6 @@ from tiering.tier_config import Opening, TierConfig
 log = logging.getLogger(__name__)
 
 _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
-_TICK_S: Final = 1.0
 _TOPICS_PER_TURN: Final = 50
 _REOPEN_S: Final = 5.0
 _OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
@@ -79,14 +79,17 @@ class Host:
         self._leader_epoch = leader_epoch
         self._report = report
         self._slots = asyncio.Semaphore(_OPENING_MAX)
-        self._changed: set[Partition] = set()  # written to since the last checkpoint
-        self._all_changed = False
         self._stops_clean = False
         self._opening: dict[asyncio.Task[None], _TopicOpening] = {}
         self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
         self._removal = Removal(world, data_dir, tiers, tasks, report)
+        self.upkeep = Upkeep(config, world, data_dir, registry, tiers)
         self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
+
+    @property
+    def _config(self) -> BrokerConfig:
+        return self._live.now
 
     def open_topic(self, topic: Topic, first_partition: int, *, new: bool = True) -> asyncio.Task[None]:
         """Begin to open the topic's partitions from `first_partition` on; they are published when the task is done.
@@ -131,7 +134,7 @@ class Host:
         """Let clients see them, as the topic is now: it may have changed while they were opened."""
         topic = self._topics[topic_id]
         self._configure(topic, partitions)
-        self._all_changed = True
+        self.upkeep.all_changed()
         self._registry.publish(topic, partitions)
 
     async def _open_one(self, topic: Topic, index: int, way: _TopicOpening, *, new: bool) -> None:
@@ -235,10 +238,6 @@ class Host:
             partition.log.reconfigure(log_config_of(config))
             partition.tier.reconfigure(self._tier_config(topic, config))
 
-    @property
-    def _config(self) -> BrokerConfig:
-        return self._live.now
-
     async def follow_config(self) -> None:
         """Let every partition obey the broker's configuration as it is now; those being opened do when they are open.
 
@@ -277,54 +276,6 @@ class Host:
         """Remove a withdrawn topic's local files, then its objects."""
         await self._removal.purge(topic)
 
-    async def checkpoint(self) -> None:
-        """Note recovery points, log starts and high watermarks, so that the next start looks at less.
-
-        Of the logs written to since the last time; of all after some were opened."""
-        if self._all_changed:
-            changed = list(self._registry)
-        else:
-            found = self._registry.partitions
-            changed = [p for p in self._changed | self._registry.touched if found.get((p.topic, p.index)) is p]
-            changed.sort(key=lambda p: (p.topic, p.index))
-        self._all_changed = False
-        self._changed.clear()
-        marks = {TopicPartition(p.topic, p.index): p.high_watermark for p in changed}
-        job = self._data_dir.checkpoint([partition.log for partition in changed], marks)
-        async with self._tiers.checkpoints:  # DeleteRecords checkpoints too, and one job at a time may write the files
-            await self._world.workers.run(job.run)
-
-    async def keep_checkpoints(self) -> None:
-        """Until cancelled: the three checkpoints are written together, as often as the most frequent one asks."""
-        interval_ms = min(
-            self._config.recovery_point_checkpoint_interval_ms,
-            self._config.log_start_checkpoint_interval_ms,
-            self._config.high_watermark_checkpoint_interval_ms,
-        )
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            try:
-                await self.checkpoint()
-            except OSError as failure:
-                if not is_full(failure):
-                    raise
-                self._all_changed = True  # what was sampled is written next time; until then recovery looks at more
-                self._data_dir.ballast.met_full = True
-
-    async def keep_ticking(self) -> None:
-        """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""
-        while True:
-            await asyncio.sleep(_TICK_S)
-            self._changed |= self._registry.touched
-            now_ms = self._world.clock.wall_ms()
-            now_s = asyncio.get_running_loop().time()
-            for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
-                partition.flusher.tick(now_ms)
-                partition.expire_acks(now_s)
-                partition.tier.written_to()
-                if partition.log.dirty_bytes == 0:
-                    self._registry.touched.discard(partition)
-
     async def close(self, *, clean: bool) -> bool:
         """Flush and close every log; with `clean`, reservations are given back and the logs need no recovery.
 
@@ -342,8 +293,8 @@ class Host:
         await asyncio.gather(*(close_one(partition) for partition in tuple(self._registry)), self._removal.closed())
         if self._stops_clean:
             try:
-                self._all_changed = True
-                await self.checkpoint()
+                self.upkeep.all_changed()
+                await self.upkeep.checkpoint()
             except OSError as failure:
                 self._report("checkpoints", failure)
                 self._stops_clean = False

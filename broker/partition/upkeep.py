@@ -1,0 +1,89 @@
+"""What partitions that serve need from time to time: ticks, and checkpoints of what changed.
+
+Owns which partitions changed since the last checkpoint. Always true: an idle partition costs nothing here; what a
+checkpoint on a full disk did not write is written by the next one. Must not know how partitions are opened or closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from broker.config.live import LiveConfig
+from broker.partition.partition import Partition
+from broker.partition.registry import Registry
+from hotstore.data_dir import DataDir
+from logformat.values import TopicPartition
+from seams.disk import is_full
+from seams.world import World
+from tiering.service import TierService
+
+_TICK_S: Final = 1.0
+
+
+class Upkeep:
+    """Of one broker's partitions."""
+
+    def __init__(
+        self, config: LiveConfig, world: World, data_dir: DataDir, registry: Registry, tiers: TierService
+    ) -> None:
+        self._live = config
+        self._world = world
+        self._data_dir = data_dir
+        self._registry = registry
+        self._tiers = tiers
+        self._changed: set[Partition] = set()  # written to since the last checkpoint
+        self._all_changed = False
+
+    def all_changed(self) -> None:
+        """Partitions were opened, or are about to be closed: the next checkpoint notes every one."""
+        self._all_changed = True
+
+    async def checkpoint(self) -> None:
+        """Note recovery points, log starts and high watermarks, so that the next start looks at less.
+
+        Of the logs written to since the last time; of all after some were opened. Raises OSError."""
+        if self._all_changed:
+            changed = list(self._registry)
+        else:
+            found = self._registry.partitions
+            changed = [p for p in self._changed | self._registry.touched if found.get((p.topic, p.index)) is p]
+            changed.sort(key=lambda p: (p.topic, p.index))
+        self._all_changed = False
+        self._changed.clear()
+        marks = {TopicPartition(p.topic, p.index): p.high_watermark for p in changed}
+        job = self._data_dir.checkpoint([partition.log for partition in changed], marks)
+        async with self._tiers.checkpoints:  # DeleteRecords checkpoints too, and one job at a time may write the files
+            await self._world.workers.run(job.run)
+
+    async def keep_checkpoints(self) -> None:
+        """Until cancelled: the three checkpoints are written together, as often as the most frequent one asks."""
+        config = self._live.now
+        interval_ms = min(
+            config.recovery_point_checkpoint_interval_ms,
+            config.log_start_checkpoint_interval_ms,
+            config.high_watermark_checkpoint_interval_ms,
+        )
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await self.checkpoint()
+            except OSError as failure:
+                if not is_full(failure):
+                    raise
+                self.all_changed()  # what was sampled is written next time; until then recovery looks at more
+                self._data_dir.ballast.met_full = True
+
+    async def keep_ticking(self) -> None:
+        """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._changed |= self._registry.touched
+            now_ms = self._world.clock.wall_ms()
+            now_s = asyncio.get_running_loop().time()
+            for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
+                partition.flusher.tick(now_ms)
+                partition.expire_acks(now_s)
+                partition.tier.written_to()
+                if partition.log.dirty_bytes == 0:
+                    self._registry.touched.discard(partition)
