@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from broker.handlers.assignments import check_added, count_assigned
 from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
+    ZERO_UUID,
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
     CreatePartitionsResponse,
@@ -171,17 +172,22 @@ def _partition_count(context: Context, wanted: CreateTopicsRequestTopic) -> int:
 
 
 async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
-    """Free each name; what the topic left is removed in the background. What is named twice is not deleted."""
+    """Free each name; what the topic left is removed in the background. What is named twice is not deleted, also where
+    it is named once by name and once by id."""
     until_s = deadline_s(request.timeout_ms)
     wanted = request.topics or [DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
-    names = Counter((topic.name, topic.topic_id) for topic in wanted)
+    named = Counter((topic.name, topic.topic_id) for topic in wanted)
+    ids = _named_by_id(context, named)
     response = DeleteTopicsResponse()
     turns = Turns()
-    for (name, topic_id), count in names.items():
+    by_both = {topic_id for name, topic_id in ids.items() if (name, ZERO_UUID) in named}
+    for (name, topic_id), count in named.items():
+        if name is None and topic_id in by_both:
+            continue  # answered with its name
         answer = DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
         try:
             refuse_flood(wanted)
-            _refuse_duplicate(count)
+            _refuse_unclear(answer, count, ids)
             await _delete(context, call, answer, until_s)
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
@@ -190,6 +196,33 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
         if turns.over():
             await next_turn()
     return response
+
+
+def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
+    """The ids among `named`, by the names of their topics; none of a flood, which is refused."""
+    found: dict[str, UUID] = {}
+    if len(named) <= _TOPICS_PER_REQUEST_MAX:
+        for name, topic_id in named:
+            topic = context.controller.image.topics.get(str(topic_id)) if name is None else None
+            if topic is not None:
+                found[topic.name] = topic_id
+    return found
+
+
+def _refuse_unclear(answer: DeleteTopicsResponseTopic, count: int, ids: Mapping[str, UUID]) -> None:
+    """In Kafka's words. `ids`: those that the request names, by their topics' names."""
+    if answer.name is None:
+        if answer.topic_id == ZERO_UUID:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if count > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+        return
+    if answer.topic_id != ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    _refuse_duplicate(count)
+    if answer.name in ids:
+        answer.topic_id = ids[answer.name]
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
 
 
 async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopic, until_s: float) -> None:

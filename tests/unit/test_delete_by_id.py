@@ -9,6 +9,7 @@ from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
+    ZERO_UUID,
     CreateTopicsRequest,
     CreateTopicsRequestTopic,
     DeleteTopicsRequest,
@@ -49,6 +50,35 @@ def test_a_topic_made_again_while_the_deletion_waits_for_its_turn_stays() -> Non
         assert (await life.produce("log", b"x")).error_code == ErrorCode.NONE
         assert await _delete(life, 4, topic_id=UUID(made_again.topic_id)) == ErrorCode.NONE
         assert life.context.controller.image.topic_named("log") is None
+        await life.stop()
+
+    play(scenario())
+
+
+def test_what_is_named_by_name_and_by_id_is_not_deleted() -> None:
+    """Codes and words of Apache Kafka 4.3.1. A topic with both a name and an id was deleted by its name."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        ids = {name: await life.create(name) for name in ("a", "b", "c")}
+
+        async def ask(*named: tuple[str | None, UUID]) -> list[tuple[str | None, UUID, int, str | None]]:
+            topics = [DeleteTopicsRequestTopic(name=name, topic_id=topic_id) for name, topic_id in named]
+            answer = await life.call(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topics=topics, timeout_ms=5000))
+            return [(row.name, row.topic_id, row.error_code, row.error_message) for row in answer.responses]
+
+        refused = int(ErrorCode.INVALID_REQUEST)
+        both = "You may not specify both topic name and topic id."
+        assert await ask(("a", ids["a"])) == [("a", ids["a"], refused, both)]
+        assert await ask(("a", UUID(int=7))) == [("a", UUID(int=7), refused, both)]
+        neither = "Neither topic name nor id were specified."
+        assert await ask((None, ZERO_UUID)) == [(None, ZERO_UUID, refused, neither)]
+        supplied = "The provided topic name maps to an ID that was already supplied."
+        for twice in ([("b", ZERO_UUID), (None, ids["b"])], [(None, ids["b"]), ("b", ZERO_UUID)]):
+            assert await ask(*twice) == [("b", ids["b"], refused, supplied)]
+        assert await ask((None, ids["c"]), (None, ids["c"])) == [(None, ids["c"], refused, "Duplicate topic id.")]
+        assert await ask(("c", ZERO_UUID), ("c", ZERO_UUID)) == [("c", ZERO_UUID, refused, "Duplicate topic name.")]
+        assert sorted(life.context.registry.topics) == ["a", "b", "c"]
         await life.stop()
 
     play(scenario())
