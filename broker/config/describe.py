@@ -187,7 +187,7 @@ def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Def
 def _names_of(name: str) -> tuple[str, ...]:
     """A broker config and those that stand in for it: Kafka's names for one time in coarser units."""
     for rivals in RIVALS:
-        if name in rivals and name.startswith("log.") and name not in ("log.dirs", "log.dir"):
+        if name in rivals and rivals[0].endswith(".ms"):
             return rivals[rivals.index(name) :]
     return (name,)
 

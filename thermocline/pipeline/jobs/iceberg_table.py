@@ -67,8 +67,9 @@ SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snaps
 VALUES: Final = "thermocline.values"
 DEAD_LETTERS: Final = "thermocline.dead-letters"
 BEGUN: Final = "thermocline.begun"  # log starts when the table was made: where each partition's archive begins
-DAY_OF: Final = "timestamp"
 ARCHIVE: Final = "thermocline.archive"  # of a table of dead letters: the UUID of the table they were taken out of
+
+DAY_OF: Final = "timestamp"  # the column by whose day a table may be partitioned
 
 
 class StaleTable(Retryable):
