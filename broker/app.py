@@ -50,11 +50,11 @@ from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from hotstore.data_dir import DataDir
 from hotstore.errors import DataDirLocked
+from hotstore.residency import Residency
 from logformat.checkpoints import MetaProperties
 from logformat.errors import Corrupt, StorageFailed, ThermoclineError
 from seams.tasks import Tasks, supervise
 from seams.world import World
-from tiering.residency import Residency
 from tiering.service import TierService
 
 log = logging.getLogger(__name__)

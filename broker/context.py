@@ -18,9 +18,9 @@ from broker.net.dispatch import Peer
 from broker.observe.metrics import BrokerMetrics
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
+from hotstore.residency import Residency
 from seams.tasks import Tasks
 from seams.world import World
-from tiering.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from broker.partition.host import Host
 from broker.partition.offsets_topic import OffsetsTopic
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
+from hotstore.residency import Residency
 from logformat.errors import ThermoclineError
 from seams.crash_points import reach
 from seams.tasks import FailureReport, Tasks
 from seams.workers import Workers
-from tiering.residency import Residency
 from tiering.service import TierService
 
 

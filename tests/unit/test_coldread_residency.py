@@ -7,14 +7,14 @@ import errno
 
 import pytest
 
+from hotstore import residency as residency_module
+from hotstore.residency import Residency, read_through
 from logformat.errors import Retryable
 from seams.disk import File
 from seams.workers import Lane
 from tests.support.cold_log import LoopWorkers
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
-from tiering import residency as residency_module
-from tiering.residency import Residency, read_through
 
 STEP = 1000
 FD = -7  # no kernel has anything of it
