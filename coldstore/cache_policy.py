@@ -1,7 +1,7 @@
 """Which chunk leaves the cache: a FIFO for newcomers, a FIFO for those that proved useful, and a memory of the rest.
 
 Owns sizes and order of what is cached, not the bytes. Always true: the sum of sizes is at most `bytes_max`. Must not
-know who still reads what leaves: an open file outlives its name (tiering.cold_hold keeps the files of waiting readers).
+know who still reads what leaves: an open file outlives its name (tiering.reading.hold keeps those of waiting readers).
 
 Scan-resistant (after S3-FIFO, SOSP'23): a newcomer is promoted only if it was visited again before its turn to leave,
 or came back soon after it left; a sequential reader that takes one chunk in four fetches visits it once, because a

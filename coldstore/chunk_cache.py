@@ -1,38 +1,32 @@
-"""Chunks of segment objects on local disk: loaded once, checked twice, served as open files.
+"""Chunks of segment objects on local disk: checked twice, served as open files.
 
-Owns the files of one directory, which it empties at start. Always true: a chunk is loaded by one task however many wait
-for it, and that task goes on when they give up; nothing sees a chunk before its CRC32C was checked on the loaded bytes
-and again on the file; a file's name is never used twice, and eviction unlinks a file while handles given out keep
-reading it (T23); at most `bytes_max` bytes lie in the directory, and at most `loads_max` chunks are being loaded. Where
-the disk refuses a chunk, the caller gets it in memory instead. Must not know segments, clients or the hot log.
+Owns the files of one directory, which it empties at start. Always true: nothing sees a chunk before its CRC32C was
+checked on the bytes that came and again on the file; a file's name is never used twice, and eviction unlinks a file
+while handles given out keep reading it (T23); at most `bytes_max` bytes lie in the directory. Where the disk refuses a
+chunk, the caller gets it in memory instead. Its one user sees to it that a chunk is looked for and put by one task at a
+time (`tiering.reading.hydrate`). Must not know stores, segments, clients or the hot log.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from coldstore.cache_policy import CachePolicy
 from coldstore.segment_reader import ChunkRef, chunk_is_whole
-from logformat.errors import Corrupt, Retryable, ThermoclineError
+from logformat.errors import Corrupt
 from seams.disk import Buffer, Disk, File, remove_tree
-from seams.tasks import Tasks
 from seams.workers import Lane, Workers
 
 log = logging.getLogger(__name__)
 
-LOADS_MAX: Final = 8  # × 4 MiB of memory
-WAITING_MAX: Final = 256  # chunks asked for and not loaded yet; beyond that callers are told to come back
 OPEN_FILES_MAX: Final = 256
-LOAD_DEADLINE_S: Final = 120.0
 
 ChunkId = tuple[str, int]
-Load = Callable[[ChunkRef], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +99,6 @@ class ChunkCache:
         directory: str,
         bytes_max: int,
         *,
-        loads_max: int = LOADS_MAX,
         open_files_max: int = OPEN_FILES_MAX,
     ) -> None:
         self.counts = CacheCounts()
@@ -116,9 +109,7 @@ class ChunkCache:
         self._paths: dict[ChunkId, str] = {}
         self._open: OrderedDict[ChunkId, File] = OrderedDict()  # checked in this process, pages likely in memory
         self._open_files_max = open_files_max
-        self._loading: dict[ChunkId, asyncio.Task[CachedChunk | ThermoclineError]] = {}
-        self._loads = asyncio.Semaphore(loads_max)
-        self._tasks = Tasks(bound=WAITING_MAX + 1)
+        self._doomed: dict[str, None] = {}  # to be unlinked, also when the one who began it was cancelled
         self._sequence = 0
         self._refusing = False
 
@@ -136,30 +127,18 @@ class ChunkCache:
         """Begin empty: what an earlier process left has no index and is not worth one. OSError from the disk."""
         await self._workers.run(self._wipe, lane=Lane.FILES)
 
-    async def close(self) -> None:
-        """Stop loading. Files stay until the next start."""
-        await self._tasks.close()
+    def close(self) -> None:
+        """Let go of what is open. Files stay until the next start."""
         self._open.clear()
 
-    # ── getting ──────────────────────────────────────────────────────────────────────────────────────────────────
-    async def get(self, chunk: ChunkRef, load: Load, *, start: int = 0, length: int | None = None) -> CachedChunk:
-        """The chunk, from the cache or by `load`; bytes `[start, start + length)` of it are in memory on return.
-
-        Cancelling a get leaves the load running into the cache. Raises what `load` raises (Corrupt when its bytes are
-        not the chunk's), Retryable when too much is waiting already.
-        """
+    # ── what is here ─────────────────────────────────────────────────────────────────────────────────────────────
+    async def find(self, chunk: ChunkRef) -> CachedChunk | None:
+        """The chunk, if it is here and its file is right; its bytes are in memory on return."""
         chunk_id = (chunk.key, chunk.index)
-        wanted = chunk.length - start if length is None else min(length, chunk.length - start)
-        # While it is on its way the policy may know it already, its file is not there yet.
-        if chunk_id not in self._loading and self._policy.visit(chunk_id, start):
-            found = await self._from_disk(chunk_id, chunk, start, wanted)
-            if found is not None:
-                self.counts.hits += 1
-                return found
-        self.counts.misses += 1
-        outcome = await self._outcome(self._load_task(chunk_id, chunk, load))
-        self._policy.visit(chunk_id, start)
-        return outcome
+        found = await self._from_disk(chunk_id, chunk) if self._policy.visit(chunk_id, 0) else None
+        self.counts.hits += found is not None
+        self.counts.misses += found is None
+        return found
 
     def holds(self, chunk: ChunkRef) -> bool:
         """Whether the chunk is on disk now."""
@@ -176,14 +155,14 @@ class ChunkCache:
             self._policy.remove(chunk_id)
         await self._unlink(dropped)
 
-    async def _from_disk(self, chunk_id: ChunkId, chunk: ChunkRef, start: int, length: int) -> CachedChunk | None:
+    async def _from_disk(self, chunk_id: ChunkId, chunk: ChunkRef) -> CachedChunk | None:
         path = self._paths[chunk_id]
         file = self._open.get(chunk_id)
         try:
             if file is not None:
                 self._open.move_to_end(chunk_id)
                 # The kernel may have dropped its pages: a worker reads them in, so that the loop never waits for them.
-                await self._workers.run(file.read_at, start, length, lane=Lane.COLD_READ)
+                await self._workers.run(file.read_at, 0, chunk.length, lane=Lane.COLD_READ)
                 return CachedChunk(file, 0, chunk.length)
             file = await self._workers.run(_open_checked, self._disk, path, chunk, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as damaged:
@@ -197,43 +176,14 @@ class ChunkCache:
             self._keep_open(chunk_id, file)
         return CachedChunk(file, 0, chunk.length)
 
-    async def _outcome(self, task: asyncio.Task[CachedChunk | ThermoclineError]) -> CachedChunk:
-        try:
-            outcome = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            me = asyncio.current_task()
-            if task.cancelled() and not (me is not None and me.cancelling()):
-                raise Retryable("the chunk cache is closing; fetch again") from None
-            raise
-        if isinstance(outcome, ThermoclineError):
-            raise outcome
-        return outcome
-
-    # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def _load_task(
-        self, chunk_id: ChunkId, chunk: ChunkRef, load: Load
-    ) -> asyncio.Task[CachedChunk | ThermoclineError]:
-        task = self._loading.get(chunk_id)
-        if task is None:
-            if len(self._loading) >= WAITING_MAX:
-                raise Retryable(f"{WAITING_MAX} cold chunks are waited for already; fetch again")
-            task = self._tasks.spawn(f"load chunk {chunk.index} of {chunk.key}", self._load(chunk_id, chunk, load))
-            self._loading[chunk_id] = task
-            task.add_done_callback(lambda _: self._loading.pop(chunk_id, None))
-        return task
-
-    async def _load(self, chunk_id: ChunkId, chunk: ChunkRef, load: Load) -> CachedChunk | ThermoclineError:
-        """Errors the house knows are handed to the waiters as a value: a task nobody waits for any more has none."""
-        try:
-            async with self._loads, asyncio.timeout(LOAD_DEADLINE_S):
-                data = await load(chunk)
-                if not await self._workers.run(chunk_is_whole, chunk, data, lane=Lane.COLD_READ):
-                    return Corrupt(f"chunk {chunk.index} of {chunk.key}: {len(data)} bytes fail its CRC")
-                return await self._insert(chunk_id, chunk, data)
-        except TimeoutError:
-            return Retryable(f"chunk {chunk.index} of {chunk.key} did not come within {LOAD_DEADLINE_S:.0f} s")
-        except ThermoclineError as failed:
-            return failed
+    # ── what comes ───────────────────────────────────────────────────────────────────────────────────────────────
+    async def put(self, chunk: ChunkRef, data: bytes) -> CachedChunk:
+        """Take in a chunk that `find` did not find. Corrupt when `data` is not it."""
+        if not await self._workers.run(chunk_is_whole, chunk, data, lane=Lane.COLD_READ):
+            raise Corrupt(f"chunk {chunk.index} of {chunk.key}: {len(data)} bytes fail its CRC")
+        cached = await self._insert((chunk.key, chunk.index), chunk, data)
+        self._policy.visit((chunk.key, chunk.index), 0)
+        return cached
 
     async def _insert(self, chunk_id: ChunkId, chunk: ChunkRef, data: bytes) -> CachedChunk:
         self._sequence += 1
@@ -277,8 +227,12 @@ class ChunkCache:
             if path is not None:
                 paths.append(path)
         self.counts.evictions += len(paths)
-        if paths:
+        self._doomed.update(dict.fromkeys(paths))
+        if self._doomed:
+            paths = list(self._doomed)
             await self._workers.run(_unlink, self._disk, paths, lane=Lane.FILES)
+            for path in paths:
+                self._doomed.pop(path, None)
 
     def _wipe(self) -> None:
         remove_tree(self._disk, self._directory)

@@ -1,15 +1,13 @@
 """Reading a segment object: where its chunks lie, where a batch begins, and getting footer and chunks, checked.
 
-Owns places in an object (pure) and the cache of parsed footers. Always true: a chunk that `fetch_chunk` returns had the
-length and CRC32C its footer gives; a footer that `FooterCache` returns belongs to the key asked for and says exactly
-what the manifest's entry says, else the object is not the one that was committed (C13). Must not know caches of
-chunks, clients, or how much anybody may read: used by the broker's cold fetch and by readers without a broker alike.
+Owns places in an object (pure). Always true: a chunk that `fetch_chunk` returns had the length and CRC32C its footer
+gives; a footer belongs to the key asked for, and one that `fetch_committed_footer` returns says exactly what the
+manifest's entry says, else the object is not the one that was committed (C13). Must not know caches, clients, or how
+much anybody may read: used by the broker's cold fetch and by readers without a broker alike.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +22,6 @@ from coldstore.segment_object import SegmentFooter, entry_from_footer, footer_st
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 
-FOOTER_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval
 _FETCH_TRIES: Final = 3  # a bit flipped on the way is not a bit flipped at rest
 
@@ -157,58 +154,10 @@ async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int) -> Segme
     return footer
 
 
-class FooterCache:
-    """Parsed footers by key, least recently used first out; one load at a time for each."""
-
-    def __init__(self, store: ReadStore, bytes_max: int = FOOTER_CACHE_BYTES_MAX) -> None:
-        self._store = store
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._footers: OrderedDict[SegmentKey, SegmentFooter] = OrderedDict()
-        self._loading: dict[SegmentKey, asyncio.Lock] = {}
-
-    def __len__(self) -> int:
-        return len(self._footers)
-
-    @property
-    def nbytes(self) -> int:
-        return self._bytes
-
-    async def get(self, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
-        """The footer of the segment that the manifest names by `entry`. Errors: as `fetch_footer`."""
-        footer = self._footers.get(key)
-        if footer is None:
-            footer = await self._load(key, entry)
-        else:
-            self._footers.move_to_end(key)
-        return footer
-
-    def drop(self, key: SegmentKey) -> None:
-        """Forget a segment that was deleted or found damaged."""
-        footer = self._footers.pop(key, None)
-        if footer is not None:
-            self._bytes -= footer.nbytes
-
-    async def _load(self, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
-        # A waiter that is cancelled while it loads leaves the lock to the next one, which then loads itself.
-        lock = self._loading.setdefault(key, asyncio.Lock())
-        async with lock:
-            footer = self._footers.get(key)
-            if footer is not None:
-                return footer
-            try:
-                footer = await fetch_footer(self._store, key, entry.object_bytes)
-            finally:
-                self._loading.pop(key, None)
-            if entry_from_footer(footer, key) != entry:
-                raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")
-            self._insert(key, footer)
-            return footer
-
-    def _insert(self, key: SegmentKey, footer: SegmentFooter) -> None:
-        self.drop(key)
-        self._footers[key] = footer
-        self._bytes += footer.nbytes
-        while self._bytes > self._bytes_max and len(self._footers) > 1:
-            _, dropped = self._footers.popitem(last=False)
-            self._bytes -= dropped.nbytes
+async def fetch_committed_footer(store: ReadStore, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
+    """The footer of the segment that a manifest names by `entry`. Raises as `fetch_footer`; Corrupt also where the
+    object is not the one that was committed (C13)."""
+    footer = await fetch_footer(store, key, entry.object_bytes)
+    if entry_from_footer(footer, key) != entry:
+        raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")
+    return footer

@@ -35,7 +35,7 @@ from tiering.tier_config import TierConfig, TierLimits, TierStatus
 from tiering.work_queue import Job, WorkQueue
 
 if TYPE_CHECKING:
-    from tiering.cold_slice import ColdSlice
+    from tiering.reading.cut import ColdSlice
 
 log = logging.getLogger(__name__)
 

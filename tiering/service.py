@@ -32,12 +32,12 @@ from seams.world import World
 from tiering.backlog import Backlog, sentence
 from tiering.bootstrap import Bootstrap, given_up_on_failure
 from tiering.cold_expirer import ExpireCounters
-from tiering.cold_read import open_cold_reader
 from tiering.collector import Collector
 from tiering.copier import CopyCounters
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier, Queues
 from tiering.pressure import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
+from tiering.reading.door import open_cold_reader
 from tiering.tier_config import Opening, TierLimits
 from tiering.work_queue import Backoff, WorkQueue
 

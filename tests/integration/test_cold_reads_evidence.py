@@ -121,7 +121,7 @@ def test_without_the_bucket_nothing_cold_is_read(directory_site: Site, client: s
             assert digest(read(broker.kafka, TOPIC, {0: RECORDS})) == digest(hot)
         prefix, manifest = manifest_of(site.bucket, TOPIC)
         assert site.bucket.move_aside("topics/") > 4
-        # What was just read may be served for a moment more (tiering.cold_loader.RECHECK_S); then its name is asked.
+        # What was just read may be served for a moment more (reading.hydrate.RECHECK_S); then its name is asked.
         for base, _ in segment_keys(prefix, manifest):
             wait_until(lambda base=base: fetch(broker, base).error_code, f"offset {base} refused", 30)
         with pytest.raises(ReadFailed):

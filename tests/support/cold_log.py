@@ -10,7 +10,6 @@ from pathlib import Path
 from coldstore.chunk_cache import ChunkCache
 from coldstore.manifest import Manifest, RemoteSegment, new_manifest
 from coldstore.object_store import ObjectStore
-from coldstore.segment_reader import FooterCache
 from logformat.record_batch import read_header
 from seams.clock import SystemClock
 from seams.disk import Disk, PosixDisk
@@ -20,7 +19,9 @@ from seams.workers import Lane, Workers
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID
 from tests.support.memory_store import upload_of
-from tiering.cold_read import ColdLimits, ColdReader, ColdSlice
+from tiering.reading.cut import ColdSlice
+from tiering.reading.door import ColdReader
+from tiering.reading.limits import ReadLimits
 
 
 class LoopWorkers:
@@ -125,19 +126,18 @@ async def a_reader(
     disk: Disk | None = None,
     clock: SystemClock | None = None,
     cache_bytes: int = 1 << 20,
-    limits: ColdLimits | None = None,
+    limits: ReadLimits | None = None,
 ) -> ColdReader:
     """A reader with an empty cache."""
     cache = ChunkCache(disk or PosixDisk(), workers, str(cache_directory), cache_bytes)
     reader = ColdReader(
         store,
         cache,
-        FooterCache(store),
         workers,
         tasks,
         clock or SystemClock(),
         SeededRng(1),
-        limits or ColdLimits(),
+        limits or ReadLimits(),
     )
     await reader.start()
     return reader

@@ -10,8 +10,8 @@ from coldstore.object_store import ObjectStore
 from logformat.record_batch import walk
 from tests.support.cold_log import content
 from tests.support.tier_kit import records_in
-from tiering.cold_slice import ColdSlice
 from tiering.fetch_router import Route, route
+from tiering.reading.cut import ColdSlice
 from tiering.service import Opened
 
 

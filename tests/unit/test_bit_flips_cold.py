@@ -31,8 +31,8 @@ from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore, StoredObject
-from tiering.cold_loader import ColdLimits
-from tiering.cold_slice import ColdSlice
+from tiering.reading.cut import ColdSlice
+from tiering.reading.limits import ReadLimits
 
 SMALL = {"root_bytes_max": 8000, "page_entries_min": 8, "pointers_in_root_max": 2}
 Door = Callable[[MemoryStore], Coroutine[Any, Any, object]]
@@ -237,7 +237,7 @@ def test_every_bit_of_a_segment_object(step: int, capsys: pytest.CaptureFixture[
                 "/cache",
                 disk=CrashDisk(),  # type: ignore[arg-type]
                 clock=FastClock(),  # type: ignore[arg-type]
-                limits=ColdLimits(prefetch_chunks=0),
+                limits=ReadLimits(prefetch_chunks=0),
             )
             served, refusal = b"", ""
             try:

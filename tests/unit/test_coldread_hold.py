@@ -12,11 +12,12 @@ from coldstore.chunk_cache import MemoryFile
 from logformat.errors import Corrupt
 from logformat.record_batch import read_header
 from tests.support.cold_objects import batches, segment_object
-from tiering.cold_hold import CHUNKS_MAX, PINNED_TIMES, ChunkId, HeldChunks, OpenSegments, Places
-from tiering.cold_slice import HeldChunk, OpenSegment, Place, TooLarge, cut
+from tiering.reading.cut import HeldChunk, OpenSegment, Place, TooLarge, cut
+from tiering.reading.hold import CHUNKS_MAX, PINNED_TIMES, HeldChunks, OpenSegments, Places
 
 SEGMENT = UUID(int=1)
 PIN_S = 30.0
+UNREAD_MAX = 1000
 
 
 def chunk(length: int = 10) -> HeldChunk:
@@ -31,21 +32,22 @@ def ids(held: HeldChunks) -> set[int]:
     return {number for number in range(1000) if (SEGMENT, number) in held}
 
 
-def test_the_least_recently_read_goes_first_and_its_owner_hears_of_it() -> None:
-    """Within the bound; what is given up is reported, so that nothing counts it as loaded any more."""
-    held = HeldChunks(30, PIN_S)
-    dropped: list[ChunkId] = []
-    held.on_drop = dropped.append
+def test_the_least_recently_read_goes_first_and_does_not_count_as_unread_any_more() -> None:
+    """Within the bound; what was read or given up makes room for loading ahead again."""
+    held = HeldChunks(30, UNREAD_MAX, PIN_S)
     for number in range(3):
         held.add((SEGMENT, number), chunk(), 0.0, pinned=False)
+    assert held.room_ahead(0.0) == UNREAD_MAX - 30
     held.read((SEGMENT, 0))
-    held.add((SEGMENT, 3), chunk(), 0.0, pinned=False)
-    assert ids(held) == {0, 2, 3} and dropped == [(SEGMENT, 1)] and held.nbytes == 30
+    assert held.room_ahead(0.0) == UNREAD_MAX - 20
+    held.add((SEGMENT, 3), chunk(), 0.0, pinned=True)
+    assert ids(held) == {0, 2, 3} and held.nbytes == 30
+    assert held.room_ahead(0.0) == UNREAD_MAX - 10, "chunk 1 was given up unread; somebody waits for chunk 3"
 
 
 def test_what_a_reader_went_past_goes_before_what_waits_for_one() -> None:
     """A used-up chunk is the first to go, whatever its age."""
-    held = HeldChunks(30, PIN_S)
+    held = HeldChunks(30, UNREAD_MAX, PIN_S)
     for number in range(3):
         held.add((SEGMENT, number), chunk(), 0.0, pinned=False)
     held.used_up((SEGMENT, 2))
@@ -55,7 +57,7 @@ def test_what_a_reader_went_past_goes_before_what_waits_for_one() -> None:
 
 def test_a_pin_lasts_until_the_read_or_its_time() -> None:
     """Pinned chunks stay beyond the bound, so that a batch of several can be gathered; then they go like others."""
-    held = HeldChunks(20, PIN_S)
+    held = HeldChunks(20, UNREAD_MAX, PIN_S)
     for number in range(5):
         held.add((SEGMENT, number), chunk(), 0.0, pinned=True)
     assert ids(held) == {0, 1, 2, 3, 4}
@@ -68,11 +70,11 @@ def test_a_pin_lasts_until_the_read_or_its_time() -> None:
 
 def test_pins_are_bounded_too() -> None:
     """Readers that ask all over the place and never come back cannot keep more than a fixed amount."""
-    held = HeldChunks(20, PIN_S)
+    held = HeldChunks(20, UNREAD_MAX, PIN_S)
     for number in range(100):
         held.add((SEGMENT, number), chunk(), 0.0, pinned=True)
     assert held.nbytes <= PINNED_TIMES * 20 and 99 in ids(held)
-    many = HeldChunks(1 << 40, PIN_S)
+    many = HeldChunks(1 << 40, UNREAD_MAX, PIN_S)
     for number in range(CHUNKS_MAX + 50):
         many.add((SEGMENT, number), chunk(), 0.0, pinned=True)
     assert len(many) == CHUNKS_MAX, "each may keep a descriptor"
@@ -80,7 +82,7 @@ def test_pins_are_bounded_too() -> None:
 
 def test_a_chunk_in_our_own_memory_weighs_more() -> None:
     """A full cache disk must not turn the page cache's budget into the process's size."""
-    held = HeldChunks(100, PIN_S)
+    held = HeldChunks(100, UNREAD_MAX, PIN_S)
     for number in range(10):
         held.add((SEGMENT, number), HeldChunk(MemoryFile(bytes(10), "x"), 0, 10), 0.0, pinned=False)
     assert len(held) == 1
@@ -89,7 +91,7 @@ def test_a_chunk_in_our_own_memory_weighs_more() -> None:
 @given(st.lists(st.tuples(st.sampled_from("aprud"), st.integers(0, 9)), max_size=60))
 def test_whatever_happens_the_sums_are_right(steps: list[tuple[str, int]]) -> None:
     """Bytes held are those of the chunks held, and never beyond the bound for pinned ones."""
-    held = HeldChunks(35, PIN_S)
+    held = HeldChunks(35, UNREAD_MAX, PIN_S)
     now = 0.0
     for step, number in steps:
         chunk_id = (SEGMENT, number)

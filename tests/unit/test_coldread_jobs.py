@@ -7,16 +7,22 @@ import asyncio
 import pytest
 
 from logformat.errors import Retryable
+from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.fast_loop import FastClock, run_fast
-from tiering.cold_jobs import KEEP_FAILURE_S, Jobs, Slots
+from tiering.reading.flights import KEEP_FAILURE_S, Flights, Slots
+from tiering.reading.limits import ReadLimits
+
+
+def flights(tasks: Tasks) -> Flights[int]:
+    return Flights(tasks, FastClock(), SeededRng(1), ReadLimits())  # type: ignore[arg-type]
 
 
 def test_one_job_for_all_who_want_it_and_a_failure_for_the_next_asker_only() -> None:
     """Joined, done without an error on the future, told once, then forgotten."""
 
     async def scenario() -> None:
-        jobs: Jobs[int] = Jobs(Tasks(), FastClock(), "job")  # type: ignore[arg-type]
+        jobs = flights(Tasks())
         runs = []
 
         async def run() -> None:
@@ -38,7 +44,7 @@ def test_an_old_failure_is_no_news() -> None:
     """Nobody came for half a minute: the next asker starts anew instead of hearing of the past."""
 
     async def scenario() -> None:
-        jobs: Jobs[int] = Jobs(Tasks(), FastClock(), "job")  # type: ignore[arg-type]
+        jobs = flights(Tasks())
 
         async def run() -> None:
             raise Retryable("no")
@@ -54,7 +60,7 @@ def test_the_failure_of_work_ahead_is_told_to_nobody() -> None:
     """It is remembered, so that it is not tried again and again; whoever asks starts anew and hears of today."""
 
     async def scenario() -> None:
-        jobs: Jobs[int] = Jobs(Tasks(), FastClock(), "job")  # type: ignore[arg-type]
+        jobs = flights(Tasks())
         failures = [Retryable("no")]
 
         async def run() -> None:
@@ -74,7 +80,7 @@ def test_a_bug_in_a_job_is_reported_and_its_waiters_are_told() -> None:
 
     async def scenario() -> None:
         reports: list[BaseException] = []
-        jobs: Jobs[int] = Jobs(Tasks(lambda _name, failure: reports.append(failure)), FastClock(), "job")  # type: ignore[arg-type]
+        jobs = flights(Tasks(lambda _name, failure: reports.append(failure)))
 
         async def run() -> None:
             raise MemoryError
@@ -91,7 +97,7 @@ def test_a_waiter_that_cancels_the_shared_future_takes_nobody_with_it() -> None:
     """The job goes on, and the next one to ask gets a future that becomes done."""
 
     async def scenario() -> None:
-        jobs: Jobs[int] = Jobs(Tasks(), FastClock(), "job")  # type: ignore[arg-type]
+        jobs = flights(Tasks())
         ended = []
 
         async def run() -> None:
@@ -109,7 +115,7 @@ def test_an_inner_wait_outlives_a_waiter_that_cancels() -> None:
     """Work that builds on other work waits for its end, not for a future that a client may cancel."""
 
     async def scenario() -> None:
-        jobs: Jobs[int] = Jobs(Tasks(), FastClock(), "job")  # type: ignore[arg-type]
+        jobs = flights(Tasks())
         ended = []
 
         async def run() -> None:
@@ -130,7 +136,7 @@ def test_closing_ends_every_wait_and_starts_nothing() -> None:
 
     async def scenario() -> None:
         tasks = Tasks()
-        jobs: Jobs[int] = Jobs(tasks, FastClock(), "job")  # type: ignore[arg-type]
+        jobs = flights(tasks)
 
         async def run() -> None:
             await asyncio.sleep(1000)

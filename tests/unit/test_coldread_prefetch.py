@@ -7,7 +7,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering.prefetch import LOADING_MAX, ChunkState, Streams, Unread, to_load
+from tiering.reading.hold import Unread
+from tiering.reading.prefetch import LOADING_MAX, ChunkState, Streams, to_load
 
 TOPIC = UUID(int=1)
 SEGMENT = UUID(int=2)
@@ -19,15 +20,15 @@ def test_a_window_opens_as_a_reader_goes_on() -> None:
     seen = []
     for offset in range(0, 600, 100):
         seen.append(streams.window((TOPIC, 0, offset)))
-        streams.served((TOPIC, 0, offset), offset + 100)
+        streams.served((TOPIC, 0, offset), (TOPIC, 0, offset + 100))
     assert seen == [0, 1, 2, 4, 8, 8]
 
 
 def test_a_reader_that_jumps_is_a_stranger_again() -> None:
     """Random access causes no reading ahead, and neither does another partition's progress."""
     streams = Streams(window_max=8)
-    streams.served((TOPIC, 0, 0), 100)
-    streams.served((TOPIC, 0, 100), 200)
+    streams.served((TOPIC, 0, 0), (TOPIC, 0, 100))
+    streams.served((TOPIC, 0, 100), (TOPIC, 0, 200))
     assert streams.window((TOPIC, 0, 5000)) == 0
     assert streams.window((TOPIC, 1, 200)) == 0
     assert streams.window((TOPIC, 0, 200)) == 2
@@ -37,8 +38,8 @@ def test_two_readers_at_one_place_both_count() -> None:
     """The second one, a little later, finds the window the first one left."""
     streams = Streams(window_max=8)
     for _reader in range(2):
-        streams.served((TOPIC, 0, 0), 100)
-        streams.served((TOPIC, 0, 100), 200)
+        streams.served((TOPIC, 0, 0), (TOPIC, 0, 100))
+        streams.served((TOPIC, 0, 100), (TOPIC, 0, 200))
         assert streams.window((TOPIC, 0, 200)) == 2
 
 
@@ -46,14 +47,14 @@ def test_readers_remembered_are_bounded() -> None:
     """A client that fetches all over the place costs a fixed amount of memory."""
     streams = Streams(window_max=8, streams_max=10)
     for offset in range(1000):
-        streams.served((TOPIC, 0, offset * 7), offset * 7 + 3)
+        streams.served((TOPIC, 0, offset * 7), (TOPIC, 0, offset * 7 + 3))
     assert len(streams) == 10
 
 
 def test_no_window_means_no_memory() -> None:
     """Reading ahead can be switched off."""
     streams = Streams(window_max=0)
-    streams.served((TOPIC, 0, 0), 100)
+    streams.served((TOPIC, 0, 0), (TOPIC, 0, 100))
     assert len(streams) == 0 and streams.window((TOPIC, 0, 100)) == 0
 
 

@@ -30,7 +30,7 @@ from tests.support.cold_objects import MadeObject, object_of
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore
-from tiering.cold_read import ColdLimits
+from tiering.reading.limits import ReadLimits
 
 T0 = 1_700_000_000_000
 
@@ -92,7 +92,7 @@ def test_any_log_from_any_offset_is_exactly_its_bytes(shape: Shape, data: st.Dat
         disk, workers, tasks = CrashDisk(), LoopWorkers(), Tasks()
         store = DirectoryStore(disk, workers, "/bucket", SeededRng(1)) if in_directory else MemoryStore()  # type: ignore[arg-type]
         await put(store, log)
-        limits = ColdLimits(hold_bytes=12 * shape.chunk_bytes, unread_bytes_max=4 * shape.chunk_bytes)
+        limits = ReadLimits(hold_bytes=12 * shape.chunk_bytes, unread_bytes_max=4 * shape.chunk_bytes)
         reader = await a_reader(
             store,
             workers,  # type: ignore[arg-type]

@@ -37,8 +37,10 @@ from tests.support.cold_objects import T0, segment_object
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore, upload_of
-from tiering.cold_loader import RECHECK_S
-from tiering.cold_read import ColdLimits, ColdReader, ColdSlice
+from tiering.reading.cut import ColdSlice
+from tiering.reading.door import ColdReader
+from tiering.reading.hydrate import RECHECK_S
+from tiering.reading.limits import ReadLimits
 
 BATCHES = [[3, 1, 7] * 30, [50] * 6, [1] * 150, [400], [2, 2, 2]]
 
@@ -90,7 +92,7 @@ async def world(
     batches: list[list[int]] | None = None,
     *,
     wrap: Callable[[MemoryStore], ObjectStore] = lambda store: store,
-    limits: ColdLimits | None = None,
+    limits: ReadLimits | None = None,
     cache_bytes: int = 1 << 20,
     **options: int,
 ) -> AsyncIterator[World]:
@@ -253,6 +255,77 @@ def test_many_readers_of_one_chunk_cause_one_get() -> None:
     run_fast(scenario())
 
 
+def test_readers_of_one_segment_cause_one_look_at_its_footer() -> None:
+    """Single flight for what several offsets share: ten places of a segment are one tail GET and one of each chunk."""
+
+    async def scenario() -> None:
+        stores: list[SlowStore] = []
+
+        def slow(store: MemoryStore) -> ObjectStore:
+            stores.append(SlowStore(store, 1.0))
+            return stores[0]
+
+        async with world([[5] * 400], wrap=slow) as w:
+            waits = [w.reader.read(w.log.manifests, offset, 100) for offset in range(0, 2000, 200)]
+            await asyncio.gather(*waits)  # type: ignore[arg-type]
+            assert len([start for _, start, _ in stores[0].asked if start < 0]) == 1
+            assert len(set(stores[0].asked)) == len(stores[0].asked)
+            for offset in range(0, 2000, 200):
+                assert isinstance(w.reader.read(w.log.manifests, offset, 100), ColdSlice)
+
+    run_fast(scenario())
+
+
+def test_asked_for_at_any_moment_of_its_arrival() -> None:
+    """Also between the last byte from the store and the end of its writing: those who come then join the same load."""
+
+    async def scenario() -> None:
+        limits = ReadLimits(prefetch_chunks=0)
+        async with world([[5] * 60], wrap=lambda s: SlowStore(s, 1.0), limits=limits) as w:
+            run = w.workers.run
+
+            async def slow_writes(function, *args, **lane):  # type: ignore[no-untyped-def]
+                await asyncio.sleep(1 if function.__name__ == "_write_checked" else 0)
+                return await run(function, *args, **lane)
+
+            w.workers.run = slow_writes  # type: ignore[method-assign]
+            asking = []
+            for _ in range(16):
+                asking.append(asyncio.get_running_loop().create_task(fetch(w.reader, w.log, 0, 1000)))
+                await asyncio.sleep(0.25)
+            for answer in await asyncio.gather(*asking):
+                assert content(answer) == w.log.bytes[: answer.length] and answer.length
+            assert len(w.store.asked) == 2, "its footer and the one chunk"  # type: ignore[attr-defined]
+
+    run_fast(scenario())
+
+
+def test_a_slow_link_is_no_store_that_is_away() -> None:
+    """A chunk of 4 MiB that takes longer than the deadline of tries, and comes, is served: the time for its bytes is
+    added. (Without that it would be given up, asked for again, and never come.)"""
+
+    async def scenario() -> None:
+        limits = ReadLimits(deadline_s=5.0, prefetch_chunks=0)
+        large = {"cache_bytes": 1 << 24, "chunk_bytes": 4 << 20, "value_bytes": 100_000}
+        async with world([[5] * 8], wrap=lambda s: SlowStore(s, 1.0), limits=limits, **large) as w:  # type: ignore[arg-type]
+            assert isinstance(w.store, SlowStore) and len(w.log.bytes) > 3 << 20
+            inner = w.store.get
+
+            async def get(key: str, start: int = 0, length: int | None = None) -> Got:
+                await asyncio.sleep((length or 0) / (64 << 10))
+                return await inner(key, start, length)
+
+            w.store.get = get  # type: ignore[method-assign]
+            found = w.reader.read(w.log.manifests, 0, 1000)
+            assert isinstance(found, asyncio.Future)
+            began = w.now_s
+            await found
+            assert w.now_s - began > 2 * limits.deadline_s
+            assert (await fetch(w.reader, w.log, 0, 1000)).length
+
+    run_fast(scenario())
+
+
 def test_a_reader_that_gives_up_leaves_its_chunk_on_the_way() -> None:
     """The fetch times out; the load goes on, and the next poll is answered at once (T25)."""
 
@@ -273,7 +346,7 @@ def test_a_chunk_somebody_was_told_of_waits_for_him() -> None:
     """Pinned until the next read: a working set ten times the memory passes by meanwhile and does not push it out."""
 
     async def scenario() -> None:
-        limits = ColdLimits(hold_bytes=4 * 4096, unread_bytes_max=4096, prefetch_chunks=1)
+        limits = ReadLimits(hold_bytes=4 * 4096, unread_bytes_max=4096, prefetch_chunks=1)
         async with world([[5] * 60, [5] * 700], limits=limits, cache_bytes=4 * 4096) as w:
             found = w.reader.read(w.log.manifests, 0, 1000)
             assert isinstance(found, asyncio.Future)
@@ -290,7 +363,7 @@ def test_a_pin_ends_after_its_time() -> None:
     """A client that never came back does not keep its chunk for ever."""
 
     async def scenario() -> None:
-        limits = ColdLimits(hold_bytes=4 * 4096, unread_bytes_max=4096, prefetch_chunks=1)
+        limits = ReadLimits(hold_bytes=4 * 4096, unread_bytes_max=4096, prefetch_chunks=1)
         async with world([[5] * 60, [5] * 700], limits=limits, cache_bytes=4 * 4096) as w:
             found = w.reader.read(w.log.manifests, 0, 1000)
             assert isinstance(found, asyncio.Future)
@@ -307,7 +380,7 @@ def test_ten_times_the_cache_is_read_right_and_stays_within_bounds() -> None:
     """Eviction under a working set of 10×: several readers, every byte right, the bounds kept (T23)."""
 
     async def scenario() -> None:
-        limits = ColdLimits(hold_bytes=8 * 4096, unread_bytes_max=4 * 4096, prefetch_chunks=2)
+        limits = ReadLimits(hold_bytes=8 * 4096, unread_bytes_max=4 * 4096, prefetch_chunks=2)
         async with world([[5] * 200] * 5, limits=limits, cache_bytes=8 * 4096) as w:
             assert len(w.log.bytes) > 10 * 8 * 4096
             async with asyncio.TaskGroup() as group:
@@ -316,7 +389,7 @@ def test_ten_times_the_cache_is_read_right_and_stays_within_bounds() -> None:
                 assert task.result() == w.log.bytes_from(offset)
             figures = w.reader.figures()
             assert figures["cold_cache_bytes"] <= 8 * 4096 and figures["cold_cache_evictions"] > 20
-            assert w.reader._loader.chunks.nbytes <= limits.hold_bytes
+            assert w.reader._hold.chunks.nbytes <= limits.hold_bytes
 
     run_fast(scenario())
 
@@ -325,7 +398,7 @@ def test_an_answer_under_way_keeps_its_bytes_when_its_chunk_is_evicted() -> None
     """T23: what a socket still sends is not changed by what is loaded meanwhile."""
 
     async def scenario() -> None:
-        limits = ColdLimits(hold_bytes=2 * 4096, unread_bytes_max=4096, prefetch_chunks=0)
+        limits = ReadLimits(hold_bytes=2 * 4096, unread_bytes_max=4096, prefetch_chunks=0)
         async with world([[5] * 300], limits=limits, cache_bytes=2 * 4096) as w:
             answer = await fetch(w.reader, w.log, 0, 2000)
             await drain(w.reader, w.log, 200, 3000)
@@ -339,7 +412,7 @@ def test_a_full_queue_refuses_one_partition_and_not_the_next_poll() -> None:
     """Beyond running + waiting loads a reader is told so, retriably; when there is room it is served."""
 
     async def scenario() -> None:
-        limits = ColdLimits(concurrency=2, queue_max=3, prefetch_chunks=0)
+        limits = ReadLimits(concurrency=2, queue_max=3, prefetch_chunks=0)
         async with world([[5] * 500], wrap=lambda s: SlowStore(s, 1.0), limits=limits) as w:
             waits = [w.reader.read(w.log.manifests, offset, 100) for offset in range(0, 500, 100)]
             with pytest.raises(Retryable, match=r"events-0 offset 900: cold queue full"):
@@ -363,7 +436,7 @@ def test_loads_at_once_are_bounded() -> None:
             stores.append(SlowStore(store, 1.0, gets_max=1000))
             return stores[0]
 
-        limits = ColdLimits(concurrency=3, queue_max=100)
+        limits = ReadLimits(concurrency=3, queue_max=100)
         async with world([[5] * 100] * 8, wrap=slow, limits=limits) as w:
             async with asyncio.TaskGroup() as group:
                 for number in range(8):
@@ -399,7 +472,7 @@ def test_a_load_ends_by_its_deadline() -> None:
     """T25: a store that never answers becomes a retriable error, not an endless wait, and its slot is free again."""
 
     async def scenario() -> None:
-        limits = ColdLimits(concurrency=1, queue_max=1, deadline_s=5.0)
+        limits = ReadLimits(concurrency=1, queue_max=1, deadline_s=5.0)
         async with world(wrap=lambda s: SlowStore(s, 3600.0), limits=limits) as w:
             found = w.reader.read(w.log.manifests, 0, 100)
             assert isinstance(found, asyncio.Future)
@@ -486,7 +559,7 @@ def test_an_outage_is_a_retriable_error_and_ends_by_itself() -> None:
     """G12, G13: while the store is away readers are told so; what is at hand is still served; then all goes on."""
 
     async def scenario() -> None:
-        limits = ColdLimits(deadline_s=5.0, prefetch_chunks=0)
+        limits = ReadLimits(deadline_s=5.0, prefetch_chunks=0)
         async with world([[5] * 200], wrap=lambda s: FaultyStore(s, SeededRng(1)), limits=limits) as w:
             assert isinstance(w.store, FaultyStore)
             await fetch(w.reader, w.log, 0, 100)
@@ -577,11 +650,11 @@ def test_a_cache_disk_that_is_full_or_broken_slows_reads_and_fails_none() -> Non
     """Chunks are served from memory, within the bound of what is held."""
 
     async def scenario() -> None:
-        limits = ColdLimits(hold_bytes=16 * 4096, unread_bytes_max=4 * 4096)
+        limits = ReadLimits(hold_bytes=16 * 4096, unread_bytes_max=4 * 4096)
         async with world([[5] * 200], limits=limits) as w:
             w.disk.inject("write", errno.ENOSPC, times=-1)
             assert await drain(w.reader, w.log, 0, 3000) == w.log.bytes
-            assert w.reader._loader.chunks.nbytes <= limits.hold_bytes
+            assert w.reader._hold.chunks.nbytes <= limits.hold_bytes
 
     run_fast(scenario())
 
@@ -696,7 +769,7 @@ def test_readers_that_left_do_not_stop_reading_ahead_for_others() -> None:
     """What was loaded ahead for nobody counts against the share only until it is pushed out or half a minute passed."""
 
     async def scenario() -> None:
-        limits = ColdLimits(hold_bytes=64 * 4096, unread_bytes_max=4 * 4096, prefetch_chunks=4)
+        limits = ReadLimits(hold_bytes=64 * 4096, unread_bytes_max=4 * 4096, prefetch_chunks=4)
         async with world([[5] * 400] * 2, limits=limits) as w:
             for offset in (0, 700):
                 answer = await fetch(w.reader, w.log, offset, 1500)
@@ -744,7 +817,7 @@ def test_deleted_objects_are_forgotten() -> None:
         async with world([[5] * 100] * 2) as w:
             await drain(w.reader, w.log, 0, 3000)
             await w.reader.forget(w.log.objects[0].key)
-            assert all(chunk_id[0] != w.log.objects[0].key.uuid for chunk_id in w.reader._loader.chunks._free)
+            assert all(chunk_id[0] != w.log.objects[0].key.uuid for chunk_id in w.reader._hold.chunks._free)
             w.memory.objects.pop(w.log.key(0))
             with pytest.raises(ObjectMissing):
                 await fetch(w.reader, w.log, 0, 100)

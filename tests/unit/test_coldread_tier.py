@@ -10,7 +10,7 @@ from seams.rng import SeededRng
 from tests.support.cold_log import content
 from tests.support.fast_loop import run_fast
 from tests.support.tier_kit import House, Life, LoopWorkers
-from tiering.cold_read import ColdSlice
+from tiering.reading.cut import ColdSlice
 from tiering.service import Opened
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldstore.cache_policy import CachePolicy
-from coldstore.chunk_cache import ChunkCache, MemoryFile
+from coldstore.chunk_cache import CachedChunk, ChunkCache, MemoryFile
 from coldstore.segment_reader import ChunkRef
-from logformat.errors import Corrupt, Retryable
+from logformat.errors import Corrupt
 from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
@@ -30,14 +30,6 @@ class InlineWorkers:
         return function(*args)
 
 
-class SlowWrites(InlineWorkers):
-    """A chunk takes a second to reach its file."""
-
-    async def run(self, function, *args, lane=Lane.FILES):  # type: ignore[no-untyped-def]
-        await asyncio.sleep(1 if function.__name__ == "_write_checked" else 0)
-        return function(*args)
-
-
 def content(n: int) -> bytes:
     return (b"%06d" % n) * (SIZE // 6) + b"...."
 
@@ -47,23 +39,24 @@ def ref(n: int, key: str = "topics/x/0/segments/a.log") -> ChunkRef:
 
 
 class Source:
-    """What the store would give; counts."""
+    """What the store would give; counts. One task at a time asks for a chunk, as `tiering.reading.hydrate` sees to."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.loads: list[int] = []
         self.seconds = seconds
         self.change: Callable[[bytes], bytes] = lambda data: data
-        self.running = self.running_max = 0
+        self.turns: dict[tuple[str, int], asyncio.Lock] = {}
 
     async def load(self, chunk: ChunkRef) -> bytes:
         self.loads.append(chunk.index)
-        self.running += 1
-        self.running_max = max(self.running_max, self.running)
-        try:
-            await asyncio.sleep(self.seconds)
-        finally:
-            self.running -= 1
+        await asyncio.sleep(self.seconds)
         return self.change(content(chunk.index))
+
+
+async def get(cache: ChunkCache, chunk: ChunkRef, source: Source) -> CachedChunk:
+    async with source.turns.setdefault((chunk.key, chunk.index), asyncio.Lock()):
+        found = await cache.find(chunk)
+        return await cache.put(chunk, await source.load(chunk)) if found is None else found
 
 
 async def opened(
@@ -151,66 +144,10 @@ def test_a_chunk_is_loaded_once_and_served_from_its_file() -> None:
         cache, disk = await opened(4)
         source = Source()
         for _ in range(3):
-            found = await cache.get(ref(2), source.load)
+            found = await get(cache, ref(2), source)
             assert found.file.read_at(found.position, found.length) == content(2)
         assert source.loads == [2] and len(files(disk)) == 1
         assert (cache.counts.hits, cache.counts.misses) == (2, 1)
-
-    run_fast(scenario())
-
-
-def test_many_who_want_one_chunk_cause_one_load() -> None:
-    async def scenario() -> None:
-        cache, _ = await opened(4)
-        source = Source(seconds=1.0)
-        found = await asyncio.gather(*(cache.get(ref(1), source.load) for _ in range(20)))
-        assert source.loads == [1] and all(f.file.read_at(0, SIZE) == content(1) for f in found)
-
-    run_fast(scenario())
-
-
-def test_asked_for_at_any_moment_of_its_arrival() -> None:
-    """Also between its admission and the end of its writing: those who come then wait for the same load."""
-
-    async def scenario() -> None:
-        cache, _ = await opened(4, workers=SlowWrites())
-        source = Source()
-        asking = []
-        for _ in range(12):
-            asking.append(asyncio.get_running_loop().create_task(cache.get(ref(1), source.load)))
-            await asyncio.sleep(0.25)
-        for found in await asyncio.gather(*asking):
-            assert found.file.read_at(0, SIZE) == content(1)
-        assert source.loads == [1] and cache.counts.damaged == 0
-
-    run_fast(scenario())
-
-
-def test_a_fetch_that_gives_up_leaves_the_load_running_into_the_cache() -> None:
-    async def scenario() -> None:
-        cache, _ = await opened(4)
-        source = Source(seconds=5.0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await cache.get(ref(1), source.load)
-        await asyncio.sleep(6)
-        assert cache.holds(ref(1))
-        await cache.get(ref(1), source.load)
-        assert source.loads == [1]
-
-    run_fast(scenario())
-
-
-def test_loads_are_bounded_and_beyond_the_queue_callers_are_sent_away() -> None:
-    async def scenario() -> None:
-        cache, _ = await opened(400, loads_max=3)
-        source = Source(seconds=1.0)
-        waiting = [asyncio.get_running_loop().create_task(cache.get(ref(n), source.load)) for n in range(256)]
-        await asyncio.sleep(0.5)
-        with pytest.raises(Retryable):
-            await cache.get(ref(999), source.load)
-        await asyncio.gather(*waiting)
-        assert source.running_max == 3
 
     run_fast(scenario())
 
@@ -220,7 +157,7 @@ def test_bytes_on_disk_are_bounded() -> None:
         cache, disk = await opened(5)
         source = Source()
         for n in range(40):
-            await cache.get(ref(n), source.load)
+            await get(cache, ref(n), source)
             assert cache.nbytes <= 5 * SIZE
             assert sum(disk.open(f"/data/cache/{name}").size() for name in files(disk)) <= 5 * SIZE
         await cache.resize(2 * SIZE)
@@ -237,12 +174,12 @@ def test_peer_t23_eviction_never_takes_a_file_from_who_has_it() -> None:
     async def scenario() -> None:
         cache, disk = await opened(1)
         source = Source()
-        held = await cache.get(ref(0), source.load)
+        held = await get(cache, ref(0), source)
         first_path = held.file.path
-        await cache.get(ref(1), source.load)
+        await get(cache, ref(1), source)
         assert first_path.rsplit("/", 1)[1] not in files(disk)
         assert held.file.read_at(0, SIZE) == content(0)
-        again = await cache.get(ref(0), source.load)
+        again = await get(cache, ref(0), source)
         assert again.file.path != first_path and held.file.read_at(0, SIZE) == content(0)
 
     run_fast(scenario())
@@ -253,13 +190,13 @@ def test_peer_t23_evicted_while_it_is_fetched_again() -> None:
     is left over."""
 
     async def scenario() -> None:
-        cache, disk = await opened(1, loads_max=4)
+        cache, disk = await opened(1)
         source = Source(seconds=0.01)
 
         async def reader(seed: int) -> None:
             for step in range(30):
                 n = (seed * 7 + step * 3) % 5
-                found = await cache.get(ref(n), source.load)
+                found = await get(cache, ref(n), source)
                 assert found.file.read_at(found.position, found.length) == content(n)
 
         await asyncio.gather(*(reader(seed) for seed in range(6)))
@@ -278,10 +215,10 @@ def test_peer_t25_a_poisoned_chunk_is_seen_by_nobody() -> None:
         for bad in (lambda d: d[:-1], lambda d: d + b"x", lambda d: b"x" + d[1:], lambda d: b""):
             source.change = bad
             with pytest.raises(Corrupt):
-                await cache.get(ref(1), source.load)
+                await get(cache, ref(1), source)
             assert files(disk) == [] and not cache.holds(ref(1))
         source.change = lambda d: d
-        found = await cache.get(ref(1), source.load)
+        found = await get(cache, ref(1), source)
         assert found.file.read_at(0, SIZE) == content(1)
 
     run_fast(scenario())
@@ -293,11 +230,11 @@ def test_bytes_that_rot_on_the_cache_disk_are_not_served() -> None:
     async def scenario() -> None:
         cache, disk = await opened(8, open_files_max=1)
         source = Source()
-        await cache.get(ref(0), source.load)
+        await get(cache, ref(0), source)
         (path,) = files(disk)
-        await cache.get(ref(1), source.load)  # pushes the handle out
+        await get(cache, ref(1), source)  # pushes the handle out
         disk.flip_bit(f"/data/cache/{path}", 500, 3)
-        found = await cache.get(ref(0), source.load)
+        found = await get(cache, ref(0), source)
         assert found.file.read_at(0, SIZE) == content(0)
         assert source.loads == [0, 1, 0] and cache.counts.damaged == 1
 
@@ -308,11 +245,11 @@ def test_a_file_deleted_behind_our_back_is_loaded_again() -> None:
     async def scenario() -> None:
         cache, disk = await opened(8, open_files_max=1)
         source = Source()
-        await cache.get(ref(0), source.load)
+        await get(cache, ref(0), source)
         (path,) = files(disk)
-        await cache.get(ref(1), source.load)
+        await get(cache, ref(1), source)
         disk.unlink(f"/data/cache/{path}")
-        assert (await cache.get(ref(0), source.load)).file.read_at(0, SIZE) == content(0)
+        assert (await get(cache, ref(0), source)).file.read_at(0, SIZE) == content(0)
 
     run_fast(scenario())
 
@@ -323,10 +260,10 @@ def test_a_full_disk_means_memory_not_failure() -> None:
         cache, _ = await opened(8, disk)
         source = Source()
         disk.inject("write", errno.ENOSPC)
-        found = await cache.get(ref(0), source.load)
+        found = await get(cache, ref(0), source)
         assert isinstance(found.file, MemoryFile) and found.file.read_at(10, 20) == content(0)[10:30]
         assert found.file.descriptor() is None and cache.nbytes == 0 and files(disk) == []
-        again = await cache.get(ref(0), source.load)
+        again = await get(cache, ref(0), source)
         assert not isinstance(again.file, MemoryFile) and cache.counts.uncached == 1
 
     run_fast(scenario())
@@ -335,34 +272,31 @@ def test_a_full_disk_means_memory_not_failure() -> None:
 def test_a_cache_smaller_than_a_chunk_serves_from_memory() -> None:
     async def scenario() -> None:
         cache, disk = await opened(0)
-        found = await cache.get(ref(0), Source().load)
+        found = await get(cache, ref(0), Source())
         assert isinstance(found.file, MemoryFile) and files(disk) == []
 
     run_fast(scenario())
 
 
-def test_failures_reach_every_waiter_and_are_not_remembered() -> None:
-    async def scenario() -> None:
-        cache, _ = await opened(4)
+def test_a_put_that_is_cut_off_at_any_moment_leaves_a_cache_that_is_right() -> None:
+    """The deadline of a load may end it between admission and the last byte of the file: the next one who asks gets
+    the chunk, from the file if it is whole, and the bytes on disk stay those that are counted."""
 
-        async def failing(chunk: ChunkRef) -> bytes:
-            await asyncio.sleep(1)
-            raise Retryable("503")
+    async def scenario(trips: int) -> None:
+        cache, disk = await opened(2)
+        for n in (1, 2):
+            await get(cache, ref(n), Source())
+        putting = asyncio.get_running_loop().create_task(cache.put(ref(0), content(0)))
+        for _ in range(trips):
+            await asyncio.sleep(0)
+        putting.cancel()
+        await asyncio.gather(putting, return_exceptions=True)
+        found = await get(cache, ref(0), Source())
+        assert found.file.read_at(found.position, found.length) == content(0)
+        assert cache.nbytes == sum(disk.open(f"/data/cache/{name}").size() for name in files(disk)) <= 2 * SIZE
 
-        results = await asyncio.gather(*(cache.get(ref(1), failing) for _ in range(3)), return_exceptions=True)
-        assert [type(result) for result in results] == [Retryable] * 3
-        await cache.get(ref(1), Source().load)
-
-    run_fast(scenario())
-
-
-def test_a_load_that_never_ends_is_ended() -> None:
-    async def scenario() -> None:
-        cache, _ = await opened(4)
-        with pytest.raises(Retryable):
-            await cache.get(ref(1), Source(seconds=1e6).load)
-
-    run_fast(scenario())
+    for trips in range(8):
+        run_fast(scenario(trips))
 
 
 def test_a_deleted_segments_chunks_are_forgotten() -> None:
@@ -371,7 +305,7 @@ def test_a_deleted_segments_chunks_are_forgotten() -> None:
         source = Source()
         for key in ("a", "b"):
             for n in range(2):
-                await cache.get(ref(n, key), source.load)
+                await get(cache, ref(n, key), source)
         await cache.drop_segment("a")
         assert not cache.holds(ref(0, "a")) and cache.holds(ref(1, "b")) and len(files(disk)) == 2
 
@@ -381,21 +315,9 @@ def test_a_deleted_segments_chunks_are_forgotten() -> None:
 def test_a_restart_begins_empty() -> None:
     async def scenario() -> None:
         cache, disk = await opened(8)
-        await cache.get(ref(0), Source().load)
-        await cache.close()
+        await get(cache, ref(0), Source())
+        cache.close()
         again, _ = await opened(8, disk)
         assert files(disk) == [] and not again.holds(ref(0))
-
-    run_fast(scenario())
-
-
-def test_closing_sends_waiters_away() -> None:
-    async def scenario() -> None:
-        cache, _ = await opened(8)
-        waiter = asyncio.get_running_loop().create_task(cache.get(ref(0), Source(seconds=10).load))
-        await asyncio.sleep(1)
-        await cache.close()
-        with pytest.raises(Retryable):
-            await waiter
 
     run_fast(scenario())

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from msgspec.structs import replace
 
 from coldstore.object_store import Got, ObjectMissing
 from coldstore.segment_reader import (
-    FooterCache,
     LocatedBatch,
     chunk_is_whole,
     chunk_ref,
     fetch_chunk,
+    fetch_committed_footer,
     fetch_footer,
     find_in_block,
     index_position,
@@ -154,63 +152,16 @@ def test_design_c13_a_footer_is_believed_only_with_the_manifests_entry() -> None
         two = segment_object(1000, SIZES * 3, n=2, chunk_bytes=4096, interval=700)
         assert len(two.data) == len(ONE.data)
         store = stored(ONE, two)
-        cache = FooterCache(store)
-        assert (await cache.get(ONE.key, ONE.entry)).statistics.uuid == ONE.key.uuid
-        cache.drop(ONE.key)
+        assert (await fetch_committed_footer(store, ONE.key, ONE.entry)).statistics.uuid == ONE.key.uuid
         store.objects[str(ONE.key)] = store.objects[str(two.key)]
         with pytest.raises(Corrupt):
-            await cache.get(ONE.key, ONE.entry)
+            await fetch_committed_footer(store, ONE.key, ONE.entry)
         store.objects[str(ONE.key)] = StoredObject(ONE.data[:-1], '"x"', None)
         with pytest.raises(Corrupt):
-            await cache.get(ONE.key, ONE.entry)
+            await fetch_committed_footer(store, ONE.key, ONE.entry)
         store.objects[str(ONE.key)] = StoredObject(ONE.data, '"x"', None)
         for change in ({"records": 1}, {"crc32c": 5}, {"max_timestamp_ms": ONE.entry.max_timestamp_ms + 1}):
             with pytest.raises(Corrupt):
-                await cache.get(ONE.key, replace(ONE.entry, **change))
-        assert len(cache) == 0
-
-    run_fast(scenario())
-
-
-def test_the_footer_cache_is_bounded_and_loads_once() -> None:
-    async def scenario() -> None:
-        objects = [segment_object(n * 100, [50, 50], n=n) for n in range(20)]
-        store = stored(*objects)
-        reads: list[str] = []
-        plain_get = store.get
-
-        async def counting(key: str, start: int = 0, length: int | None = None) -> Got:
-            reads.append(key)
-            return await plain_get(key, start, length)
-
-        store.get = counting  # type: ignore[method-assign]
-        budget = 5 * max(one.footer.nbytes for one in objects)
-        cache = FooterCache(store, bytes_max=budget)
-        await asyncio.gather(*(cache.get(objects[0].key, objects[0].entry) for _ in range(10)))
-        assert len(reads) == 1
-        for one in objects:
-            await cache.get(one.key, one.entry)
-            assert cache.nbytes <= budget
-        assert len(cache) == 5 and len(reads) == 20
-
-    run_fast(scenario())
-
-
-def test_a_cancelled_load_leaves_the_footer_to_the_next() -> None:
-    async def scenario() -> None:
-        store = stored(ONE)
-        slow_get = store.get
-
-        async def slow(key: str, start: int = 0, length: int | None = None) -> Got:
-            await asyncio.sleep(5)
-            return await slow_get(key, start, length)
-
-        store.get = slow  # type: ignore[method-assign]
-        cache = FooterCache(store)
-        first = asyncio.get_running_loop().create_task(cache.get(ONE.key, ONE.entry))
-        second = asyncio.get_running_loop().create_task(cache.get(ONE.key, ONE.entry))
-        await asyncio.sleep(1)
-        first.cancel()
-        assert (await second).statistics == ONE.footer.statistics
+                await fetch_committed_footer(store, ONE.key, replace(ONE.entry, **change))
 
     run_fast(scenario())

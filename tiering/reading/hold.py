@@ -1,19 +1,19 @@
 """What cold reads have at hand: open segments, checked chunks, and the places of batches. Bounded memories, no I/O.
 
 Always true: every memory gives up the least recently used first and stays within its bound; a chunk that a waiting
-reader was told of ("pinned") outlives the others until it is read or 30 s are over; an answer under way keeps the file
-it sends from, whatever is given up here (T23). Must not know stores, tasks, clocks.
+reader was told of ("pinned") outlives the others until it is read or 30 s are over; one loaded ahead counts as unread
+until it is read, given up, or 30 s are over; an answer under way keeps the file it sends from, whatever is given up
+here (T23). Must not know stores, tasks, clocks.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
 from coldstore.chunk_cache import MemoryFile
-from tiering.cold_slice import HeldChunk, OpenSegment
+from tiering.reading.cut import HeldChunk, OpenSegment
 
 SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 700 segments of 128 MiB
 PLACES_MAX: Final = 16_384
@@ -28,12 +28,12 @@ LogPlace = tuple[UUID, int, int]  # topic id, partition, offset
 
 class HeldChunks:
     """Chunks by segment and number, at most `bytes_max` bytes; pinned ones may be `PINNED_TIMES` as much, so that one
-    batch of that size can be gathered. `on_drop` hears of each that is given up."""
+    batch of that size can be gathered. Of those loaded ahead at most `unread_bytes_max` wait for their readers."""
 
-    def __init__(self, bytes_max: int, pin_s: float) -> None:
-        self.on_drop: Callable[[ChunkId], None] = lambda _chunk_id: None
+    def __init__(self, bytes_max: int, unread_bytes_max: int, pin_s: float) -> None:
         self._bytes_max = bytes_max
         self._pin_s = pin_s
+        self._unread = Unread(unread_bytes_max, pin_s)
         self._bytes = 0
         self._free: OrderedDict[ChunkId, HeldChunk] = OrderedDict()
         self._pinned: OrderedDict[ChunkId, tuple[HeldChunk, float]] = OrderedDict()
@@ -53,6 +53,10 @@ class HeldChunks:
         """The largest batch whose chunks can be at hand all at once."""
         return PINNED_TIMES * self._bytes_max
 
+    def room_ahead(self, now_s: float) -> int:
+        """Bytes that may be loaded ahead of readers now."""
+        return self._unread.room(now_s)
+
     def peek(self, chunk_id: ChunkId) -> HeldChunk | None:
         """The chunk, without counting as a read of it."""
         pinned = self._pinned.get(chunk_id)
@@ -60,6 +64,7 @@ class HeldChunks:
 
     def read(self, chunk_id: ChunkId) -> HeldChunk | None:
         """The chunk, for an answer: it is not pinned any more."""
+        self._unread.read(chunk_id)
         pinned = self._pinned.pop(chunk_id, None)
         if pinned is not None:
             self._free[chunk_id] = pinned[0]
@@ -69,13 +74,23 @@ class HeldChunks:
             self._free.move_to_end(chunk_id)
         return found
 
+    def sent(self, opened: OpenSegment, start: int, end: int) -> None:
+        """The log bytes [start, end) of a segment are in an answer; chunks that end there were read to their end."""
+        size, uuid = opened.footer.chunk_bytes, opened.entry.uuid
+        for index in range(start // size, -(-end // size)):
+            self.read((uuid, index))
+            if end >= min((index + 1) * size, opened.footer.log_bytes):
+                self.used_up((uuid, index))
+
     def add(self, chunk_id: ChunkId, chunk: HeldChunk, now_s: float, *, pinned: bool) -> None:
+        """`pinned`: somebody waits for it. Else it was loaded ahead."""
         self.drop(chunk_id)
         self._bytes += _weight(chunk)
         if pinned:
             self._pinned[chunk_id] = (chunk, now_s)
         else:
             self._free[chunk_id] = chunk
+            self._unread.add(chunk_id, chunk.length, now_s)
         self._unpin_old(now_s)
         while self._free and self._bytes > self._bytes_max:
             oldest = next(iter(self._free))
@@ -105,7 +120,7 @@ class HeldChunks:
         chunk = self._free.pop(chunk_id, None) if pinned is None else pinned[0]
         if chunk is not None:
             self._bytes -= _weight(chunk)
-            self.on_drop(chunk_id)
+            self._unread.read(chunk_id)
 
     def drop_segment(self, uuid: UUID) -> None:
         for chunk_id in [chunk_id for chunk_id in (*self._free, *self._pinned) if chunk_id[0] == uuid]:
@@ -121,15 +136,50 @@ class HeldChunks:
             self._free.move_to_end(chunk_id, last=False)
 
 
+class Unread:
+    """Chunks that were loaded ahead and nobody asked for yet: at most `bytes_max`, each for at most `keep_s`."""
+
+    def __init__(self, bytes_max: int, keep_s: float) -> None:
+        self._bytes_max = bytes_max
+        self._keep_s = keep_s
+        self._bytes = 0
+        self._chunks: OrderedDict[ChunkId, tuple[int, float]] = OrderedDict()
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes
+
+    def room(self, now_s: float) -> int:
+        """Bytes that may be loaded ahead now. Forgets what nobody came for."""
+        while self._chunks:
+            length, since_s = next(iter(self._chunks.values()))
+            if now_s - since_s < self._keep_s:
+                break
+            self._chunks.popitem(last=False)
+            self._bytes -= length
+        return self._bytes_max - self._bytes
+
+    def add(self, chunk: ChunkId, length: int, now_s: float) -> None:
+        self.read(chunk)
+        self._chunks[chunk] = (length, now_s)
+        self._bytes += length
+
+    def read(self, chunk: ChunkId) -> None:
+        """Somebody asked for it, or it is gone."""
+        found = self._chunks.pop(chunk, None)
+        if found is not None:
+            self._bytes -= found[0]
+
+
 class OpenSegments:
-    """Segments with their footers, by id and by where they begin; and when each was last seen in the bucket."""
+    """Segments with their footers, by id and by where they begin; and how long each is believed to be in the bucket."""
 
     def __init__(self, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._segments: OrderedDict[UUID, OpenSegment] = OrderedDict()
         self._bases: dict[LogPlace, UUID] = {}
-        self._seen_s: dict[UUID, float] = {}
+        self._there_until_s: dict[UUID, float] = {}
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -159,18 +209,18 @@ class OpenSegments:
         if opened is None:
             return
         self._bytes -= opened.footer.nbytes
-        self._seen_s.pop(uuid, None)
+        self._there_until_s.pop(uuid, None)
         if self._bases.get(_base(opened)) == uuid:
             del self._bases[_base(opened)]
 
-    def seen(self, uuid: UUID, now_s: float) -> None:
-        """Its object was found under its name just now."""
+    def seen(self, uuid: UUID, until_s: float) -> None:
+        """Its object was found under its name, which is believed until then."""
         if uuid in self._segments:
-            self._seen_s[uuid] = now_s
+            self._there_until_s[uuid] = until_s
 
-    def unseen_s(self, uuid: UUID, now_s: float) -> float:
-        """Seconds since it was found there."""
-        return now_s - self._seen_s.get(uuid, float("-inf"))
+    def is_there(self, uuid: UUID, now_s: float) -> bool:
+        """Whether its object is believed to lie under its name."""
+        return self._there_until_s.get(uuid, float("-inf")) >= now_s
 
 
 class Places:
@@ -194,6 +244,31 @@ class Places:
 
     def drop(self, place: LogPlace) -> None:
         self._places.pop(place, None)
+
+
+class AtHand:
+    """The three together, for one broker."""
+
+    def __init__(self, bytes_max: int, unread_bytes_max: int, pin_s: float) -> None:
+        self.chunks = HeldChunks(bytes_max, unread_bytes_max, pin_s)
+        self.segments = OpenSegments()
+        self.places = Places()
+
+    def find(self, place: LogPlace) -> tuple[OpenSegment, int] | None:
+        """Where the batch that holds the offset begins, if that is known without asking anybody."""
+        known = self.places.get(place)
+        if known is not None:
+            opened = self.segments.get(known[0])
+            if opened is not None:
+                return opened, known[1]
+            self.places.drop(place)
+        beginning = self.segments.beginning_at(place)
+        return None if beginning is None else (beginning, 0)
+
+    def forget(self, uuid: UUID) -> None:
+        """The object is gone, or will be: nothing of it is at hand any more."""
+        self.segments.drop(uuid)
+        self.chunks.drop_segment(uuid)
 
 
 def _base(opened: OpenSegment) -> LogPlace:

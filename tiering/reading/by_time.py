@@ -13,8 +13,8 @@ from coldstore.segment_reader import scan_offset
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 from logformat.records import offset_for_timestamp
 from seams.workers import Lane, Workers
-from tiering.cold_loader import ColdLoader, ManifestView
-from tiering.cold_slice import OpenSegment
+from tiering.reading.cut import OpenSegment
+from tiering.reading.hydrate import Hydrator, ManifestView
 
 _BLOCK_BYTES = 256 << 10
 
@@ -27,7 +27,7 @@ class TimestampOffset(NamedTuple):
 
 
 async def find_by_timestamp(
-    loader: ColdLoader,
+    hydrator: Hydrator,
     manifests: ManifestView,
     workers: Workers,
     timestamp_ms: int,
@@ -40,15 +40,15 @@ async def find_by_timestamp(
         entry = await manifests.find_by_timestamp(timestamp_ms, start)
         if entry is None or entry.base_offset >= before_offset:
             return None
-        opened = await loader.open(manifests, entry)
-        found = await _in_segment(loader, manifests, workers, opened, timestamp_ms, log_start_offset)
+        opened = await hydrator.open(manifests, entry)
+        found = await _in_segment(hydrator, manifests, workers, opened, timestamp_ms, log_start_offset)
         if found is not None:
             return found if found.offset < before_offset else None
         start = entry.end_offset
 
 
 async def _in_segment(
-    loader: ColdLoader,
+    hydrator: Hydrator,
     manifests: ManifestView,
     workers: Workers,
     opened: OpenSegment,
@@ -62,11 +62,11 @@ async def _in_segment(
     position = footer.offset_index.lookup(max(begin, offset_min)).position
     while position + HEADER_SIZE <= footer.log_bytes:
         length = min(_BLOCK_BYTES, footer.log_bytes - position)
-        block = await loader.read(manifests, opened, position, length)
+        block = await hydrator.read(manifests, opened, position, length)
         headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
         if not headers:  # one batch larger than a block
             size = read_header(block).size
-            block = await loader.read(manifests, opened, position, min(size, footer.log_bytes - position))
+            block = await hydrator.read(manifests, opened, position, min(size, footer.log_bytes - position))
             headers = await workers.run(_headers, block, lane=Lane.COLD_READ)
         for at, header in headers:
             if header.max_timestamp < timestamp_ms or header.next_offset <= offset_min:

@@ -1,10 +1,9 @@
-"""Work that runs once however many wait for it, and the bounded slots it runs in.
+"""Work that runs once however many wait for it, within bounds: the one single flight, queue and deadline of cold reads.
 
-Owns the futures of a cold read's jobs, their failures until somebody hears of them, and the slots that I/O takes.
-Always true: a key has at most one job; a future handed out always becomes done and never carries an error; the failure
-of a job somebody asked for is told to the next asker, once, within 30 s, that of work done ahead to nobody; work
-somebody waits for finds a free slot before work done ahead does; the bytes that all slots hold in memory are bounded.
-Must not know chunks, objects or offsets.
+Always true: a key has at most one flight; a future handed out always becomes done and never carries an error; the
+failure of one somebody asked for is told to the next asker, once, within 30 s, that of work done ahead to nobody. At
+most `concurrency` pieces of I/O run, holding at most `bytes_in_flight_max`, work somebody waits for before work done
+ahead; at most `queue_max` more are waited for; each ends by its deadline. Must not know chunks, objects or offsets.
 """
 
 from __future__ import annotations
@@ -14,14 +13,19 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from coldstore.retry import RetryBudget, with_retry
 from logformat.errors import Retryable, ThermoclineError
 from seams.clock import Clock
+from seams.rng import Rng
 from seams.tasks import Tasks
+from tiering.reading.limits import ReadLimits
 
 KEEP_FAILURE_S: Final = 30.0
 FAILURES_MAX: Final = 1024
+SLOWEST_BYTES_S: Final = 48 << 10  # a link this slow brings a chunk before its deadline: no store that is away
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class _Failure(NamedTuple):
@@ -30,14 +34,18 @@ class _Failure(NamedTuple):
     asked: bool
 
 
-class Jobs(Generic[K]):
-    """Jobs by key; `what` names them in messages."""
+class Flights(Generic[K]):
+    """Jobs under way by key, and the slots their I/O takes."""
 
-    def __init__(self, tasks: Tasks, clock: Clock, what: str) -> None:
+    def __init__(self, tasks: Tasks, clock: Clock, rng: Rng, limits: ReadLimits) -> None:
+        self.retries = self.errors = self.queue_full = 0  # what happened so far
+        self.asked: set[K] = set()  # jobs under way that a reader was given a future of
         self._tasks = tasks
         self._clock = clock
-        self._what = what
-        self.asked: set[K] = set()  # jobs under way that a reader was given a future of
+        self._rng = rng
+        self._limits = limits
+        self._slots = Slots(limits.concurrency, limits.bytes_in_flight_max)
+        self._retry_budget = RetryBudget()  # of all readers: many that wait for a store that is away do not storm it
         self._running: dict[K, asyncio.Future[None]] = {}
         self._failures: OrderedDict[K, _Failure] = OrderedDict()
 
@@ -54,15 +62,26 @@ class Jobs(Generic[K]):
             waiting = self._running[key] = asyncio.get_running_loop().create_future()
         return waiting
 
+    def want(self, key: K, run: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+        """A reader's way to begin or join a job: raises what the last one met, if untold; Retryable when too much is
+        waited for already."""
+        failure = self.take_failure(key)
+        if failure is not None:
+            raise failure
+        if key not in self.asked and len(self.asked) >= self._limits.concurrency + self._limits.queue_max:
+            self.queue_full += 1
+            raise Retryable("cold queue full; fetch again")
+        return self.start(key, run, asked=True)
+
     def start(self, key: K, run: Callable[[], Awaitable[None]], *, asked: bool = False) -> asyncio.Future[None]:
         """Begin the job of `key`, or join it. `asked`: a reader waits for it. Retryable when its owner is closed."""
         waiting = self.future(key)
         if waiting is None:
             waiting = asyncio.get_running_loop().create_future()
             try:
-                self._tasks.spawn(f"{self._what} {key}", self._run(key, run))
+                self._tasks.spawn(f"cold read {key}", self._run(key, run))
             except RuntimeError as closed:
-                raise Retryable(f"{self._what}: {closed}; fetch again") from closed
+                raise Retryable(f"cold read: {closed}; fetch again") from closed
             self._running[key] = waiting
         if asked:
             self.asked.add(key)
@@ -89,9 +108,46 @@ class Jobs(Generic[K]):
         failed = self._failures.get(key)
         return failed is not None and self._clock.monotonic_s() - failed.at_s <= KEEP_FAILURE_S
 
+    def free_ahead(self) -> int:
+        """How many loads that nobody waits for may begin now."""
+        return self._slots.free_ahead()
+
+    async def bounded(self, attempt: Callable[[], Awaitable[T]], nbytes: int) -> T:
+        """`attempt` in a slot, which it leaves while it waits to be tried again after what may pass; no try begins
+        after `deadline_s`, and all of it ends by that and the time `nbytes` may take."""
+        deadline_s = self._limits.deadline_s
+        end_s = deadline_s + nbytes / SLOWEST_BYTES_S
+
+        async def in_slot() -> T:
+            await self._slots.take(nbytes)
+            try:
+                return await attempt()
+            finally:
+                self._slots.give_back(nbytes)
+
+        try:
+            async with asyncio.timeout(end_s):
+                return await with_retry(
+                    in_slot,
+                    clock=self._clock,
+                    rng=self._rng,
+                    deadline_s=deadline_s,
+                    budget=self._retry_budget,
+                    failed=self._retried,
+                )
+        except TimeoutError:
+            self.errors += 1
+            raise Retryable(f"the cold store did not answer within {end_s:.0f} s; fetch again") from None
+        except ThermoclineError:
+            self.errors += 1
+            raise
+
+    def _retried(self, _failure: Retryable) -> None:
+        self.retries += 1
+
     async def _run(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
         # Stands when neither success nor a known failure replaces it: nobody may wait for ever, or ask in a circle.
-        outcome: ThermoclineError | None = Retryable(f"{self._what} broke off; the broker's log says why")
+        outcome: ThermoclineError | None = Retryable("a cold read broke off; the broker's log says why")
         try:
             await run()
             outcome = None

@@ -1,0 +1,52 @@
+"""The bounds of one broker's cold reads, and how they follow from its configuration. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tiering.tier_config import TierLimits
+
+MIB: Final = 1 << 20
+RANGE_BYTES_MAX: Final = 4 * MIB  # of one GET; a chunk is one
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Bounds of one broker's cold reads.
+
+    `hold_bytes`: of chunks believed to stay in the page cache (the memory is the kernel's); `unread_bytes_max`: of
+    chunks loaded ahead of readers, a share of that and of the chunk cache; `pin_s`: how long a chunk is kept for the
+    reader that was told of it.
+    """
+
+    queue_max: int = 100
+    concurrency: int = 10
+    prefetch_chunks: int = 8
+    bytes_in_flight_max: int = 64 * MIB
+    deadline_s: float = 30.0
+    hold_bytes: int = 256 * MIB
+    unread_bytes_max: int = 128 * MIB
+    pin_s: float = 30.0
+
+
+DEFAULT_LIMITS: Final = ReadLimits()
+
+
+def read_limits(limits: TierLimits) -> ReadLimits:
+    """A broker's limits as its cold reads take them.
+
+    A chunk at hand keeps its file's disk space even when the cache evicted it: so at most a quarter of the cache is at
+    hand, and half of that loaded ahead; but never less than one answer and somebody else's next chunk, however small
+    the cache.
+    """
+    answer = -(-limits.answer_bytes_max // RANGE_BYTES_MAX) * RANGE_BYTES_MAX
+    hold = min(DEFAULT_LIMITS.hold_bytes, max(limits.cache_bytes_max // 4, answer + RANGE_BYTES_MAX))
+    return ReadLimits(
+        queue_max=limits.cold_reads_waiting_max,
+        concurrency=limits.cold_reads_max,
+        prefetch_chunks=limits.prefetch_bytes // RANGE_BYTES_MAX,
+        deadline_s=limits.store_timeout_s,
+        hold_bytes=hold,
+        unread_bytes_max=hold // 2,
+    )

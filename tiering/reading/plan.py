@@ -1,0 +1,138 @@
+"""From an offset to ranges of files, or to what has to be loaded first. Pure: it looks at what is at hand.
+
+Always true: an answer begins with the batch that holds the offset, ends where a batch ends, crosses chunk and segment
+borders, and has only bytes of checked chunks whose object was there a moment ago; what is missing is said only where
+without it there is no answer at all. Must not know who loads, how, or who reads on.
+
+Hot path: an answer of 1 MiB costs about 20 µs on a busy machine.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logformat.errors import InvalidRequest, Retryable
+from seams.disk import FileRange
+from tiering.reading.cut import NOTHING, PLACE_BYTES, ColdSlice, HeldChunk, OpenSegment, Place, TooLarge, cut
+from tiering.reading.hold import AtHand, LogPlace
+
+
+class Missing(NamedTuple):
+    """Without which there is no answer: chunk number `chunk` of `opened`; where that is None, the place itself."""
+
+    place: LogPlace
+    opened: OpenSegment | None
+    chunk: int
+
+
+class Answer(NamedTuple):
+    """What to send, empty when the first batch is too large; and the segment and place where it ends."""
+
+    found: ColdSlice
+    opened: OpenSegment
+    end: Place
+
+
+class Span:
+    """The chunks of a segment that follow one another at hand, from the one at `start` until `want` is reached."""
+
+    __slots__ = ("_chunks", "_first", "_opened", "end")
+
+    def __init__(self, hold: AtHand, opened: OpenSegment, start: int, want: int, now_s: float) -> None:
+        self._opened = opened
+        self._first = index = opened.chunk_at(start)
+        self._chunks: list[HeldChunk] = []
+        self.end = start  # log bytes before it are at hand
+        uuid = opened.entry.uuid
+        if not hold.segments.is_there(uuid, now_s):
+            return
+        while self.end < want:
+            held = hold.chunks.peek((uuid, index))
+            if held is None:
+                return
+            self._chunks.append(held)
+            self.end = index * opened.footer.chunk_bytes + held.length
+            index += 1
+
+    @property
+    def next_chunk(self) -> int:
+        """The number of the first chunk that is not at hand."""
+        return self._first + len(self._chunks)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Log bytes, from the page cache, on the loop."""
+        parts: list[bytes] = []
+        for part in self.ranges(position, position + length):
+            data = part.file.read_at(part.position, part.length)
+            if len(data) != part.length:
+                raise Retryable(f"{self._opened.key} ended early at {position}; fetch again")
+            parts.append(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def ranges(self, start: int, end: int) -> list[FileRange]:
+        """Where the log bytes [start, end) lie."""
+        found: list[FileRange] = []
+        size = self._opened.footer.chunk_bytes
+        while start < end:
+            index, skip = divmod(start, size)
+            held = self._chunks[index - self._first]
+            count = min(held.length - skip, end - start)
+            found.append(FileRange(held.file, held.position + skip, count))
+            start += count
+        return found
+
+
+def answer(hold: AtHand, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
+    """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes, or a larger one if `min_one`.
+
+    Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be at hand.
+    """
+    known = hold.find(place)
+    if known is None:
+        return Missing(place, None, 0)
+    opened, position = known
+    end = Place(position, place[2])
+    ranges: list[FileRange] = []
+    total = 0
+    while True:
+        start = end.position
+        part = _part(hold, place, opened, start, bytes_max - total, min_one and not total, now_s)
+        if isinstance(part, Missing) and not total:
+            return part
+        if part is None or isinstance(part, Missing):
+            break
+        span, end = part
+        ranges += span.ranges(start, end.position)
+        hold.chunks.sent(opened, start, end.position)
+        total += end.position - start
+        if end.position < opened.footer.log_bytes or total >= bytes_max:
+            break
+        following = hold.segments.beginning_at((place[0], place[1], end.offset))
+        if following is None:
+            break
+        opened, end = following, Place(0, end.offset)
+    return Answer(ColdSlice(total, tuple(ranges)) if total else NOTHING, opened, end)
+
+
+def _part(
+    hold: AtHand, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
+) -> tuple[Span, Place] | Missing | None:
+    """What an answer takes of this segment from `start`, and where that ends. None: the first batch does not fit."""
+    if room <= 0 and not force:
+        return None
+    # A header is looked at even where it does not fit: it says how large the batch is.
+    want = min(start + max(room, PLACE_BYTES), opened.footer.log_bytes)
+    span = Span(hold, opened, start, want, now_s)
+    # None also where the header itself crosses into a chunk that is not at hand.
+    found = None if span.end == start else cut(opened, start, min(want, span.end), span.read)
+    if isinstance(found, TooLarge):
+        size = found.end - start
+        if size > room and not force:
+            return None
+        if size > hold.chunks.batch_bytes_max:
+            raise InvalidRequest(f"a batch of {size} bytes is more than cold reads hold at once")
+        span = Span(hold, opened, start, found.end, now_s)
+        found = Place(found.end, found.next_offset) if span.end >= found.end else None
+    if found is None:
+        return Missing(place, opened, span.next_chunk)
+    return (span, found) if found.position - start <= room or force else None

@@ -1,0 +1,119 @@
+"""Where cold bytes come from: the bucket's tail GETs for footers; for chunks the chunk cache in front of the bucket, or
+the object's own file on a directory bucket.
+
+Owns one decision (whether the bucket is a directory) and the two ways. Always true: what `load` returns had the length
+and CRC32C that the segment's footer gives when it was read a moment ago, by a worker, so its bytes are in the page
+cache (C25); on a directory bucket the object's name was looked up for it, so an object that was moved aside is missed
+at the next chunk, and `still_there` asks for the name again. Asked for a chunk twice at once, it would load it twice:
+`hydrate` asks once. Must not know offsets, batches, who reads.
+
+An object that lies on disk is never copied into a cache: `sendfile` takes it from where it is (design 6).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from crc32c import crc32c
+
+from coldstore.chunk_cache import ChunkCache
+from coldstore.keys import SegmentKey
+from coldstore.manifest_entries import RemoteSegment
+from coldstore.object_store import ObjectMissing, ObjectStore
+from coldstore.segment_object import SegmentFooter
+from coldstore.segment_reader import ChunkRef, chunk_ref, fetch_committed_footer
+from logformat.errors import Corrupt
+from seams.disk import File
+from seams.workers import Lane, Workers
+from tiering.reading.cut import HeldChunk, OpenSegment
+from tiering.reading.limits import RANGE_BYTES_MAX
+
+_PIECE_BYTES: Final = 256 << 10
+
+
+class ChunkSource:
+    """Footers and chunks of the objects in `store`."""
+
+    def __init__(self, store: ObjectStore, cache: ChunkCache, workers: Workers) -> None:
+        self._store = store
+        self._cache = cache
+        self._workers = workers
+        self.is_directory: bool | None = None  # whether objects are local files; None until the first chunk was loaded
+        self.fetched_bytes = 0
+        self.requests = 0
+        self.second_tries = 0
+
+    async def footer(self, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
+        """The footer of the object that a manifest names by `entry`. Raises as `fetch_committed_footer`."""
+        return await fetch_committed_footer(self._store, key, entry)
+
+    async def load(self, opened: OpenSegment, index: int) -> HeldChunk:
+        """The chunk, checked. Raises Corrupt, ObjectMissing, AccessRefused, Retryable, OSError."""
+        chunk = chunk_ref(opened.footer, opened.key, index)
+        try:
+            return await self._load(chunk, opened.footer.object_bytes)
+        except Corrupt:
+            # A bit that flipped on the way is right the second time; one that flipped at rest is not.
+            self.second_tries += 1
+            return await self._load(chunk, opened.footer.object_bytes)
+
+    async def still_there(self, opened: OpenSegment) -> None:
+        """Directory bucket: ObjectMissing when the object's name is gone, or leads to something else."""
+        if self.is_directory is not False:
+            await self._workers.run(self._check_name, opened, lane=Lane.COLD_READ)
+
+    async def _load(self, chunk: ChunkRef, object_bytes: int) -> HeldChunk:
+        if self.is_directory is not False:
+            file = await self._workers.run(self._open_checked, chunk, object_bytes, lane=Lane.COLD_READ)
+            self.is_directory = file is not None
+            if file is not None:
+                return HeldChunk(file, chunk.position, chunk.length)
+        cached = await self._cache.find(chunk)
+        if cached is None:
+            cached = await self._cache.put(chunk, await self._fetch(chunk))
+        return HeldChunk(cached.file, cached.position, cached.length)
+
+    async def _fetch(self, chunk: ChunkRef) -> bytes:
+        """The chunk by ranged GETs of at most 4 MiB; the cache checks it."""
+        parts: list[bytes] = []
+        for at in range(0, chunk.length, RANGE_BYTES_MAX):
+            length = min(RANGE_BYTES_MAX, chunk.length - at)
+            self.requests += 1
+            got = await self._store.get(chunk.key, chunk.position + at, length)
+            parts.append(got.data)
+        self.fetched_bytes += chunk.length
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_name(self, opened: OpenSegment) -> None:
+        file = self._store.open_local(str(opened.key))
+        if file is None:
+            return
+        try:
+            if file.size() != opened.footer.object_bytes:
+                raise ObjectMissing(
+                    f"{opened.key} has {file.size()} bytes, {opened.footer.object_bytes} were committed"
+                )
+        finally:
+            file.close()
+
+    def _open_checked(self, chunk: ChunkRef, object_bytes: int) -> File | None:
+        """Blocking: the object's file, after the chunk was read through and found right. None: not a directory."""
+        file = self._store.open_local(chunk.key)
+        if file is None:
+            return None
+        scratch = memoryview(bytearray(min(_PIECE_BYTES, chunk.length)))
+        at, crc = 0, 0
+        while at < chunk.length:
+            piece = scratch[: min(len(scratch), chunk.length - at)]
+            got = file.read_into(chunk.position + at, piece)
+            if got < len(piece):
+                break
+            crc = crc32c(piece, crc)
+            at += got
+        if at < chunk.length or crc != chunk.crc32c or file.size() != object_bytes:
+            file.close()
+            raise Corrupt(
+                f"chunk {chunk.index} of {chunk.key} (bytes {chunk.position} to {chunk.position + chunk.length}) "
+                "fails its CRC; run `thermocline bucket verify --deep`"
+            )
+        return file
