@@ -282,6 +282,8 @@ class BrokerDispatcher:
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         await self.context.gate.opened()
+        if is_wide(request):
+            return await self._wide(header, call, request)
         if header.api_key == _PRODUCE:
             answer = self._produce(header, call, cast(ProduceRequest, request))
         elif header.api_key == _FETCH:

@@ -310,6 +310,29 @@ def test_a_produce_of_very_many_partitions_leaves_the_loop_to_others() -> None:
     play(scenario())
 
 
+def test_a_produce_of_very_many_partitions_that_waited_for_the_gate_is_worked_on_in_turns() -> None:
+    """After a sleep every request waits until this broker is known to serve still; then it was worked on at once."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("t0", 10)
+        life.clock.slept_s = 60.0
+        answering = asyncio.ensure_future(life.call(ApiKey.PRODUCE, produce_of(500, 10, batch_of(b"v"), acks=1)))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60.0):
+            await life.context.gate.opened()
+        assert not life.partition("t0").log.log_end_offset
+        turns = 0
+        while not answering.done() and turns < 100:
+            turns += 1
+            await asyncio.sleep(0)
+        assert 5 < turns < 100
+        await answering
+        await life.stop()
+
+    play(scenario())
+
+
 def test_a_produce_of_very_many_partitions_answers_a_topic_once() -> None:
     """As Kafka does. Its pieces answered a topic they shared twice, of which Sarama keeps the last."""
 
