@@ -207,9 +207,9 @@ class BrokerDispatcher:
         return wait
 
     def _produce_now(
-        self, header: RequestHeader, call: Call, request: ProduceRequest, looks: produce.Looks | None = None
+        self, header: RequestHeader, call: Call, request: ProduceRequest, looks: produce.Looks = produce.NO_LOOKS
     ) -> Answer:
-        response, pending = produce.append_all(self.context, call, request, looks or {})
+        response, pending = produce.append_all(self.context, call, request, looks)
         if request.acks == 0:
             self._check_unacknowledged(response)
             return None

@@ -21,7 +21,6 @@ from broker.wire.messages import (
     DescribeAclsResponse,
 )
 
-_ANSWERS_MAX: Final = 10_000  # one each; a longer request is answered as far as that
 _NONE_CONFIGURED: Final = "No Authorizer is configured."
 
 
@@ -35,10 +34,10 @@ async def handle_describe_acls(context: Context, request: DescribeAclsRequest, c
 async def handle_create_acls(context: Context, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
     """SECURITY_DISABLED for each."""
     refused = CreateAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
-    return CreateAclsResponse(results=[refused] * min(len(request.creations), _ANSWERS_MAX))
+    return CreateAclsResponse(results=[refused] * len(request.creations))
 
 
 async def handle_delete_acls(context: Context, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
     """SECURITY_DISABLED for each."""
     refused = DeleteAclsResponseResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_CONFIGURED)
-    return DeleteAclsResponse(filter_results=[refused] * min(len(request.filters), _ANSWERS_MAX))
+    return DeleteAclsResponse(filter_results=[refused] * len(request.filters))

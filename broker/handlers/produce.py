@@ -2,8 +2,8 @@
 
 Always true: nothing is written before the batch passed every check of its header; an ack leaves only after what `acks`
 demands (design 7); batches of one connection are appended in the order they came, because the append happens while the
-request is dispatched and only the waiting overlaps. Must not parse records: `produce_records`
-says when somebody has to.
+request is dispatched and only the waiting overlaps. Must not parse records: `produce_records` says when somebody
+has to.
 
 Hot path: `append_one` serves this general way and the express way (produce_express) alike: one dictionary look-up, one
 header check with CRC, one write a batch.
@@ -50,9 +50,8 @@ from seams.workers import Lane
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
-_COUNT_BELIEVED_MAX: Final = (
-    1 << 20
-)  # of a batch nobody checked yet; more is refused once, asked for by the append, and fits the retry
+_COUNT_BELIEVED_MAX: Final = 1 << 20
+"""Records of a batch nobody checked yet. One of more is refused once, asked for by the append, and fits the retry."""
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
 _TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 
@@ -185,7 +184,7 @@ Looks = Mapping[int, Look]
 Unseen = list[tuple[ProduceRequestPartition, int]]
 """Batches to look into, each with how large it may be decompressed."""
 
-_NO_LOOKS: Final[Looks] = {}
+NO_LOOKS: Final[Looks] = {}
 
 
 def unseen(context: Context, request: ProduceRequest) -> Unseen:
@@ -223,7 +222,7 @@ async def look_into(context: Context, batches: Unseen) -> Looks:
 
 
 def append_all(
-    context: Context, call: Call, request: ProduceRequest, looks: Looks = _NO_LOOKS
+    context: Context, call: Call, request: ProduceRequest, looks: Looks = NO_LOOKS
 ) -> tuple[ProduceResponse, list[Pending]]:
     """Append every batch of the request now; what has to wait for its commit is listed beside the response."""
     refusal = None
