@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -148,9 +148,9 @@ class ChunkCache:
         """Give disk back at once, or take more from now on."""
         await self._unlink(self._policy.resize(bytes_max))
 
-    async def drop_segment(self, key: str) -> None:
-        """Forget every chunk of an object that was deleted."""
-        dropped = [chunk_id for chunk_id in self._policy.ids() if chunk_id[0] == key]
+    async def drop_segments(self, keys: Collection[str]) -> None:
+        """Forget every chunk of objects that were deleted."""
+        dropped = [chunk_id for chunk_id in self._policy.ids() if chunk_id[0] in keys]
         for chunk_id in dropped:
             self._policy.remove(chunk_id)
         await self._unlink(dropped)

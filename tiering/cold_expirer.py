@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from coldstore.keys import SegmentKey, parse_key
 from coldstore.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.object_store import AccessRefused, StoreUnavailable
 from logformat.errors import Retryable
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 DELETE_BATCH: Final = 100  # objects deleted between two moves of the cursor
 GRACES_MAX: Final = 1000
 
+Forget = Callable[[Collection[SegmentKey]], Awaitable[None]]
+
 
 @dataclass(slots=True)
 class ExpireCounters:
@@ -39,10 +42,11 @@ class ExpireCounters:
 
 
 class ColdExpirer:
-    """One partition's cold side."""
+    """One partition's cold side. `forget` hears of the objects that were deleted."""
 
-    def __init__(self, partition: TieredPartition, counters: ExpireCounters) -> None:
+    def __init__(self, partition: TieredPartition, counters: ExpireCounters, forget: Forget) -> None:
         self._partition = partition
+        self._forget = forget
         self._counters = counters
         self._graces: deque[tuple[float, int]] = deque()  # (when, log start): objects that end at or below it may go
         self._unnamed: deque[tuple[float, list[str]]] = deque()
@@ -191,3 +195,4 @@ class ColdExpirer:
                 await partition.store.delete(keys)
         except TimeoutError as late:
             raise StoreUnavailable(f"{partition.name}: deleting {len(keys)} objects took too long") from late
+        await self._forget([key for key in map(parse_key, keys) if isinstance(key, SegmentKey)])

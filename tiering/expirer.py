@@ -20,7 +20,7 @@ from hotstore.partition_log import PartitionLog
 from hotstore.segment import SegmentInfo
 from logformat.errors import Corrupt, Retryable
 from seams.workers import run_to_end
-from tiering.cold_expirer import ColdExpirer, ExpireCounters
+from tiering.cold_expirer import ColdExpirer, ExpireCounters, Forget
 from tiering.copier import Copier
 from tiering.partition_state import Block, TieredPartition, first_local_offset
 
@@ -32,16 +32,21 @@ Checkpoint = Callable[[PartitionLog], Awaitable[None]]
 
 
 class Expirer:
-    """One partition's retention. `checkpoint` makes its log start durable on disk."""
+    """One partition's retention. `checkpoint` makes its log start durable on disk; `forget` hears what was deleted."""
 
     def __init__(
-        self, partition: TieredPartition, copier: Copier, counters: ExpireCounters, checkpoint: Checkpoint
+        self,
+        partition: TieredPartition,
+        copier: Copier,
+        counters: ExpireCounters,
+        checkpoint: Checkpoint,
+        forget: Forget,
     ) -> None:
         self._partition = partition
         self._copier = copier
         self._counters = counters
         self._checkpoint = checkpoint
-        self._cold = ColdExpirer(partition, counters)
+        self._cold = ColdExpirer(partition, counters, forget)
         self._checkpointed_start = -1
         self._seen_end = -1  # of the log, at the last look
         self._is_behind = False  # what was to go did not: not verified, damaged, or its small files are not written yet

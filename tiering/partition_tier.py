@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
 from crc32c import crc32c
 
+from coldstore.keys import SegmentKey
 from coldstore.manifest import SnapshotPointer
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable, Upload
@@ -54,6 +55,7 @@ class ColdReader(Protocol):
     async def offset_for_timestamp(
         self, manifests: ManifestStore, timestamp_ms: int, before_offset: int
     ) -> tuple[int, int] | None: ...
+    async def forget(self, keys: Collection[SegmentKey]) -> None: ...
 
 
 class Queues:
@@ -90,7 +92,7 @@ class PartitionTier:
         self._queues = queues
         self._collector = collector
         self._copier = Copier(partition, copy_counters)
-        self.expirer = Expirer(partition, self._copier, expire_counters, checkpoint)
+        self.expirer = Expirer(partition, self._copier, expire_counters, checkpoint, cold.forget)
         self._short_of_room: set[str] = set()
         self._upkeep: Job = queues.commits.add(f"upkeep {partition.name}", self._with_room("upkeep", self._keep_up))
         self._copying: Job = queues.copies.add(f"copy {partition.name}", self._with_room("copy", self._copy_next))

@@ -289,6 +289,7 @@ class TierService:
                 keys = [key for key, parsed in ours if isinstance(parsed, kind)]
                 for at in range(0, len(keys), DELETE_KEYS):
                     await self._store.delete(keys[at : at + DELETE_KEYS])
+            await self._cold.forget([parsed for _, parsed in ours if isinstance(parsed, SegmentKey)])
             if not any(parsed is not None for _, parsed in ours):
                 return
         left = [info.key async for info in self._store.list(prefix) if parse_key(info.key) is not None]

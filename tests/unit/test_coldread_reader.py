@@ -816,7 +816,7 @@ def test_deleted_objects_are_forgotten() -> None:
     async def scenario() -> None:
         async with world([[5] * 100] * 2) as w:
             await drain(w.reader, w.log, 0, 3000)
-            await w.reader.forget(w.log.objects[0].key)
+            await w.reader.forget([w.log.objects[0].key])
             assert all(chunk_id[0] != w.log.objects[0].key.uuid for chunk_id in w.reader._hold.chunks._free)
             w.memory.objects.pop(w.log.key(0))
             with pytest.raises(ObjectMissing):

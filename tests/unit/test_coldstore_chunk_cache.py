@@ -306,7 +306,7 @@ def test_a_deleted_segments_chunks_are_forgotten() -> None:
         for key in ("a", "b"):
             for n in range(2):
                 await get(cache, ref(n, key), source)
-        await cache.drop_segment("a")
+        await cache.drop_segments({"a"})
         assert not cache.holds(ref(0, "a")) and cache.holds(ref(1, "b")) and len(files(disk)) == 2
 
     run_fast(scenario())

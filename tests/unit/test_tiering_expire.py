@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
@@ -16,7 +17,7 @@ from seams.rng import SeededRng
 from tests.support.cold_values import remote_segment
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, read_everything, settle
+from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, LoopWorkers, read_everything, settle
 from tiering.expire_plan import TotalRetention, Verdict
 from tiering.pressure import LocalBytes, excess_bytes, share_pressure
 from tiering.service import Opened
@@ -286,6 +287,37 @@ def test_total_retention_by_size_moves_the_start_then_waits_then_deletes() -> No
         assert held >= 5000 > held - manifest.tail[0].log_bytes
         assert sorted(await read_everything(house, opened)) == list(range(start, 60))
         await life.stop()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("how", ["expired", "purged"])
+def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
+    """In a directory bucket a reader's chunk is the object's open file, and a deleted file's bytes are given back when
+    nobody has it open: what retention or a deleted topic took out of the bucket is not at hand any more."""
+
+    async def scenario() -> None:
+        house = House()
+        store = DirectoryStore(house.disk, LoopWorkers(), "/bucket", SeededRng(5))
+        life = await house.start(store=store)
+        opened = await life.open(new=True, tier=COLD_FAST)
+        await life.fill(60)
+        await settle(lambda: all_local_gone(opened))
+        while isinstance(found := opened.tier.read(0, 1 << 20, min_one=True), asyncio.Future):
+            await found
+        assert found.ranges[0].file.path.startswith("/bucket/")
+        at_hand = life.service._cold._hold
+        assert len(at_hand.chunks) and len(at_hand.segments)
+        if how == "expired":
+            opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
+            await settle(lambda: opened.tier.status().cold_segments == 0, within_s=LIMITS.gc_grace_ms / 1000 + 60)
+        else:
+            await life.service.close_partition(opened.tier, give_back=False)
+            await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
+            life.opened.clear()
+        assert not len(at_hand.chunks) and not len(at_hand.segments)
+        await (life.stop() if how == "expired" else life.kill())
+        await store.close()
 
     run_fast(scenario())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections.abc import Collection
 
 from coldstore.chunk_cache import ChunkCache
 from coldstore.keys import SegmentKey
@@ -125,10 +126,11 @@ class ColdReader:
         except ThermoclineError as failure:
             raise _of(manifest, manifest.log_start_offset, failure) from failure
 
-    async def forget(self, key: SegmentKey) -> None:
-        """The object was deleted: give back what is kept of it."""
-        self._hold.forget(key.uuid)
-        await self._cache.drop_segment(str(key))
+    async def forget(self, keys: Collection[SegmentKey]) -> None:
+        """The objects were deleted: give back what is kept of them, the disk under a directory bucket's open files
+        among it."""
+        self._hold.forget({key.uuid for key in keys})
+        await self._cache.drop_segments({str(key) for key in keys})
 
     # ── the chunk cache's room, and figures ──────────────────────────────────────────────────────────────────────
     @property

@@ -9,6 +9,7 @@ here (T23). Must not know stores, tasks, clocks.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 from uuid import UUID
 
@@ -122,8 +123,8 @@ class HeldChunks:
             self._bytes -= _weight(chunk)
             self._unread.read(chunk_id)
 
-    def drop_segment(self, uuid: UUID) -> None:
-        for chunk_id in [chunk_id for chunk_id in (*self._free, *self._pinned) if chunk_id[0] == uuid]:
+    def drop_segments(self, uuids: Collection[UUID]) -> None:
+        for chunk_id in [chunk_id for chunk_id in (*self._free, *self._pinned) if chunk_id[0] in uuids]:
             self.drop(chunk_id)
 
     def _unpin_old(self, now_s: float) -> None:
@@ -265,10 +266,11 @@ class AtHand:
         beginning = self.segments.beginning_at(place)
         return None if beginning is None else (beginning, 0)
 
-    def forget(self, uuid: UUID) -> None:
-        """The object is gone, or will be: nothing of it is at hand any more."""
-        self.segments.drop(uuid)
-        self.chunks.drop_segment(uuid)
+    def forget(self, uuids: Collection[UUID]) -> None:
+        """The objects are gone, or will be: nothing of them is at hand any more."""
+        for uuid in uuids:
+            self.segments.drop(uuid)
+        self.chunks.drop_segments(uuids)
 
 
 def _base(opened: OpenSegment) -> LogPlace:

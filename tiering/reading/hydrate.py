@@ -206,10 +206,10 @@ class Hydrator:
 
     async def _forget_missing(self, manifests: ManifestView, opened: OpenSegment) -> None:
         """A 404 may mean that the manifest moved on. If it did, the next read starts from the new one."""
-        self._hold.chunks.drop_segment(opened.entry.uuid)
+        self._hold.chunks.drop_segments({opened.entry.uuid})
         try:
             if await manifests.reload_if_changed():
-                self._hold.forget(opened.entry.uuid)
+                self._hold.forget({opened.entry.uuid})
         except ThermoclineError:
             return  # the 404 is what the reader is told
 
