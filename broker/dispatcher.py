@@ -37,7 +37,6 @@ from broker.handlers import (
     topics,
 )
 from broker.handlers.produce_express import Express
-from broker.handlers.turns import ROWS_PER_TURN, next_turn
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire import scatter
 from broker.wire.apis import ApiKey, is_served, response_header_version
@@ -48,6 +47,7 @@ from broker.wire.message import Message
 from broker.wire.messages import FetchRequest, ProduceRequest, ProduceResponse
 from logformat.errors import StorageFailed
 from seams.tasks import Tasks
+from seams.turns import ROWS_PER_TURN, next_turn
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
 Handler = Callable[[Context, Any, Call], Awaitable[Message]]

@@ -24,11 +24,11 @@ from broker.groups.offsets import TopicLookup, TopicPosition
 from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, Shard, ShardState
 from broker.wire.errors import ErrorCode
+from seams.turns import Turns, next_turn
 
 GROUP_TYPE: Final = "classic"
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of ids, subscriptions and assignments in one answer; as encoded, and once more as objects, it is held twice."""
-_GROUPS_PER_TURN: Final = 1_000  # 1 µs each, 5 µs as rows of an answer
 _TOMBSTONES_PER_TURN: Final = 1_000  # 7 µs each: encoded, and put into a batch
 _MEMBER_BYTES: Final = 200  # a member's ids and strings in an answer, about
 
@@ -99,16 +99,17 @@ class GroupAdmin:
             return ErrorCode.NONE, []
         found: list[Listed] = []
         size = 0
+        turns = Turns()
         for shard in self._shards:
             if shard.state is not ShardState.READY:
                 continue
-            for at, group in enumerate(list(shard.groups.values()), 1):
+            for group in list(shard.groups.values()):
                 state = group.machine.state
                 if state is not GroupState.DEAD and (not wanted or state.value.lower() in wanted):
                     found.append(Listed(group.group_id, group.machine.protocol_type or "", state))
                     size += len(group.group_id)
-                if at % _GROUPS_PER_TURN == 0:
-                    await asyncio.sleep(0)
+                if turns.over():
+                    await next_turn()
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
     async def described(self, group_ids: Sequence[str]) -> list[Described]:
@@ -116,7 +117,8 @@ class GroupAdmin:
         for are COORDINATOR_NOT_AVAILABLE: clients ask for those again."""
         rows: list[Described] = []
         room = ANSWER_BYTES_MAX
-        for at, group_id in enumerate(dict.fromkeys(group_ids), 1):
+        turns = Turns()
+        for group_id in dict.fromkeys(group_ids):
             row = self._describe(group_id)
             size = sum(_MEMBER_BYTES + len(m.subscription) + len(m.assignment) for m in row.members)
             if size > room and room < ANSWER_BYTES_MAX:
@@ -124,8 +126,8 @@ class GroupAdmin:
             else:
                 room -= size
             rows.append(row)
-            if at % _GROUPS_PER_TURN == 0 or size > ANSWER_BYTES_MAX >> 6:
-                await asyncio.sleep(0)
+            if turns.over() or size > ANSWER_BYTES_MAX >> 6:
+                await next_turn()
         return rows
 
     def _describe(self, group_id: str) -> Described:

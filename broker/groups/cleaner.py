@@ -22,6 +22,7 @@ from broker.groups.offsets import TopicLookup, TopicPosition
 from broker.groups.records import CommittedOffset, stored_group_record
 from broker.groups.shard import Group, Shard, ShardState
 from seams.clock import Clock
+from seams.turns import next_turn
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Cleaner:
                 room -= len(changes)
             if await self._are_settled(shard, writes):
                 left.extend(unfinished)  # else a log that takes nothing would be asked without end
-            await asyncio.sleep(0)
+            await next_turn()
 
     async def _are_settled(self, shard: Shard, writes: list[Write]) -> bool:
         if not writes:

@@ -69,6 +69,7 @@ from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, Thermocl
 from seams.clock import Clock
 from seams.rng import Rng
 from seams.tasks import Tasks, supervise
+from seams.turns import next_turn
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ class GroupCoordinator:
         shard.reset()
         async for batches in self._log.replay(shard.partition):
             shard.replay(batches)
-            await asyncio.sleep(0)
+            await next_turn()
         for group, effects in shard.restore():
             self._perform(shard, group, effects)
             shard.settle(group)
@@ -474,7 +475,7 @@ class GroupCoordinator:
                     await self._timer_set.wait()
             except TimeoutError:
                 self._fire_timers()
-                await asyncio.sleep(0)
+                await next_turn()
 
     def _fire_timers(self) -> None:
         for key in self._timers.due(self._clock.monotonic_s(), _TIMERS_AT_ONCE):

@@ -7,7 +7,6 @@ however many there are, so that no client can make it grow. Must not know logs, 
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,11 +16,11 @@ from typing import Final, NamedTuple, TypeAlias
 from broker.groups.events import GroupState
 from broker.groups.offsets import TopicLookup
 from broker.groups.shard import Shard, ShardState
+from seams.turns import Turns, next_turn
 
 SHOWN_MAX: Final = 2_000
 """Positions a survey shows; each is a time series to whoever scrapes it (10 µs to write one)."""
 _POSITIONS_PER_TURN: Final = 5_000  # 0.5 µs each
-_GROUPS_PER_TURN: Final = 1_000
 
 EndLookup: TypeAlias = Callable[[str, int], int | None]
 """The high watermark of a topic's partition; None when this broker does not serve it."""
@@ -49,11 +48,12 @@ async def survey(shards: Sequence[Shard], topics: TopicLookup, ends: EndLookup) 
     """Look at every position of every group that is loaded. One beyond its log's end does not lag."""
     most: list[Lag] = []
     states: Counter[GroupState] = Counter()
-    positions = looked_at = 0
+    positions = 0
+    group_turns, position_turns = Turns(), Turns(_POSITIONS_PER_TURN)
     for shard in shards:
         if shard.state is not ShardState.READY:
             continue
-        for number, group in enumerate(list(shard.groups.values()), 1):
+        for group in list(shard.groups.values()):
             states[group.machine.state] += 1
             for topic, held in group.offsets.fetch(None, topics):
                 for partition, value in held:
@@ -66,10 +66,8 @@ async def survey(shards: Sequence[Shard], topics: TopicLookup, ends: EndLookup) 
                         heapq.heappush(most, lag)
                     elif lag > most[0]:
                         heapq.heapreplace(most, lag)
-                looked_at += len(held)
-                if looked_at >= _POSITIONS_PER_TURN:
-                    looked_at = 0
-                    await asyncio.sleep(0)
-            if number % _GROUPS_PER_TURN == 0:
-                await asyncio.sleep(0)
+                if position_turns.over(len(held)):
+                    await next_turn()
+            if group_turns.over():
+                await next_turn()
     return Survey(sorted(most, reverse=True), positions, states)

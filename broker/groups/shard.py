@@ -35,6 +35,7 @@ from broker.groups.writer import PartitionWriter
 from logformat.errors import Retryable
 from seams.clock import Clock
 from seams.tasks import Tasks
+from seams.turns import next_turn
 
 _SNAPSHOT_CHUNK: Final = 200  # records between two chances for others to run: 4 ms
 
@@ -278,7 +279,7 @@ class Shard:
         for chunk in chunks(_live_records(groups), _SNAPSHOT_CHUNK, self._config.append_batch_bytes_max):
             batches += batch_of(chunk, self._clock.wall_ms(), base)
             base += len(chunk)
-            await asyncio.sleep(0)
+            await next_turn()
         return Snapshot(end_offset, bytes(batches))
 
 

@@ -11,7 +11,6 @@ from typing import Final
 from broker.context import Call, Context
 from broker.errors import code_of
 from broker.handlers.authorized import Operations, authorized_operations
-from broker.handlers.turns import Turns, next_turn
 from broker.wire.apis import APIS
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -30,6 +29,7 @@ from broker.wire.messages import (
     InitProducerIdResponse,
 )
 from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
 
 _BROKERS_ENDPOINT: Final = 1
 _SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them

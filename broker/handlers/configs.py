@@ -14,7 +14,6 @@ from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.topics import refuse_flood
-from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DescribeConfigsRequest,
@@ -28,6 +27,7 @@ from broker.wire.messages import (
     ListConfigResourcesResponseResource,
 )
 from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
 
 TOPIC: Final = 2
 BROKER: Final = 4

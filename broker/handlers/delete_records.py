@@ -14,7 +14,6 @@ from typing import Final
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.topics import deadline_s
-from broker.handlers.turns import Turns, next_turn
 from broker.partition.partition import Partition, settled
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -24,6 +23,7 @@ from broker.wire.messages import (
     DeleteRecordsResponseTopic,
 )
 from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
 
 _SETTLE_WAIT_S: Final = 1.0  # as ListOffsets: what was acknowledged counts
 _WAIT_MIN_S: Final = 1.0

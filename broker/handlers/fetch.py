@@ -19,7 +19,6 @@ from typing import Final
 from broker.context import Context
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions import NO_SESSION, Full, Incremental, Target
-from broker.handlers.turns import Turns, next_turn
 from broker.net.dispatch import Later, Part
 from broker.partition.partition import Partition
 from broker.wire.errors import ErrorCode
@@ -36,6 +35,7 @@ from broker.wire.scatter import Records
 from hotstore.errors import DamagedLog
 from logformat.errors import ThermoclineError
 from seams.disk import FileRange
+from seams.turns import Turns, next_turn
 from tiering.fetch_router import Route, route
 
 Finish = Callable[[asyncio.Future["list[Part] | None"], FetchResponse], None]

@@ -13,7 +13,6 @@ from broker.groups.admin import GROUP_TYPE, Described
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.groups import ClientInfo
-from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DeleteGroupsRequest,
@@ -31,6 +30,7 @@ from broker.wire.messages import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from seams.turns import Turns, next_turn
 
 _POSITIONS_PER_TURN: Final = 2_000  # of OffsetDelete, 3 µs each on the loop
 _NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exist is Dead, which is no error

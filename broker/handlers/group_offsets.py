@@ -18,7 +18,6 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import AdmitCommit
 from broker.groups.offsets import NO_OFFSET, Fetched, Wanted
 from broker.handlers.groups import ClientInfo
-from broker.handlers.turns import next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     OffsetCommitRequest,
@@ -37,6 +36,7 @@ from broker.wire.messages import (
     OffsetFetchResponseTopic,
 )
 from broker.wire.primitives import ZERO_UUID
+from seams.turns import next_turn
 
 _TOPIC_IDS_SINCE: Final = 10  # of both
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2

@@ -13,7 +13,6 @@ from typing import Final
 
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import Join, JoinReply, Leaver, Protocol, Sync
-from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     FindCoordinatorRequest,
@@ -30,6 +29,7 @@ from broker.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from seams.turns import Turns, next_turn
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1

@@ -15,7 +15,6 @@ from broker.context import Call, Context
 from broker.errors import ApiError
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.topics import within
-from broker.handlers.turns import Turns, next_turn
 from broker.metadata.image import Topic
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -28,6 +27,7 @@ from broker.wire.messages import (
     MetadataResponseTopic,
 )
 from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
 
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12

@@ -12,7 +12,6 @@ from typing import Final
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch import check_leader_epoch
-from broker.handlers.turns import Turns, next_turn
 from broker.partition.partition import Partition, settled
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
@@ -28,6 +27,7 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponseTopic,
 )
 from logformat.errors import Retryable, ThermoclineError
+from seams.turns import Turns, next_turn
 from seams.workers import Lane
 
 LATEST: Final = -1

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
-from broker.handlers.turns import ROWS_PER_TURN
 from broker.net.dispatch import Later, Part
 from broker.partition.partition import Partition
 from broker.wire.errors import ErrorCode
@@ -45,6 +44,7 @@ from logformat.record_batch import (
     read_header,
     stamp_max_timestamp,
 )
+from seams.turns import ROWS_PER_TURN
 from seams.workers import Lane
 
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]

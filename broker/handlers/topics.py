@@ -17,7 +17,6 @@ from broker.config.describe import describe_topic
 from broker.context import Call, Context
 from broker.errors import ApiError, code_of
 from broker.handlers.assignments import check_added, count_assigned
-from broker.handlers.turns import Turns, next_turn
 from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ZERO_UUID,
@@ -36,6 +35,7 @@ from broker.wire.messages import (
     DeleteTopicsResponseTopic,
 )
 from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
 
 _DELETION_DISABLED_SINCE: Final = 3
 _TOPICS_PER_REQUEST_MAX: Final = 1_000  # changes a single admin request may ask for

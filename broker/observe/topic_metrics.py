@@ -9,7 +9,6 @@ nobody. Must not know how a tier counts.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -17,12 +16,13 @@ from prometheus_client.core import Metric
 
 from broker.observe.families import counters, gauges
 from broker.partition.partition import Partition
+from seams.turns import Turns, next_turn
 from tiering.tier_config import TierStatus
 
 TOPICS_MAX: Final = 200
 PARTITIONS_MAX: Final = 500
 OTHERS: Final = ""
-_TURN: Final = 200  # 5 ms
+_PARTITIONS_PER_TURN: Final = 200  # 25 µs each
 
 _COUNTERS: Final = {
     "topic_produced_bytes": "record batch bytes taken in, by topic; beside the network's figures: who fills the disk",
@@ -100,10 +100,11 @@ def look(partitions: Iterable[Partition]) -> PartitionsLook:
 async def look_in_turns(partitions: Iterable[Partition]) -> PartitionsLook:
     """Of thousands: others have the loop in between."""
     looked = PartitionsLook()
-    for at, partition in enumerate(tuple(partitions), 1):
+    turns = Turns(_PARTITIONS_PER_TURN)
+    for partition in tuple(partitions):
         looked.add(partition)
-        if at % _TURN == 0:
-            await asyncio.sleep(0)
+        if turns.over():
+            await next_turn()
     return looked
 
 

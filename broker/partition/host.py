@@ -30,6 +30,7 @@ from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
+from seams.turns import Turns, next_turn
 from seams.world import World
 from tiering.service import TierService
 from tiering.tier_config import Opening, TierConfig
@@ -243,12 +244,13 @@ class Host:
 
         5 000 partitions take a tenth of a second: the loop gets a turn in between.
         """
-        for at, topic_id in enumerate(tuple(self._topics)):
+        turns = Turns(_TOPICS_PER_TURN)
+        for topic_id in tuple(self._topics):
             topic = self._topics.get(topic_id)
             if topic is not None:
                 self._configure(topic, self._registry.of_topic(topic.name))
-            if at % _TOPICS_PER_TURN == _TOPICS_PER_TURN - 1:
-                await asyncio.sleep(0)
+            if turns.over():
+                await next_turn()
 
     def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new

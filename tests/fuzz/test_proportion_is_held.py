@@ -10,10 +10,10 @@ import pytest
 from broker.context import Call, Context
 from broker.dispatcher import HANDLERS
 from broker.handlers.metadata import _shown
-from broker.handlers.turns import Turns
 from broker.wire.apis import ApiKey
 from broker.wire.message import Message
 from broker.wire.messages import ListOffsetsResponse, MetadataResponse
+from seams.turns import Turns
 from tests.fuzz.targets import answers_in_proportion
 from tests.support.hostile_frames import Inner, Names, Recipe
 

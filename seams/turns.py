@@ -1,7 +1,7 @@
-"""How a handler shares the loop: long work over what a request names is cut into turns.
+"""How long work shares the loop: it is cut into turns.
 
 Owns how many rows one turn has. Always true: between two turns every other connection is served. Must not know what a
-row is. A row costs a handler 1 to 10 µs, so that a turn stays around 5 ms.
+row is. A row costs 1 to 10 µs, so that a turn stays around 5 ms; who has dearer or cheaper rows says how many.
 """
 
 from __future__ import annotations
