@@ -100,7 +100,10 @@ async def _one(
         return missing
     try:
         await within(context, create_until_s, lambda: _made(context, name))
-        return _shown(context, context.registry.topics[name], authorized)
+        made = context.registry.topics.get(name)
+        if made is not None:
+            return _shown(context, made, authorized)
+        missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # deleted in the moment it was open
     except ApiError as refused:
         missing.error_code = refused.code
     except (ThermoclineError, TimeoutError):

@@ -114,6 +114,27 @@ def test_a_name_no_topic_can_have_is_invalid_not_unavailable(name: str, auto: bo
     play(scenario())
 
 
+def test_a_topic_deleted_in_the_moment_it_was_made_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client's deletion comes between the opening and the answer: no closed connection."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        controller = life.context.controller
+        create = controller.create_topic
+
+        async def create_and_lose(name: str, *rest: Any) -> Any:
+            made = await create(name, *rest)
+            await controller.delete_topic(name)
+            return made
+
+        monkeypatch.setattr(controller, "create_topic", create_and_lose)
+        (topic,) = (await life.call(ApiKey.METADATA, metadata_of("brief"))).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await life.stop()
+
+    play(scenario())
+
+
 def test_two_clients_that_create_one_topic_at_once_both_get_it() -> None:
     """The second one's request finds it made."""
 
