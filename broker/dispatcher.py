@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import (
     acls,
@@ -41,7 +42,7 @@ from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.wire import scatter
 from broker.wire.apis import ApiKey, is_served, response_header_version
 from broker.wire.codec import decode_request, encode_response, encode_response_in_steps
-from broker.wire.errors import ErrorCode, MalformedFrame
+from broker.wire.errors import MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
 from broker.wire.message import Message
 from broker.wire.messages import FetchRequest, ProduceRequest, ProduceResponse

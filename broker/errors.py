@@ -10,7 +10,8 @@ import logging
 
 from broker.config.topics import InvalidTopicName
 from broker.config.values import InvalidConfig
-from broker.wire.errors import ErrorCode, MalformedFrame
+from broker.error_codes import ErrorCode
+from broker.wire.errors import MalformedFrame
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.errors import (
     DuplicateSequence,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from uuid import UUID
 
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
 from broker.wire.primitives import ZERO_UUID
 from seams.rng import Rng

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from broker.config.live import LiveConfig
 from broker.config.topic_changes import configs_at_creation
 from broker.config.topics import check_topic_name
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_store import IMAGE_BYTES_MAX, ClusterStore
 from broker.metadata.image import ClusterImage, Topic
@@ -32,7 +33,6 @@ from broker.metadata.records import (
     TopicDeleted,
     TopicPurged,
 )
-from broker.wire.errors import ErrorCode
 from logformat.errors import Retryable
 from seams.crash_points import reach
 from seams.rng import Rng

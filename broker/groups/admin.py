@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from broker.error_codes import ErrorCode
 from broker.groups.classic import ClassicGroup
 from broker.groups.config import GroupConfig
 from broker.groups.events import GroupState
@@ -23,7 +24,6 @@ from broker.groups.fate import fate_of
 from broker.groups.offsets import TopicLookup, TopicPosition
 from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, Shard, ShardState
-from broker.wire.errors import ErrorCode
 from seams.turns import Turns, next_turn
 
 GROUP_TYPE: Final = "classic"

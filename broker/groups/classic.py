@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.error_codes import ErrorCode
 from broker.groups.config import NAME_BYTES_MAX, PROTOCOLS_MAX, GroupConfig
 from broker.groups.events import (
     NO_MEMBER,
@@ -53,7 +54,6 @@ from broker.groups.rebalance import (
     SYNC_TIMER,
     RebalancingGroup,
 )
-from broker.wire.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from broker.error_codes import ErrorCode
 from broker.groups.config import GroupConfig, is_too_long
 from broker.groups.offsets import (
     OFFSET_OVERHEAD_BYTES,
@@ -20,7 +21,6 @@ from broker.groups.offsets import (
     refuses_metadata,
 )
 from broker.groups.records import NO_EXPIRY, CommittedOffset
-from broker.wire.errors import ErrorCode
 from broker.wire.primitives import ZERO_UUID
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar, cast
 from uuid import UUID
 
+from broker.error_codes import ErrorCode
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
 from broker.groups.commits import CommitRow, judge
@@ -64,7 +65,6 @@ from broker.groups.records import (
 )
 from broker.groups.shard import Group, Shard, ShardState, Snapshot
 from broker.groups.timers import Timers
-from broker.wire.errors import ErrorCode
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 
 NO_MEMBER = ""
 NO_GENERATION = -1

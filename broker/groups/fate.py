@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeAlias
 
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from logformat.errors import Fenced, InvalidRequest, StorageFailed
 
 Write: TypeAlias = "asyncio.Future[Exception | None]"

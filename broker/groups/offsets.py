@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from broker.error_codes import ErrorCode
 from broker.groups.records import NO_EXPIRY, CommittedOffset
-from broker.wire.errors import ErrorCode
 from broker.wire.primitives import ZERO_UUID
 
 OFFSET_OVERHEAD_BYTES: Final = 500

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.error_codes import ErrorCode
 from broker.groups.config import GroupConfig
 from broker.groups.events import (
     NO_MEMBER,
@@ -27,7 +28,6 @@ from broker.groups.events import (
     TimerKind,
 )
 from broker.groups.members import Member, Members
-from broker.wire.errors import ErrorCode
 
 EMPTY: Final = GroupState.EMPTY
 PREPARING: Final = GroupState.PREPARING_REBALANCE

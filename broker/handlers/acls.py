@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.context import Call, Context
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from broker.wire.messages import (
     CreateAclsRequest,
     CreateAclsResponse,

@@ -15,11 +15,11 @@ from broker.config.broker_changes import altered_overrides, replaced_overrides
 from broker.config.topic_changes import altered_configs, replaced_configs
 from broker.config.topics import check_topic_name
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.configs import BROKER, TOPIC, is_node_id
 from broker.handlers.topics import refuse_flood
 from broker.metadata.image import Topic
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsRequestResource,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.wire.errors import ErrorCode
 
 _WRONG = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import code_of
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.wire.apis import APIS
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,

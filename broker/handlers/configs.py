@@ -12,9 +12,9 @@ from typing import Final
 from broker.config.describe import Described, describe_broker, describe_every_broker, describe_topic
 from broker.config.topics import check_topic_name
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.topics import refuse_flood
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,

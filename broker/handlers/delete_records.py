@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.topics import deadline_s
 from broker.partition.partition import Partition, settled
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,

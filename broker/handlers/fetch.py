@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from broker.context import Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions import NO_SESSION, Full, Incremental, Target
 from broker.net.dispatch import Later, Part
 from broker.partition.partition import Partition
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ZERO_UUID,
     FetchRequest,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.error_codes import ErrorCode
 from broker.groups.admin import GROUP_TYPE, Described
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.groups import ClientInfo
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,

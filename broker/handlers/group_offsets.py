@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import AdmitCommit
 from broker.groups.offsets import NO_OFFSET, Fetched, Wanted
 from broker.handlers.groups import ClientInfo
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,

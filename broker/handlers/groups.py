@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import Join, JoinReply, Leaver, Protocol, Sync
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

@@ -12,11 +12,11 @@ from uuid import UUID
 
 from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.topics import within
 from broker.metadata.image import Topic
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ZERO_UUID,
     MetadataRequest,

@@ -10,10 +10,10 @@ import asyncio
 from typing import Final
 
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch import check_leader_epoch
 from broker.partition.partition import Partition, settled
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,

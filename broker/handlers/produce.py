@@ -17,11 +17,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
 from broker.net.dispatch import Later, Part
 from broker.partition.partition import Partition
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ProduceRequest,
     ProduceRequestPartition,

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from broker.wire.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,

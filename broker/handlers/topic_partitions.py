@@ -12,9 +12,9 @@ from uuid import UUID
 
 from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.metadata.image import Topic
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

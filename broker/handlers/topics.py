@@ -15,9 +15,9 @@ from uuid import UUID
 
 from broker.config.describe import describe_topic
 from broker.context import Call, Context
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.assignments import check_added, count_assigned
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,

@@ -14,11 +14,11 @@ from typing import Final
 
 from broker.config.resolve import BrokerConfig
 from broker.controller.controller import Controller
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.groups.coordinator import GroupCoordinator
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
-from broker.wire.errors import ErrorCode
 from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
 from logformat.record_batch import check_batch, whole_batches_end
 from seams.clock import Clock

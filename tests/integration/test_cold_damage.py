@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchRequestTopic, FetchResponse
 from tests.support.broker_kit import FETCH_BY_NAME
 from tests.support.broker_process import BrokerProcess

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import FetchResponse, FetchResponsePartition
 from tests.support.broker_kit import FETCH_BY_NAME, fetch_request, values_of
 from tests.support.broker_process import BrokerProcess

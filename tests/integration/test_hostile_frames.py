@@ -21,10 +21,10 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
+from broker.error_codes import ErrorCode
 from broker.wire import codec, framing
 from broker.wire import messages as m
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.message import Message
 from logformat.compression import compress
 from logformat.record_batch import (

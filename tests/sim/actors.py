@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from logformat.record_batch import check_stored
 from logformat.records import Codec, Record, encode_batch, iter_records
 from seams.rng import SeededRng

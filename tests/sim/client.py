@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from broker.error_codes import ErrorCode
 from broker.wire import codec, framing
 from broker.wire.apis import APIS, ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsRequestConfig,

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from broker.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from coldstore.keys import RootKey, parse_key
 from coldstore.manifest import Manifest

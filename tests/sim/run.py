@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from broker import app
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from coldstore.bucket_inspection import BucketInspector
 from coldstore.stores.faulty import Fault
 from logformat.errors import Corrupt

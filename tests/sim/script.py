@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from broker import app
-from broker.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from coldstore.bucket_inspection import BucketInspector
 from logformat.records import Record, encode_batch

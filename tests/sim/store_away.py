@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from coldstore.bucket_inspection import BucketInspector
 from coldstore.stores.faulty import Fault, FaultyStore

@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 
-from broker.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from seams.rng import SeededRng
 from tests.sim import script
 from tests.sim.checker import Finding

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.error_codes import ErrorCode
 from broker.groups.classic import ClassicGroup
 from broker.groups.config import GroupConfig
 from broker.groups.events import (
@@ -31,7 +32,6 @@ from broker.groups.events import (
     Timer,
     TimerKind,
 )
-from broker.wire.errors import ErrorCode
 
 RANGE = (Protocol("range", b"topics"),)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_response, encode_request
-from broker.wire.errors import ErrorCode
 from broker.wire.framing import parse_response_header, request_frame
 from broker.wire.generated.messages import (
     CreateTopicsRequest,

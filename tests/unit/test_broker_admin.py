@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.handlers import producers as producers_handler
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsRequestConfig,

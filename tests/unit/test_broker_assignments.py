@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsRequestAssignment,

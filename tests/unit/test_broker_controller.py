@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.records import TopicCreated, TopicDeleted
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsRequestTopic,

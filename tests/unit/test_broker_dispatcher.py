@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.net.dispatch import CloseConnection, Later, Peer
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.codec import decode_response
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,

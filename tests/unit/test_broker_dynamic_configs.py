@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from broker.config.definitions import BROKER as DEFINITIONS
+from broker.error_codes import ErrorCode
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.records import BrokerConfigsSet
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import DescribeConfigsRequest, DescribeConfigsRequestResource
 from tests.support.broker_kit import Life, Place, play
 from tests.unit.test_broker_admin import BROKER, TOPIC, altered, replaced

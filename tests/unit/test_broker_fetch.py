@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.net.dispatch import Answer, Later, Peer
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import FetchResponse
 from coldstore.stores.faulty import FaultPlan
 from logformat.records import iter_records

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.net.dispatch import Peer
 from broker.wire.apis import APIS, ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,

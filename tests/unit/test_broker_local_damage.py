@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from logformat.record_batch import walk
 from seams.disk import read_file
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, batches_of, play

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.groups.shard import ShardState
 from broker.partition.host import Host
-from broker.wire.errors import ErrorCode
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import ProduceRequest, ProduceRequestPartition, ProduceRequestTopic
 from tests.support.broker_kit import Place, batch_of, play
 

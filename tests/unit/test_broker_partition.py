@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
+from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer
 from broker.partition.partition import Partition
 from broker.partition.throttle import Throttle
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -17,12 +17,12 @@ from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig, resolve
 from broker.context import Context
 from broker.controller.controller import Controller
+from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.topics import within
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NodeStarted
-from broker.wire.errors import ErrorCode
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable

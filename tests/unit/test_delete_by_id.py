@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+from broker.error_codes import ErrorCode
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     ZERO_UUID,
     CreateTopicsRequest,

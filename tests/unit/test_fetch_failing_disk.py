@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from hotstore.locator import LogSlice
 from hotstore.partition_log import PartitionLog
 from tests.support.broker_kit import Life, Place, play, values_of

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.fetch_sessions import (
     EVICTION_MS_MIN,
     TARGET_BYTES,
@@ -17,7 +18,6 @@ from broker.fetch_sessions import (
     next_epoch,
     wanted_by,
 )
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     FetchRequest,
     FetchRequestForgottenTopic,

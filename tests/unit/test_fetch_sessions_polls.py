@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.handlers import fetch
 from broker.net.dispatch import Answer, Later, Peer
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import FetchRequest, FetchResponse
 from coldstore.stores.faulty import FaultPlan
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, decoded, fetch_request, play, values_of

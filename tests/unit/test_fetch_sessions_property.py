@@ -13,9 +13,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsRequestPartition,

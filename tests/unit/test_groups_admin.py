@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from broker.error_codes import ErrorCode as E
 from broker.groups import admin
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import GroupState, Protocol
 from broker.groups.shard import ShardState
 from broker.handlers.group_admin import handle_describe_groups, handle_list_groups
 from broker.handlers.groups import ClientInfo
-from broker.wire.errors import ErrorCode as E
 from broker.wire.generated.messages import DescribeGroupsRequest, ListGroupsRequest
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from tests.support.fast_loop import run_fast

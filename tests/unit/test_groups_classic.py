@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.error_codes import ErrorCode as E
 from broker.groups.classic import ClassicGroup
 from broker.groups.config import GroupConfig
 from broker.groups.events import GroupState, Leaver, Protocol, TimedOut, Timer, TimerKind, Unload
-from broker.wire.errors import ErrorCode as E
 from tests.support.group_play import RANGE, Play
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
+from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit, Leaver, Protocol
 from broker.groups.offsets import Wanted
 from broker.groups.shard import ShardState
-from broker.wire.errors import ErrorCode as E
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import read_header
 from seams.rng import SeededRng

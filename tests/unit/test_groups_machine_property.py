@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from broker.error_codes import ErrorCode
 from broker.groups.config import GroupConfig
 from broker.groups.events import GroupMetadata, GroupState, JoinReply, Leaver, Protocol, Store, SyncReply, Unload
-from broker.wire.errors import ErrorCode
 from tests.support.group_play import Play
 
 PROTOCOLS = [

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.error_codes import ErrorCode
 from broker.groups.config import GroupConfig
 from broker.groups.expiry import expiry_rule, subscribed_topics
 from broker.groups.offsets import NO_OFFSET, Expiry, GroupOffsets, TopicFacts, Wanted, refuses_metadata
 from broker.groups.records import CommittedOffset
-from broker.wire.errors import ErrorCode
 from tests.support.group_conversation import subscription
 from tests.support.group_play import Play, Protocol
 

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.groups.offsets import TopicFacts
 from broker.groups.records import CommittedOffset, OffsetKey, batch_of, offset_record, parse_batches
-from broker.wire.errors import ErrorCode as E
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
 from tests.support.group_world import GroupWorld

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from broker.error_codes import ErrorCode as E
 from broker.groups.events import JoinReply, SyncReply
-from broker.wire.errors import ErrorCode as E
 from logformat.errors import Retryable, StorageFailed
 from tests.support.fast_loop import FastLoop
 from tests.support.group_world import GroupWorld

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from broker.context import Call
+from broker.error_codes import ErrorCode
 from broker.handlers import group_offsets as groups
 from broker.handlers.offsets import handle_list_offsets
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config.addresses import show_address
+from broker.error_codes import ErrorCode
 from broker.observe.conditions import Condition, Facts, conditions
 from broker.observe.tier_view import BrokerStatus, broker_json, status_json
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from coldstore.url import S3Url, parse_bucket_url
 from hotstore.errors import LogFull
 from hotstore.partition_log import LogState

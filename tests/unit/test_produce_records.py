@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import ProduceResponsePartition
 from logformat.record_batch import Codec, read_header
 from logformat.records import Record, encode_batch

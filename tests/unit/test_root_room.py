@@ -12,11 +12,11 @@ from broker.config.resolve import resolve
 from broker.config.topic_changes import altered_configs
 from broker.config.values import InvalidConfig
 from broker.controller import controller as controller_module
+from broker.error_codes import ErrorCode
 from broker.metadata import cluster_store
 from broker.metadata.cluster_store import COMMIT_BYTES_MAX, ClusterStore, CommitTooLarge
 from broker.metadata.records import NodeStarted, TopicConfigsSet
 from broker.wire.apis import ApiKey
-from broker.wire.errors import ErrorCode
 from broker.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsRequestConfig,

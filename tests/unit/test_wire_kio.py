@@ -19,9 +19,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from broker.error_codes import ErrorCode
 from broker.wire import codec
 from broker.wire.apis import APIS, Api
-from broker.wire.errors import ErrorCode
 from broker.wire.message import Message
 from broker.wire.schema import Field, Kind
 from broker.wire.table import MESSAGES

@@ -13,7 +13,7 @@ import msgspec
 
 from broker.config.addresses import parse_address
 from broker.config.values import InvalidConfig
-from broker.wire.errors import ErrorCode
+from broker.error_codes import ErrorCode
 from broker.wire.messages import MetadataResponse
 from thermocline.cli.bootstrap import bootstrap_addresses
 from thermocline.cli.http_client import HttpRefused, get

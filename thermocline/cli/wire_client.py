@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from broker.config.addresses import show_address
+from broker.error_codes import ErrorCode
 from broker.wire import codec, framing
 from broker.wire.apis import APIS, ApiKey
-from broker.wire.errors import ErrorCode, MalformedFrame
+from broker.wire.errors import MalformedFrame
 from broker.wire.message import Message
 from broker.wire.messages import (
     ApiVersionsRequest,
