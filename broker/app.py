@@ -33,12 +33,12 @@ from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.loop_lag import LoopLag
 from broker.observe.metrics import BrokerMetrics
-from broker.observe.outage import Outage
 from broker.observe.sources import Beginning, Sources
 from broker.observe.status import Health, Waits
 from broker.observe.views import operator_views
+from broker.offsets_topic import OffsetsTopic
+from broker.outage import Outage
 from broker.partition.host import Host
-from broker.partition.offsets_topic import OffsetsTopic
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
 from broker.rooms import Closing, Rooms

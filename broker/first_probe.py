@@ -11,8 +11,8 @@ import asyncio
 import logging
 
 from broker.metadata.cluster_store import ClusterStore
-from broker.observe.outage import WHAT_TO_DO, Outage
 from broker.observe.status import Health
+from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import ObjectStore
 from coldstore.probe import Verification, probe, race
 from logformat.errors import Retryable

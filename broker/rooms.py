@@ -17,8 +17,8 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.status import Waits
+from broker.offsets_topic import OffsetsTopic
 from broker.partition.host import Host
-from broker.partition.offsets_topic import OffsetsTopic
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
 from hotstore.residency import Residency

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.groups.config import GroupConfig
+from broker.config.groups import GroupConfig
 
 
 @dataclass(frozen=True, slots=True)

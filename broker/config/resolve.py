@@ -15,11 +15,11 @@ from typing import NamedTuple, TypedDict
 from broker.config.addresses import Address, parse_address
 from broker.config.broker_config import BrokerConfig as BrokerConfig
 from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
+from broker.config.groups import GroupConfig
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.values import InvalidConfig, Value
 from broker.config.without_effect import judge_refused
-from broker.groups.config import GroupConfig
 from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest
 from logformat.properties import properties_in

@@ -21,7 +21,7 @@ from broker.controller.lease_watch import Lease, LeaseWatch
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import NodeStarted
-from broker.observe.outage import WHAT_TO_DO, Outage
+from broker.outage import WHAT_TO_DO, Outage
 from coldstore.keys import lease_key
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.root import RootStore, RootVanished

@@ -15,15 +15,16 @@ from typing import Final, Protocol
 
 import msgspec
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from broker.groups.classic import ClassicGroup
-from broker.groups.config import GroupConfig
 from broker.groups.events import GroupState
 from broker.groups.expiry import subscribed_of
 from broker.groups.fate import fate_of
-from broker.groups.offsets import TopicLookup, TopicPosition
+from broker.groups.offsets import TopicPosition
 from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, Shard, ShardState
+from broker.metadata.topic_facts import TopicLookup
 from seams.turns import Turns, next_turn
 
 GROUP_TYPE: Final = "classic"

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.config.groups import NAME_BYTES_MAX, PROTOCOLS_MAX, GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.config import NAME_BYTES_MAX, PROTOCOLS_MAX, GroupConfig
 from broker.groups.events import (
     NO_MEMBER,
     AdmitCommit,

@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
-from broker.groups.config import GroupConfig
+from broker.config.groups import GroupConfig
 from broker.groups.expiry import expiry_rule
 from broker.groups.fate import Write
-from broker.groups.offsets import TopicLookup, TopicPosition
+from broker.groups.offsets import TopicPosition
 from broker.groups.records import CommittedOffset, stored_group_record
 from broker.groups.shard import Group, Shard, ShardState
+from broker.metadata.topic_facts import TopicLookup
 from seams.clock import Clock
 from seams.turns import next_turn
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
-from broker.groups.config import GroupConfig, is_too_long
 from broker.groups.offsets import (
     OFFSET_OVERHEAD_BYTES,
     GroupOffsets,
-    TopicLookup,
     TopicPosition,
     refuses_metadata,
 )
 from broker.groups.records import NO_EXPIRY, CommittedOffset
+from broker.metadata.topic_facts import TopicLookup
 from broker.wire.primitives import ZERO_UUID
 
 

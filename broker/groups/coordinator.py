@@ -16,11 +16,11 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar, cast
 from uuid import UUID
 
+from broker.config.groups import CLIENT_ID_CHARS_MAX, GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
 from broker.groups.commits import CommitRow, judge
-from broker.groups.config import CLIENT_ID_CHARS_MAX, GroupConfig, is_too_long
 from broker.groups.events import (
     NO_MEMBER,
     AdmitCommit,
@@ -54,7 +54,6 @@ from broker.groups.log import OffsetsLog
 from broker.groups.offsets import (
     Fetched,
     GroupOffsets,
-    TopicLookup,
     Wanted,
     any_topic,
 )
@@ -65,6 +64,7 @@ from broker.groups.records import (
 )
 from broker.groups.shard import Group, Shard, ShardState, Snapshot
 from broker.groups.timers import Timers
+from broker.metadata.topic_facts import TopicLookup
 from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng

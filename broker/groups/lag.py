@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.groups.events import GroupState
-from broker.groups.offsets import TopicLookup
 from broker.groups.shard import Shard, ShardState
+from broker.metadata.topic_facts import TopicLookup
 from seams.turns import Turns, next_turn
 
 SHOWN_MAX: Final = 2_000

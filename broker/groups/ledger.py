@@ -5,7 +5,7 @@ Owns two counters and their limits. Always true: both are sums over the groups t
 
 from __future__ import annotations
 
-from broker.groups.config import GroupConfig
+from broker.config.groups import GroupConfig
 
 
 class Ledger:

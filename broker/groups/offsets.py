@@ -8,12 +8,12 @@ members, generations (the machine admits a commit before it comes here), the log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
-from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.groups.records import NO_EXPIRY, CommittedOffset
+from broker.metadata.topic_facts import TopicFacts, TopicLookup
 from broker.wire.primitives import ZERO_UUID
 
 OFFSET_OVERHEAD_BYTES: Final = 500
@@ -24,16 +24,6 @@ NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1)
 
 TopicPosition: TypeAlias = tuple[str, int]
 
-
-class TopicFacts(NamedTuple):
-    """What groups need to know of a topic."""
-
-    topic_id: UUID
-    partitions: int
-
-
-TopicLookup: TypeAlias = Callable[[str], TopicFacts | None]
-"""By name; None when there is no such topic."""
 
 _ANY_TOPIC: Final = TopicFacts(ZERO_UUID, 2**31)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.config import GroupConfig
 from broker.groups.events import (
     NO_MEMBER,
     Effect,

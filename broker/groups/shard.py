@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from broker.config.groups import GroupConfig
 from broker.groups.classic import ClassicGroup
-from broker.groups.config import GroupConfig
 from broker.groups.events import Effect, GroupMetadata
 from broker.groups.ledger import Ledger
 from broker.groups.log import OffsetsLog

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from broker.groups.config import GroupConfig
+from broker.config.groups import GroupConfig
 from broker.groups.log import BATCH_BYTES_MAX, OffsetsLog
 from broker.groups.records import KeyValue, batch_of
 from logformat.errors import InvalidRequest, Retryable, ThermoclineError

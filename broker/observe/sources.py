@@ -15,8 +15,8 @@ from broker.controller.membership import Membership
 from broker.net.server import Server
 from broker.observe.loop_lag import LoopLag
 from broker.observe.metrics import BrokerMetrics
-from broker.observe.outage import Outage
 from broker.observe.status import Health
+from broker.outage import Outage
 from coldstore.stores.metered import MeteredStore
 from logformat.values import TopicPartition
 from tiering.service import TierService

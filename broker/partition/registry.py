@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from broker.groups.offsets import TopicFacts
 from broker.metadata.image import Topic
+from broker.metadata.topic_facts import TopicFacts
 from broker.partition.partition import Partition
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from broker.groups.classic import ClassicGroup
-from broker.groups.config import GroupConfig
 from broker.groups.events import (
     AdmitCommit,
     Event,

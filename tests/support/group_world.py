@@ -8,12 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
-from broker.groups.config import GroupConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
-from broker.groups.offsets import TopicFacts, Wanted, any_topic
+from broker.groups.offsets import Wanted, any_topic
+from broker.metadata.topic_facts import TopicFacts
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.fast_loop import FastClock, run_fast

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode as E
 from broker.groups.classic import ClassicGroup
-from broker.groups.config import GroupConfig
 from broker.groups.events import GroupState, Leaver, Protocol, TimedOut, Timer, TimerKind, Unload
 from tests.support.group_play import RANGE, Play
 

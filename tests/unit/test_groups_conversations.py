@@ -14,12 +14,12 @@ from uuid import UUID
 
 import pytest
 
-from broker.groups.config import GroupConfig
+from broker.config.groups import GroupConfig
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import TopicFacts
 from broker.handlers import group_admin, group_offsets
 from broker.handlers import groups as handlers
 from broker.handlers.groups import ClientInfo, CoordinatorNode
+from broker.metadata.topic_facts import TopicFacts
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_request, decode_response, encode_request, encode_response
 from broker.wire.message import Message

@@ -11,7 +11,7 @@ from broker.error_codes import ErrorCode as E
 from broker.groups import lag
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit, GroupState
-from broker.groups.offsets import TopicFacts
+from broker.metadata.topic_facts import TopicFacts
 from tests.support.broker_kit import Life, Place, play
 from tests.support.fast_loop import run_fast
 from tests.support.group_world import GroupWorld, in_world

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.config import GroupConfig
 from broker.groups.events import GroupMetadata, GroupState, JoinReply, Leaver, Protocol, Store, SyncReply, Unload
 from tests.support.group_play import Play
 

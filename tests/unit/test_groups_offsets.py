@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.config import GroupConfig
 from broker.groups.expiry import expiry_rule, subscribed_topics
-from broker.groups.offsets import NO_OFFSET, Expiry, GroupOffsets, TopicFacts, Wanted, refuses_metadata
+from broker.groups.offsets import NO_OFFSET, Expiry, GroupOffsets, Wanted, refuses_metadata
 from broker.groups.records import CommittedOffset
+from broker.metadata.topic_facts import TopicFacts
 from tests.support.group_conversation import subscription
 from tests.support.group_play import Play, Protocol
 

@@ -10,8 +10,8 @@ import pytest
 from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
-from broker.groups.offsets import TopicFacts
 from broker.groups.records import CommittedOffset, OffsetKey, batch_of, offset_record, parse_batches
+from broker.metadata.topic_facts import TopicFacts
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
 from tests.support.group_world import GroupWorld

@@ -11,7 +11,7 @@ from broker.config.resolve import resolve
 from broker.controller.controller import Controller
 from broker.groups.coordinator import GroupCoordinator
 from broker.metadata.image import Topic
-from broker.partition.offsets_topic import TOPIC, OffsetsTopic
+from broker.offsets_topic import TOPIC, OffsetsTopic
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from logformat.errors import InvalidRequest, StorageFailed

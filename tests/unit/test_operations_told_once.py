@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from broker.observe.outage import TELL_AGAIN_MAX_S, Outage
+from broker.outage import TELL_AGAIN_MAX_S, Outage
 from broker.partition.throttle import REFUSALS_END_S, REFUSALS_OVER_S, Refusal, Throttle
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
