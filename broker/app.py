@@ -29,10 +29,10 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.limits import check_tiering, net_limits, tier_limits
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import Topic
+from broker.metrics import BrokerMetrics
 from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.loop_lag import LoopLag
-from broker.observe.metrics import BrokerMetrics
 from broker.observe.sources import Beginning, Sources
 from broker.observe.status import Health, Waits
 from broker.observe.views import operator_views

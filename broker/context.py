@@ -14,8 +14,8 @@ from broker.controller.controller import Controller
 from broker.controller.gate import Gate
 from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
+from broker.metrics import BrokerMetrics
 from broker.net.dispatch import Peer
-from broker.observe.metrics import BrokerMetrics
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
 from hotstore.residency import Residency

@@ -1,1 +1,1 @@
-"""What an operator sees: counters, /metrics, health, status."""
+"""What an operator sees: /metrics, health, status."""

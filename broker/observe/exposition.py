@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from broker.groups.lag import Survey
+from broker.latency import BOUNDS_S
 from broker.net.dispatch import CloseReason
 from broker.observe.conditions import Condition, conditions
 from broker.observe.families import counter, counters, gauge, gauges, histogram
 from broker.observe.group_metrics import group_metrics
-from broker.observe.latency import BOUNDS_S
 from broker.observe.process_metrics import process_metrics
 from broker.observe.sources import Beginning, Sources
 from broker.observe.store_metrics import store_metrics

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.membership import Membership
+from broker.metrics import BrokerMetrics
 from broker.net.server import Server
 from broker.observe.loop_lag import LoopLag
-from broker.observe.metrics import BrokerMetrics
 from broker.observe.status import Health
 from broker.outage import Outage
 from coldstore.stores.metered import MeteredStore

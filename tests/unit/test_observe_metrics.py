@@ -8,8 +8,8 @@ import time
 import pytest
 from prometheus_client.metrics_core import Metric
 
+from broker.latency import BOUNDS_S, Latencies
 from broker.observe import topic_metrics as topics_module
-from broker.observe.latency import BOUNDS_S, Latencies
 from broker.observe.loop_lag import EVERY_S, LoopLag
 from broker.observe.tiering_metrics import TEXTS
 from broker.observe.topic_metrics import look_in_turns

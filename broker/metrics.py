@@ -1,14 +1,14 @@
 """What the request path counts, as plain attributes.
 
-Owns counters that handlers bump; nothing is formatted until somebody asks (exposition.py). Always true: bumping one
-costs an attribute or list store, no lock, no label look-up. Must not know HTTP.
+Owns counters that handlers bump; nothing is formatted until somebody asks (`observe/exposition.py`). Always true:
+bumping one costs an attribute or list store, no lock, no label look-up. Must not know HTTP.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.observe.latency import Latencies
+from broker.latency import Latencies
 
 _API_KEYS: Final = 128  # API keys are small numbers; unknown ones close the connection before they get here
 
