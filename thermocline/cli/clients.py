@@ -41,6 +41,7 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "ResourceType",
+    "TopicMetadata",
 ]
 
 REQUEST_TIMEOUT_S = 30.0

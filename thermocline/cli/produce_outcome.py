@@ -1,7 +1,7 @@
 """What became of the records of `thermocline produce`, and the sentence that says so.
 
-Owns the counts, the first refusal, and what the broker says about itself when it gave no answer in time. Always true:
-every line that was read is counted once: acknowledged, refused, or without an answer.
+Owns the counts and the first refusal; why no answer came in time is broker_says.py's. Always true: every line that was
+read is counted once: acknowledged, refused, or without an answer.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from thermocline.cli.broker_says import said_by_broker, unmet_replicas
 from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit
 from thermocline.cli.output import Progress, note
 from thermocline.units import show_size
@@ -53,7 +54,7 @@ class Outcome:
         if self._first is not None:
             raise CommandFailed(self._refusal(bootstrap, topic, *self._first))
         if self.left:
-            why = said_by_broker(bootstrap, topic)
+            why = _why_late(bootstrap, topic)
             raise CommandFailed(f"producing to {topic}: {self._counts()}: no answer in time{why}")
         if self.interrupted or sys.stderr.isatty():
             note(f"{'interrupted: ' * self.interrupted}{self.acknowledged} records acknowledged")
@@ -65,7 +66,7 @@ class Outcome:
         from thermocline.cli.clients import refused_topic
 
         timed_out = error.code() == KafkaError._MSG_TIMED_OUT
-        why = said_by_broker(bootstrap, topic) if timed_out else ""
+        why = _why_late(bootstrap, topic) if timed_out else ""
         told = f"{error.str()}{why}" if why else refused_topic(topic, error)
         return f"producing to {topic}: line {line} ({show_size(value_bytes)}) was refused: {told}; {self._counts()}"
 
@@ -80,17 +81,9 @@ class Outcome:
         return ", ".join(counts)
 
 
-def said_by_broker(bootstrap: str, topic: str) -> str:
-    """`: why` as a Thermocline broker says it of itself and of the topic; "" when it says nothing, or is no such."""
-    from thermocline.cli.tier_source import TierSource
-    from thermocline.cli.wire_client import BrokerUnreachable
-
-    source = TierSource(bootstrap, topic, None)
-    try:
-        blocked = sorted({row.blocked_by for row in source.read() if row.blocked_by})
-    except (CommandFailed, BrokerUnreachable) as failed:
-        return f": {failed}"
-    told = source.conditions()
-    if blocked and not told:
-        told = [f"{topic} is blocked by {', '.join(blocked)}; see `thermocline tier status`"]
-    return "".join(f"; {line}" for line in told)
+def _why_late(bootstrap: str, topic: str) -> str:
+    """`; why` when the broker, or the topic's configs, say why nothing was acknowledged in time; else ""."""
+    if told := said_by_broker(bootstrap, topic):
+        return told
+    unmet = unmet_replicas(bootstrap, topic)
+    return f"; {unmet}" if unmet else ""

@@ -13,7 +13,7 @@ from thermocline.cli.absent import no_topic
 from thermocline.cli.arguments import add_bootstrap, add_json, filled, key_value, positive
 from thermocline.cli.outcome import Exit
 from thermocline.cli.output import json_line, table
-from thermocline.cli.topic_configs import leaving, topic_configs, with_units
+from thermocline.cli.topic_configs import leaving, topic_configs, warn_of_replicas, with_units
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
@@ -72,7 +72,9 @@ def create_topic(arguments: argparse.Namespace) -> int:
         futures = admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
     settled(futures, lambda name: f"creating topic {name}")
     print(f"created {arguments.topic} with {arguments.partitions} partition{'s' * (arguments.partitions > 1)}")
-    print(leaving(topic_configs(admin, arguments.topic)))
+    configs = topic_configs(admin, arguments.topic)
+    print(leaving(configs))
+    warn_of_replicas(arguments.topic, configs, arguments.replication_factor)
     return Exit.DONE
 
 

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from thermocline.cli.absent import no_topic
 from thermocline.cli.arguments import add_bootstrap, filled, key_value, positive
+from thermocline.cli.broker_says import MIN_IN_SYNC
 from thermocline.cli.confirm import can_ask, confirm
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import note
-from thermocline.cli.topic_configs import leaving, topic_configs, with_units
+from thermocline.cli.topic_configs import leaving, topic_configs, warn_of_replicas, with_units
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from thermocline.cli.arguments import Parser, Subparsers
+    from thermocline.cli.clients import TopicMetadata
 
 
 def register(verbs: Subparsers[Parser]) -> None:
@@ -53,7 +55,7 @@ def alter_topic(arguments: argparse.Namespace) -> int:
     admin = connected_admin(arguments.bootstrap_server)
     before = 0
     if count:
-        before = _partitions(admin, arguments.topic)
+        before = len(_described(admin, arguments.topic).partitions)
         if count <= before:
             why = "would change nothing" if count == before else "would take some away, which no Kafka broker can"
             raise CommandFailed(
@@ -67,18 +69,26 @@ def alter_topic(arguments: argparse.Namespace) -> int:
         _grow(admin, arguments.topic, count, validate_only=False)
         note("records with a key may now go to another partition than earlier ones of that key")
     print(f"altered {arguments.topic}" + (f": {count} partitions, {before} before" if count else ""))
-    print(leaving(topic_configs(admin, arguments.topic)))
+    configs = topic_configs(admin, arguments.topic)
+    print(leaving(configs))
+    if any(name == MIN_IN_SYNC for name, _ in arguments.config):
+        warn_of_replicas(arguments.topic, configs, _in_sync(admin, arguments.topic))
     return Exit.DONE
 
 
-def _partitions(admin: AdminClient, topic: str) -> int:
+def _described(admin: AdminClient, topic: str) -> TopicMetadata:
     from thermocline.cli.clients import REQUEST_TIMEOUT_S, failing
 
     with failing(f"altering topic {topic}"):
         found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
     if found is None:
         raise no_topic(topic)
-    return len(found.partitions)
+    return found
+
+
+def _in_sync(admin: AdminClient, topic: str) -> int:
+    """Replicas of the partition that has the fewest in sync."""
+    return min(len(partition.isrs) for partition in _described(admin, topic).partitions.values())
 
 
 def _grow(admin: AdminClient, topic: str, count: int, *, validate_only: bool) -> None:

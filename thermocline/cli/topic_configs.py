@@ -1,12 +1,14 @@
 """A topic's configs as the `topic` verbs read and write them.
 
-Owns units in `-c` (`retention.ms=7d`) and the sentence about when data leaves. Must not know the verbs.
+Owns units in `-c` (`retention.ms=7d`), the sentence about when data leaves, and the warning about configs that let
+nobody write. Must not know the verbs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from thermocline.cli.broker_says import MIN_IN_SYNC, too_few
 from thermocline.cli.output import note
 
 if TYPE_CHECKING:
@@ -28,6 +30,13 @@ def leaving(configs: dict[str, Any]) -> str:
     from thermocline.cli.leaving import sentence
 
     return sentence({name: entry.value for name, entry in configs.items()})
+
+
+def warn_of_replicas(topic: str, configs: dict[str, Any], in_sync: int) -> None:
+    """Brokers take more `min.insync.replicas` than a topic has replicas, and then refuse its writes."""
+    wanted = configs.get(MIN_IN_SYNC)
+    if wanted is not None and (unmet := too_few(topic, wanted.value, in_sync)):
+        note(f"thermocline: {unmet}")
 
 
 def with_units(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
