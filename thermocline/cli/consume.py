@@ -124,7 +124,9 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
     from confluent_kafka import KafkaError
 
     from thermocline.cli.clients import plainly
+    from thermocline.cli.silence import Silence
 
+    silence = Silence(arguments.bootstrap_server, arguments.topic)
     render = json_record if arguments.json else renderer(arguments.format)
     out = sys.stdout.buffer
     left = arguments.count
@@ -150,8 +152,13 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
             _commit(consumer, arguments, printed)
         if not printed and _reader_left(out):
             raise BrokenPipeError  # as if written to it: nothing else would tell of it until the next record
-        if arguments.exit_at_end and _at_end(consumer, ended, partitions):
+        unread = _unread(consumer, ended, partitions)
+        if arguments.exit_at_end and unread is not None and not unread:
             return
+        if printed or not unread:
+            silence.broken()
+        else:
+            silence.lasts(unread)
 
 
 def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int, int]) -> None:
@@ -182,10 +189,11 @@ def _reader_left(out: BinaryIO) -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _at_end(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) -> bool:
-    """Every partition that is read was read to its end; of a group's, those that this member was given."""
+def _unread(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) -> set[int] | None:
+    """Partitions that were not read to their end; of a group's, of those that this member was given: None before it
+    was given any share."""
     if isinstance(partitions, _Given):
         if not partitions.once:
-            return False
+            return None
         partitions = {assigned.partition for assigned in consumer.assignment() if assigned.partition is not None}
-    return partitions <= ended
+    return partitions - ended
