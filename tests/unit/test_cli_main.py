@@ -100,6 +100,26 @@ def test_usage_is_exit_2(words: list[str], code: int, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["--verbos"], "thermocline"),
+        (["consume", "-t", "t", "--from-beginning"], "thermocline consume"),
+        (["topic", "create", "t", "5"], "thermocline topic create"),
+        (["group", "reset", "g", "--to-latest", "--all-topics"], "thermocline group reset"),
+    ],
+)
+def test_what_a_command_does_not_know_is_looked_up_in_its_own_help(
+    words: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not in that of `thermocline`, which has no flags of commands."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, len(said)) == (2, 2)
+    assert said[0].startswith(f"{command}: ") and said[1] == f"(see {command} --help)"
+
+
+@pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--set", "log.retenton.ms=1"], "log.retention.ms"),

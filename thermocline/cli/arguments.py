@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from thermocline.cli.outcome import Exit
@@ -28,6 +28,15 @@ class Parser(argparse.ArgumentParser):
             shown = "\n".join(f"  {line}" for line in example.strip().splitlines())
             kwargs["epilog"] = f"example{'s' if shown.count(chr(10)) else ''}:\n{shown}"
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def parse_known_args(  # type: ignore[override]  # argparse's own is overloaded by the namespace's type
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """argparse hands what a command does not know up to the topmost parser, whose help does not have it either."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"{self.prog}: {message}\n(see {self.prog} --help)\n")
