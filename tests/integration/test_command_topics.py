@@ -116,7 +116,9 @@ def test_trim_shows_its_plan_and_deletes_when_told(served: tuple[Site, BrokerPro
 
     wait_until(start_in_bucket, "the manifest begins at 110")
     assert "no partition 9" in run("topic", "trim", "trimmed", "-p", "9", "--before", "1", code=1).stderr
-    assert "nowhere" in run("topic", "trim", "nowhere", "--before", "1", code=1).stderr
+    absent = "thermocline: there is no topic nowhere; see `thermocline topic list`\n"
+    assert run("topic", "trim", "nowhere", "--before", "1", code=1).stderr == absent
+    assert run("tier", "status", "--topic", "nowhere", code=1).stderr == absent
 
 
 def test_trim_by_time_takes_what_is_older(served: tuple[Site, BrokerProcess], run: Run) -> None:

@@ -15,6 +15,7 @@ from broker.config.addresses import parse_address
 from broker.config.values import InvalidConfig
 from broker.error_codes import ErrorCode
 from broker.wire.messages import MetadataResponse
+from thermocline.cli.absent import no_topic
 from thermocline.cli.bootstrap import bootstrap_addresses
 from thermocline.cli.http_client import HttpRefused, get
 from thermocline.cli.leaving import sentence
@@ -151,6 +152,8 @@ class TierSource:
 
     def _leaders(self, metadata: MetadataResponse) -> dict[Partition, int]:
         for found in metadata.topics:
+            if self._topic is not None and found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise no_topic(self._topic)
             if self._topic is not None and found.error_code != ErrorCode.NONE:
                 raise CommandFailed(
                     f"topic {self._topic}: {ErrorCode(found.error_code).name}; see `thermocline topic list`"
