@@ -149,7 +149,7 @@ class DirectoryFiles:
         """Write, check, sync, then link to the name: InvalidRequest when it is taken, ChecksumRefused."""
         temporary = self._temporary()
         try:
-            file = self._disk.open(temporary, write=True, create=True, exclusive=True)
+            file = self._create(temporary)
             try:
                 _fill(file, key, body)
                 etag = _etag_of(file, body.size)
@@ -168,6 +168,9 @@ class DirectoryFiles:
         stripe = hashlib.sha256(key.encode()).digest()[0] % LOCK_STRIPES
         try:
             lock = self._disk.lock(f"{self._system}/locks/{stripe:02x}", wait_s=self._lock_wait_s)
+        except FileNotFoundError:
+            self._check_bucket()
+            raise
         except BlockingIOError as held:
             raise ConditionalConflict(f"PUT {key}: other writers held its lock all the time; try again") from held
         try:
@@ -192,7 +195,7 @@ class DirectoryFiles:
     def _replace(self, key: str, data: bytes, *, create: bool) -> None:
         temporary = self._temporary()
         try:
-            file = self._disk.open(temporary, write=True, create=True, exclusive=True)
+            file = self._create(temporary)
             try:
                 file.write_at(0, [data])
                 file.sync()
@@ -319,6 +322,14 @@ class DirectoryFiles:
 
     def _temporary(self) -> str:
         return f"{self._system}/tmp/{self._writer}.{self._rng.uuid()}"
+
+    def _create(self, temporary: str) -> File:
+        """A new file to write; a bucket that is away is told as such, not as a file of ours that is missing."""
+        try:
+            return self._disk.open(temporary, write=True, create=True, exclusive=True)
+        except FileNotFoundError:
+            self._check_bucket()
+            raise
 
     def _drop(self, path: str) -> None:
         try:

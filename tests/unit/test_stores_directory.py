@@ -427,7 +427,8 @@ def test_puts_survive_the_pruning_of_their_directories(tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_went_away_is_an_outage_not_an_empty_bucket(tmp_path: Path, workers: ThreadWorkers) -> None:
-    """Moved aside or unmounted under a broker: nothing is "missing", nothing is written into the void."""
+    """Moved aside or unmounted under a broker: nothing is "missing", nothing is written into the void, and
+    each call says what happened to the bucket, not to a file of ours in it."""
     root = tmp_path / "bucket"
     store = DirectoryStore(PosixDisk(), workers, str(root), SystemRng())
 
@@ -440,17 +441,17 @@ def test_a_bucket_that_went_away_is_an_outage_not_an_empty_bucket(tmp_path: Path
         for empty in (False, True):  # gone, or an empty mount point
             if empty:
                 root.mkdir()
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match="directory is gone; mount it or move it back"):
                 await store.get("cluster.json")
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match="directory is gone; mount it or move it back"):
                 await store.get("s", 0, 10)
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match="directory is gone; mount it or move it back"):
                 store.open_local("s")
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match="directory is gone; mount it or move it back"):
                 [info async for info in store.list("")]
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match="directory is gone; mount it or move it back"):
                 await store.put_segment("s2", upload_of(b"x"))
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match="directory is gone; mount it or move it back"):
                 await store.put_root("cluster.json", b"2", etag)
         assert list(root.iterdir()) == []
         root.rmdir()
