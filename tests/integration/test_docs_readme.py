@@ -36,6 +36,7 @@ CHECKS = {
     "two-broker tests": "tests/unit/test_broker_membership.py",
     "bit flips in unit tests": "tests/unit/test_coldstore_segment_object.py",
     "unit tests": "tests/unit/test_hotstore_flusher.py",
+    "the dearest frame of every API": "tests/fuzz/test_proportion_is_held.py",
     "kill -9 after a deletion": "tests/integration/test_groups_topic_again.py",
     "hostile frames": "tests/unit/test_wire_hostile.py",
     "store faults": "tests/integration/test_store_faults*.py",

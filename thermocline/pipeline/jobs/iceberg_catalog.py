@@ -21,10 +21,10 @@ from thermocline.extras import require
 
 require("spark", "an Iceberg catalog", "pyiceberg")
 
-from pyiceberg.catalog import Catalog, load_catalog  # noqa: E402 - what is missing is named first
-from pyiceberg.exceptions import RESTError  # noqa: E402
-from pyiceberg.utils.config import Config  # noqa: E402
-from requests.exceptions import RequestException  # noqa: E402
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import RESTError
+from pyiceberg.utils.config import Config
+from requests.exceptions import RequestException
 
 log = logging.getLogger(__name__)
 

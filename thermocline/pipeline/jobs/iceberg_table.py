@@ -16,6 +16,17 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
+
+from logformat.errors import Corrupt, InvalidRequest, Retryable
+from thermocline.extras import require
+from thermocline.pipeline.jobs import offset_ranges
+from thermocline.pipeline.jobs.compact_plan import StoredFile
+from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
+from thermocline.pipeline.jobs.job_crash_points import reach
+from thermocline.pipeline.jobs.offset_ranges import OffsetRanges
+
+require("spark", "an Iceberg table", "pyiceberg")
+
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
@@ -45,13 +56,6 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID, TableRequirement
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StructType
-
-from logformat.errors import Corrupt, InvalidRequest, Retryable
-from thermocline.pipeline.jobs import offset_ranges
-from thermocline.pipeline.jobs.compact_plan import StoredFile
-from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
-from thermocline.pipeline.jobs.job_crash_points import reach
-from thermocline.pipeline.jobs.offset_ranges import OffsetRanges
 
 log = logging.getLogger(__name__)
 
