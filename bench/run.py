@@ -3,6 +3,7 @@
     bench/run.py                              the whole table, three rounds a row
     bench/run.py --list                       the names of the rows
     bench/run.py --only produce-1mb --rounds 1   one row, quickly; nothing is written below three rounds
+    bench/run.py --beside CHECKOUT --only start  another version of ours in Kafka's place; nothing is written
 
 Both brokers run at once, idle while the other works; the sides take turns and medians are compared. Needs Java and
 Maven (the peer), gcc (the load generator), versitygw (the S3 rows). Nothing here is asserted: a benchmark is looked
@@ -44,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="ROW", help="may be given again")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="compare with this version of ours, not Kafka")
     parser.add_argument("--list", action="store_true", help="the names of the rows")
     options = parser.parse_args()
     if options.list:
@@ -51,14 +53,15 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the brokers end with us
     root = Path(tempfile.mkdtemp(prefix="thermocline-bench-"))
-    print("\n".join(HEAD))
+    peer = "Kafka" if options.beside is None else options.beside.name
+    print("\n".join(HEAD).replace("Kafka", peer))
     try:
         with ExitStack() as sides:
-            stage = Stage(root, options.rounds, sides)
+            stage = Stage(root, options.rounds, sides, options.beside)
             for name in options.only or BENCHMARKS:
                 rows = BENCHMARKS[name](stage)
                 print("\n".join(row.line() for row in rows), flush=True)
-                if options.rounds >= ROUNDS:
+                if options.rounds >= ROUNDS and options.beside is None:
                     write(BENCH / "RESULTS.md", rows, list(BENCHMARKS), options.rounds)
     finally:
         shutil.rmtree(root, ignore_errors=True)

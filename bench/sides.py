@@ -103,7 +103,7 @@ class KafkaPeer:
 
 
 class Thermocline:
-    """A broker of ours; its data under `root`/`name`."""
+    """A broker of ours; its data under `root`/`name`. `checkout`: whose code it runs, by default this one's."""
 
     def __init__(
         self,
@@ -112,10 +112,16 @@ class Thermocline:
         bucket: str | None = None,
         environment: Mapping[str, str] | None = None,
         settings: Mapping[str, object] | None = None,
+        checkout: Path | None = None,
     ) -> None:
         self.data_dir = root / name
-        self.side = Side("Thermocline", 0, 0, root=self.data_dir)
-        self._bucket, self._environment = bucket, environment
+        self.side = Side(
+            "Thermocline" if checkout is None else f"Thermocline of {checkout.name}", 0, 0, root=self.data_dir
+        )
+        self._bucket = bucket
+        # Without the safe path Python would find the package in the current directory first.
+        code = {} if checkout is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(checkout.resolve())}
+        self._environment = {**(environment or {}), **code}
         self._settings = {
             "log.retention.ms": -1,
             "log.retention.check.interval.ms": 1000,
@@ -160,9 +166,10 @@ def thermocline(
     bucket: str | None = None,
     environment: Mapping[str, str] | None = None,
     settings: Mapping[str, object] | None = None,
+    checkout: Path | None = None,
 ) -> Iterator[Side]:
     """A fresh broker of ours for the length of the block."""
-    broker = Thermocline(root, name, bucket, environment, settings)
+    broker = Thermocline(root, name, bucket, environment, settings, checkout)
     try:
         yield broker.start()
     finally:

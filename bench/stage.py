@@ -13,10 +13,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import loads
-from bench.sides import CalmMachine, Side, create, delete, kafka_peer, thermocline, wait_cold
+from bench.sides import (
+    CalmMachine,
+    KafkaPeer,
+    Side,
+    Thermocline,
+    create,
+    delete,
+    kafka_peer,
+    thermocline,
+    wait_cold,
+)
 from bench.table import Measured, Row
 
 LOG_BYTES = 1 << 30
+MORE_ROUNDS = 5  # where the first ones differ by more than SPREAD_MAX
+SPREAD_MAX = 0.15
+ROUNDS_TO_JUDGE = 3  # fewer are a quick look
+PAGED = {"thermocline.flush": "os"}
 
 
 class Log(NamedTuple):
@@ -28,12 +42,13 @@ class Log(NamedTuple):
 
 
 class Stage:
-    """The brokers end with `sides`."""
+    """The brokers end with `sides`. `beside`: a checkout of another version of ours, which then is the peer."""
 
-    def __init__(self, root: Path, rounds: int, sides: ExitStack) -> None:
+    def __init__(self, root: Path, rounds: int, sides: ExitStack, beside: Path | None = None) -> None:
         self.root = root
         self.rounds = rounds
         self.sides = sides
+        self.beside = beside
         self._machine = CalmMachine()
         self._logs: dict[tuple[str, str], Log] = {}
 
@@ -54,7 +69,27 @@ class Stage:
     @cached_property
     def paged(self) -> Side:
         """Ours with thermocline.flush=os: what Kafka does by default."""
-        return self.sides.enter_context(thermocline(self.root, "paged", settings={"thermocline.flush": "os"}))
+        return self.sides.enter_context(thermocline(self.root, "paged", settings=PAGED))
+
+    @cached_property
+    def _other_synced(self) -> Side:
+        return self.sides.enter_context(thermocline(self.root, "other-synced", checkout=self.beside))
+
+    @cached_property
+    def _other_paged(self) -> Side:
+        return self.sides.enter_context(thermocline(self.root, "other-paged", settings=PAGED, checkout=self.beside))
+
+    def peer_of(self, ours: Side) -> Side:
+        """Whom `ours` (`synced` or `paged`) is compared with: Kafka, or the other version of it in the same mode."""
+        if self.beside is None:
+            return self.kafka
+        return self._other_paged if ours is self.__dict__.get("paged") else self._other_synced
+
+    def fresh(self, root: Path, *, peer: bool) -> KafkaPeer | Thermocline:
+        """A broker that was never started, its data below `root`; `peer`: the one we are compared with."""
+        if peer and self.beside is None:
+            return KafkaPeer(root / "kafka")
+        return Thermocline(root, "ours", checkout=self.beside if peer else None)
 
     @contextmanager
     def topics(self, sides: Sequence[Side], topic: str, partitions: int, **configs: object) -> Iterator[str]:
@@ -79,14 +114,18 @@ class Stage:
             self._logs[side.address, topic] = Log(topic, partitions, end)
         return self._logs[side.address, topic]
 
-    def rounds_of(self, *turns: Callable[[], None]) -> None:
-        """Each round every turn once, after the machine calmed down."""
-        for _ in range(self.rounds):
+    def rounds_of(self, rows: Sequence[Row], *turns: Callable[[], None]) -> None:
+        """Each round every turn once, after the machine calmed down; two rounds more where those of `rows` differ."""
+        for number in range(max(self.rounds, MORE_ROUNDS)):
+            if number >= self.rounds and (
+                self.rounds < ROUNDS_TO_JUDGE or max(row.spread for row in rows) <= SPREAD_MAX
+            ):
+                return
             for turn in turns:
                 self._machine.settle()
                 turn()
 
     def compare(self, row: Row, peer: Callable[[], Measured], ours: Callable[[], Measured]) -> list[Row]:
         """Fill a row in turns."""
-        self.rounds_of(lambda: row.peer.append(peer()), lambda: row.ours.append(ours()))
+        self.rounds_of([row], lambda: row.peer.append(peer()), lambda: row.ours.append(ours()))
         return [row]

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import statistics
+import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,15 +88,43 @@ class Row:
         return _cpu(self.ours) / _cpu(self.peer)
 
     @property
+    def rounds(self) -> list[tuple[float, float]]:
+        """(ratio, our value) of each round; the ratio is nan where there is no peer."""
+        peers = [one.value for one in self.peer] or [math.nan] * len(self.ours)
+        return [(ours.value / peer, ours.value) for peer, ours in zip(peers, self.ours, strict=False)]
+
+    @property
+    def spread(self) -> float:
+        """By how much the rounds of a side differ at most: greatest ÷ least − 1."""
+        sides = [[one.value for one in found] for found in (self.peer, self.ours) if found]
+        return max((max(values) / min(values) - 1 for values in sides), default=0.0)
+
+    @property
     def met(self) -> bool:
         cheap = self.cpu_floor is None or self.cpu_ratio <= self.cpu_floor
         return cheap and self.floor.met(self.ratio, _median(self.ours))
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether every round says of the floor what the medians say."""
+        return len({self.floor.met(*found) for found in self.rounds}) < 2
+
+    def verdict(self) -> str:
+        """yes, no, or unclear: the medians meet the floor, but the rounds differ by more than it is away."""
+        if not self.met:
+            return "**no**"
+        return "yes" if self.is_clear else "unclear"
+
     def line(self) -> str:
         """As a line of the table."""
         cells = [self.name, self.work, _shown(_median(self.peer)), _shown(_median(self.ours)), self.unit]
-        cells += [_times(self.ratio), self.floor.text(self.unit), "yes" if self.met else "**no**", self._cpu_cell()]
+        cells += [self._ratio_cell(), self.floor.text(self.unit), self.verdict(), self._cpu_cell()]
         return f"| {' | '.join(cells)} | {self.notes} |"
+
+    def _ratio_cell(self) -> str:
+        ratios = [ratio for ratio, _ in self.rounds if not math.isnan(ratio)]
+        spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
+        return f"{_times(self.ratio)}{spread}"
 
     def _cpu_cell(self) -> str:
         if math.isnan(_cpu(self.ours)):
@@ -116,15 +145,25 @@ def merge(old: str, rows: Sequence[Row], names: Sequence[str], rounds: int) -> s
     page = [
         "# Benchmarks",
         "",
-        f"`make bench`, {time.strftime('%Y-%m-%d')}: {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"Linux {platform.release()}; Apache Kafka 4.3.1 (1 GiB heap). Medians of {rounds} interleaved rounds; "
-        "clients share the cores. Only ratios travel. One row: `bench/run.py --only ROW`.",
+        f"`make bench`, {time.strftime('%Y-%m-%d')}: {os.cpu_count()} cores, Python {platform.python_version()} "
+        f"({interpreter_build()}), Linux {platform.release()}; Apache Kafka 4.3.1 (1 GiB heap). Medians of {rounds} "
+        "interleaved rounds, of five where they differ by more than 15 % (their ratios in brackets; “unclear”: a floor "
+        "that some of them miss); clients share the cores. Only ratios travel. One row: `bench/run.py --only ROW`.",
         "",
         *HEAD,
         *(lines[name] for name in known),
         "",
     ]
     return "\n".join(page) + notes[1] + notes[2] + mark + others
+
+
+def interpreter_build() -> str:
+    """How this Python was built: one without these optimisations is up to a third slower."""
+    options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return ", ".join(
+        f"{name}" if option in options else f"no {name}"
+        for name, option in (("PGO", "--enable-optimizations"), ("LTO", "--with-lto"))
+    )
 
 
 def write(path: Path, rows: Sequence[Row], names: Sequence[str], rounds: int) -> None:

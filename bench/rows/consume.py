@@ -13,7 +13,8 @@ from bench.table import Floor, Measured, Row
 
 def perf(partitions: int, cold: bool, floor: float, stage: Stage) -> list[Row]:
     """Kafka's own consumer with its defaults."""
-    kafka, ours = stage.kafka, stage.synced
+    ours = stage.synced
+    kafka = stage.peer_of(ours)
     tier = "cold" if cold else "hot"
     row = Row(
         f"{tier}-perf-{partitions}p", f"ConsumerPerformance {tier}, partitions: {partitions}", "MB/s", Floor(floor)
@@ -32,7 +33,8 @@ def perf(partitions: int, cold: bool, floor: float, stage: Stage) -> list[Row]:
 
 def fetch(partitions: int, cold: bool, floor: float, stage: Stage) -> list[Row]:
     """The load generator, in order, one fetch of 1 MB in flight a partition."""
-    kafka, ours = stage.kafka, stage.synced
+    ours = stage.synced
+    kafka = stage.peer_of(ours)
     tier = "cold" if cold else "hot"
     row = Row(
         f"{tier}-fetch-{partitions}p", f"fetch 1 MB {tier}, in order, connections: {partitions}", "MB/s", Floor(floor)

@@ -24,7 +24,8 @@ Broker = KafkaPeer | Thermocline
 
 def resident(stage: Stage) -> list[Row]:
     """The most resident memory while produce of 1 MB and fetches of 1 MB run at once."""
-    kafka, ours = stage.kafka, stage.synced
+    ours = stage.synced
+    kafka = stage.peer_of(ours)
     row = Row(
         "rss",
         "resident memory, produce 1 MB × 4 beside fetch 1 MB × 8: the most",
@@ -83,18 +84,16 @@ def restarting(stage: Stage) -> list[Row]:
 def compare_fresh(stage: Stage, row: Row, seconds: Callable[[Broker], float]) -> list[Row]:
     """Each turn a broker that nobody ran before: its own folder, and for ours a bucket without a dead one's lease."""
 
-    def turn(make: Callable[[Path], Broker]) -> Measured:
+    def turn(*, peer: bool) -> Measured:
         root = Path(tempfile.mkdtemp(dir=stage.root))
-        broker = make(root)
+        broker = stage.fresh(root, peer=peer)
         try:
             return Measured(seconds(broker))
         finally:
             broker.kill()
             shutil.rmtree(root, ignore_errors=True)
 
-    return stage.compare(
-        row, lambda: turn(lambda root: KafkaPeer(root / "kafka")), lambda: turn(lambda root: Thermocline(root, "ours"))
-    )
+    return stage.compare(row, lambda: turn(peer=True), lambda: turn(peer=False))
 
 
 def wait_ends(side: Side, topic: str, end: int) -> None:

@@ -25,7 +25,8 @@ def p99(side: Side, topic: str, acks: str) -> Measured:
 
 def replaying(acks: str, stage: Stage) -> list[Row]:
     """Ours with readers: against ours without, and against Kafka (acks=1, no fsync) with the same readers."""
-    kafka, ours = stage.kafka, stage.synced
+    ours = stage.synced
+    kafka = stage.peer_of(ours)
     name = f"mixed-acks{acks}"
     work = f"p99 of produce, acks={acks}, at 20 MB/s while {READERS} readers replay cold at 20 MB/s each"
     alone = Row(f"{name}/without", f"{work}; beside: ours without readers", "ms", Floor(3.0, lower_is_better=True))
@@ -48,7 +49,8 @@ def replaying(acks: str, stage: Stage) -> list[Row]:
 
     with stage.topics([kafka, ours], name, 4) as topic:
         stage.rounds_of(
-            lambda: peer.peer.append(beside_readers(kafka, topic, "1")),
+            [alone, peer],
+            lambda: peer.peer.append(beside_readers(kafka, topic, "1" if stage.beside is None else acks)),
             lambda: alone.peer.append(Measured(p99(ours, topic, acks).value)),
             both,
         )

@@ -21,7 +21,8 @@ SHAPES: Final = {  # name: bytes of a batch, connections, bytes of a record, flo
 
 def perf_page_cache(partitions: int, stage: Stage) -> list[Row]:
     """acks=1: neither side waits for a disk."""
-    kafka, ours = stage.kafka, stage.synced
+    ours = stage.synced
+    kafka = stage.peer_of(ours)
     work = f"ProducerPerformance 1 KB, acks=1, default batches, partitions: {partitions}"
     row = Row(f"perf-acks1-{partitions}p", work, "MB/s", Floor(1.3), 0.33)
     with stage.topics([kafka, ours], row.name, partitions) as topic:
@@ -31,7 +32,8 @@ def perf_page_cache(partitions: int, stage: Stage) -> list[Row]:
 
 def perf_synced(partitions: int, stage: Stage) -> list[Row]:
     """acks=all, ours with fdatasync before the ack: against Kafka that does so too, and against Kafka that does not."""
-    kafka, ours = stage.kafka, stage.synced
+    ours = stage.synced
+    kafka = stage.peer_of(ours)
     name, work = f"perf-sync-{partitions}p", f"ProducerPerformance 1 KB, acks=all, partitions: {partitions}"
     flushed = Row(f"{name}/flushed", f"{work}; Kafka with flush.messages=1", "MB/s", Floor(4.0))
     default = Row(f"{name}/default", f"{work}; Kafka's default, no fsync", "MB/s", Floor(1.0))
@@ -47,6 +49,7 @@ def perf_synced(partitions: int, stage: Stage) -> list[Row]:
         stage.topics([kafka], f"{name}-flushed", partitions, flush_messages=1) as slow,
     ):
         stage.rounds_of(
+            [flushed, default],
             lambda: flushed.peer.append(Measured.speed(run(kafka, topic=slow, records=100_000, warmup=20_000))),
             lambda: default.peer.append(Measured.speed(run(kafka, topic=topic, records=PERF_RECORDS, warmup=100_000))),
             both,
@@ -56,7 +59,8 @@ def perf_synced(partitions: int, stage: Stage) -> list[Row]:
 
 def closed_loop(shape: str, stage: Stage) -> list[Row]:
     """The load generator as fast as it goes, page cache on both sides."""
-    kafka, ours = stage.kafka, stage.paged
+    ours = stage.paged
+    kafka = stage.peer_of(ours)
     batch, connections, record, floor = SHAPES[shape]
     work = f"produce {batch:,} B × {connections} connections × 5 in flight (flush=os)"
     row = Row(f"produce-{shape}", work, "requests/s", Floor(floor))
@@ -67,13 +71,17 @@ def closed_loop(shape: str, stage: Stage) -> list[Row]:
 
 def paced(acks: str, floor: Floor, stage: Stage) -> list[Row]:
     """p99 at 4 000 requests/s; Kafka with acks=1 and no fsync in either row."""
-    kafka, ours = stage.kafka, stage.synced
+    ours = stage.synced
+    kafka = stage.peer_of(ours)
     row = Row(f"p99-acks{acks}", f"produce 1 KB at 4 000 requests/s, acks={acks}; Kafka acks=1: p99", "ms", floor)
+    kafka_acks = "1" if stage.beside is None else acks
     with stage.topics([kafka, ours], row.name, 4) as topic:
         run = partial(
             loads.produce, topic=topic, connections=4, batch=1024, record=900, rate=4000, warm=2.0, seconds=8.0
         )
-        return stage.compare(row, lambda: Measured.p99(run(kafka)), lambda: Measured.p99(run(ours, acks=acks)))
+        return stage.compare(
+            row, lambda: Measured.p99(run(kafka, acks=kafka_acks)), lambda: Measured.p99(run(ours, acks=acks))
+        )
 
 
 BENCHMARKS: Final = {

@@ -103,13 +103,14 @@ def cold_s3(stage: Stage) -> list[Row]:
             nbytes = int(sum(objects.values()) * 0.97)
             before = side.store_requests()
             stage.rounds_of(
+                [row],
                 lambda: row.peer.append(bare_gets(server, "bench", objects)),
                 lambda: row.ours.append(
                     Measured.speed(loads.fetch(side, "cold", 1, start, w=0, B=nbytes, seconds=60.0))
                 ),
             )
             gets = side.store_requests().get("get", 0) - before.get("get", 0)
-            row.notes = f"{gets / stage.rounds / (nbytes / (1 << 30)):.0f} GETs per GiB"
+            row.notes = f"{gets / len(row.ours) / (nbytes / (1 << 30)):.0f} GETs per GiB"
     return [row]
 
 

@@ -18,18 +18,25 @@ def row(name: str, peer: list[float], ours: list[float], floor: Floor, cpu: tupl
 @pytest.mark.parametrize(
     ("floor", "ours", "met"),
     [
-        (Floor(1.3), [120, 140, 131], True),
+        (Floor(1.3), [134, 140, 135], True),
         (Floor(1.3), [120, 140, 129], False),
-        (Floor(0.3, 2.0, lower_is_better=True), [1.0, 1.9, 2.1], True),
-        (Floor(0.3, 2.0, lower_is_better=True), [29, 30, 31], True),
+        (Floor(0.3, 2.0, lower_is_better=True), [1.0, 1.9, 1.8], True),
+        (Floor(0.3, 2.0, lower_is_better=True), [29, 30, 30], True),
         (Floor(0.3, 2.0, lower_is_better=True), [30, 31, 32], False),
     ],
 )
 def test_a_floor_is_held_against_the_medians(floor: Floor, ours: list[float], met: bool) -> None:
     """A ratio of medians, or a value of ours, in the direction that is better."""
-    found = row("first", [90, 100, 900], ours, floor, (9.0, 2.9))
+    found = row("first", [99, 100, 101], ours, floor, (9.0, 2.9))
     assert found.met is met
     assert ("| yes |" in found.line()) is met
+
+
+def test_rounds_that_disagree_about_a_floor_are_unclear() -> None:
+    """The medians meet it, one round does not: nobody may call that met; a floor that is missed stays missed."""
+    assert row("first", [100, 100, 100], [140, 135, 120], Floor(1.3), (9.0, 2.9)).verdict() == "unclear"
+    assert row("first", [100, 100, 100], [140, 125, 120], Floor(1.3), (9.0, 2.9)).verdict() == "**no**"
+    assert row("first", [100, 50, 100], [100, 60, 110], Floor(1.0)).spread == pytest.approx(1.0)
 
 
 def test_cpu_is_a_floor_of_its_own() -> None:
