@@ -1,8 +1,8 @@
 """Makes one log durable in the background: one fdatasync at a time covers all that was appended before it began.
 
 Owns when a sync starts; `Durability` owns what it covers. Always true: at most one sync and one sealing job run for a
-log, off the loop; `on_flushed` is called on the loop after the flushed end moved, never before; after a failed sync the
-log is offline and no sync is tried again (C10). A sync that somebody waits for starts at once when none runs, and
+log, off the loop; its owner is told on the loop after the flushed end moved, never before; after a failed sync the log
+is offline and no sync is tried again (C10). A sync that somebody waits for starts at once when none runs, and
 whatever is appended meanwhile goes into the next; one that nobody waits for (acks=1, no reader at the log's end) starts
 `LAZY_S` after the append at the latest, since each costs more than the append itself (ADR 8). Rolling needs no wait
 either: index and producer files of a sealed segment are written in a worker after the acknowledgements that waited for
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Final
 
 from hotstore.durability import SyncJob
@@ -32,28 +31,23 @@ TASKS_MAX: Final = 4  # one syncs, one seals; each may overlap its own successor
 
 
 class Flusher:
-    """See the module. `on_flushed(end)`: stable up to `end`, exclusive. `on_failed`: nothing waiting will be stable."""
+    """See the module. Tells `log.owner`."""
 
     def __init__(
         self,
         log: PartitionLog,
         workers: Workers,
         sync_rounds: SyncRounds,
-        on_flushed: Callable[[int], None] | None = None,
-        on_failed: Callable[[LogFailed], None] | None = None,
         report: FailureReport | None = None,
     ) -> None:
         self._log = log
         self._workers = workers
         self._sync_rounds = sync_rounds
-        self.on_flushed = on_flushed  # settable: the leader takes over after bootstrap flushed
-        self.on_failed = on_failed
         self._tasks = Tasks(report, TASKS_MAX)
         self._syncing = False
         self._sealing = False
         self._again = False
         self._closed = False
-        self.is_awaited: Callable[[], bool] = _always  # set by the leader: does anybody wait for the flushed end?
         self._lazy: asyncio.TimerHandle | None = None
         self._failure_told = False
         self._round_over = asyncio.Event()
@@ -130,7 +124,11 @@ class Flusher:
 
     def _start_in_time(self) -> None:
         """At once where somebody waits, else soon."""
-        if self.is_awaited() or self._log.durability.rolled_unsynced or not self._log.config.waits_for_flush:
+        if (
+            self._log.owner.awaits_flush()
+            or self._log.durability.rolled_unsynced
+            or not self._log.config.waits_for_flush
+        ):
             self._start()
         elif self._lazy is None and not self._closed:
             self._lazy = asyncio.get_running_loop().call_later(LAZY_S, self._start_lazy)
@@ -172,15 +170,14 @@ class Flusher:
                     return
                 log.durability.finish_sync(job)
                 self._end_round()
-                if self.on_flushed is not None:
-                    self.on_flushed(log.stable_end_offset)
+                log.owner.flushed(log.stable_end_offset)
                 self.seal_soon()
                 if log.state is LogState.FAILED:
                     self._tell_failure()  # a write failed meanwhile: what came before it is never synced
                     return
                 if self._closed or not (self._again and self._is_due()):
                     return
-                if not self.is_awaited():
+                if not log.owner.awaits_flush():
                     break
         finally:
             self._syncing = False
@@ -230,9 +227,4 @@ class Flusher:
     def _tell_failure(self) -> None:
         if not self._failure_told:
             self._failure_told = True
-            if self.on_failed is not None:
-                self.on_failed(LogFailed(self._log.failure))
-
-
-def _always() -> bool:
-    return True
+            self._log.owner.failed(LogFailed(self._log.failure))

@@ -26,6 +26,7 @@ from broker.partition.removal import Removal
 from broker.partition.upkeep import Upkeep
 from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, ForeignLog
+from hotstore.log_owner import UNOWNED
 from logformat.errors import Corrupt, Fenced, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
@@ -262,7 +263,7 @@ class Host:
             task.cancel()
         withdrawn = self._registry.withdraw(topic.name) if topic.name in self._registry.topics else []
         for partition in withdrawn:
-            partition.log.on_start_moved = None
+            partition.log.owner = UNOWNED
             partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
 
         async def ended() -> list[Partition]:

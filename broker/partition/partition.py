@@ -17,7 +17,7 @@ from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_sessions import Target
-from hotstore.errors import ReservationExhausted
+from hotstore.errors import LogFailed, ReservationExhausted
 from hotstore.flusher import Flusher
 from hotstore.locator import LogSlice
 from hotstore.partition_log import Appended, LogState, PartitionLog
@@ -90,10 +90,7 @@ class Partition:
         # Since it was opened, bumped by handlers and read by /metrics.
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_answers = self.fetched_bytes = 0
-        flusher.on_flushed = self.advance
-        flusher.on_failed = self.fail_waiters
-        flusher.is_awaited = self._is_awaited
-        log.on_start_moved = self._start_moved
+        log.owner = self
         tier.visible_end = lambda: self.high_watermark
 
     @property
@@ -196,8 +193,8 @@ class Partition:
             return None  # nothing more becomes visible: the high watermark stands
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
 
-    def _is_awaited(self) -> bool:
-        """Whether an acknowledgement or a reader waits for the flushed end."""
+    def awaits_flush(self) -> bool:
+        """As the log's owner: whether an acknowledgement or a reader waits for the flushed end."""
         return bool(self._acks or self._watchers) or any(reader.awaits_flush() for reader in self._readers)
 
     def expire_acks(self, now_s: float) -> None:
@@ -205,6 +202,14 @@ class Partition:
         for _, deadline_s, future in self._acks:
             if deadline_s <= now_s and not future.done():
                 future.set_exception(TimeoutError("appended, but not committed within the request's timeout"))
+
+    def flushed(self, stable_end: int) -> None:
+        """As the log's owner."""
+        self.advance(stable_end)
+
+    def failed(self, why: LogFailed) -> None:
+        """As the log's owner."""
+        self.fail_waiters(why)
 
     def advance(self, stable_end: int) -> None:
         """Everything below `stable_end` now counts as flushed on every in-sync replica."""
@@ -218,8 +223,9 @@ class Partition:
                 future.set_result(None)
         self.wake()
 
-    def _start_moved(self) -> None:
-        """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""
+    def start_moved(self) -> None:
+        """As the log's owner. The next checkpoint has to say so: it samples what was touched, and an idle log's start
+        moves too."""
         self._touched.add(self)
         self.wake()
 

@@ -131,6 +131,28 @@ class SteppedWorkers:
         await settle()
 
 
+class RecordingOwner:
+    """A log's owner that remembers what it was told; `awaits`: what it answers."""
+
+    def __init__(self, *, awaits: bool = True) -> None:
+        self.awaits = awaits
+        self.told_flushed: list[int] = []
+        self.told_failed: list[LogFailed] = []
+        self.starts_moved = 0
+
+    def flushed(self, stable_end: int) -> None:
+        self.told_flushed.append(stable_end)
+
+    def failed(self, why: LogFailed) -> None:
+        self.told_failed.append(why)
+
+    def awaits_flush(self) -> bool:
+        return self.awaits
+
+    def start_moved(self) -> None:
+        self.starts_moved += 1
+
+
 async def settle() -> None:
     """Let whatever can run on the loop run."""
     for _ in range(10):
@@ -144,6 +166,7 @@ __all__ = [
     "TOPIC_ID",
     "CrashDisk",
     "LogFailed",
+    "RecordingOwner",
     "SteppedWorkers",
     "append",
     "batch",

@@ -17,27 +17,26 @@ from seams import crash_points
 from seams.syncs import WorkerSyncs
 from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import LOG_PATH, SteppedWorkers, append, batch, new_log, settle
+from tests.support.hotstore_kit import LOG_PATH, RecordingOwner, SteppedWorkers, append, batch, new_log, settle
 
 SYNC = LogConfig(segment_bytes=600)
 OS = LogConfig(segment_bytes=600, flush_sync=False)
 
 
 class Stage:
-    """A log with its flusher, and what the flusher told."""
+    """A log with its flusher and owner, and what the owner was told."""
 
     def __init__(self, config: LogConfig, *, immediate: bool = False) -> None:
         self.disk = CrashDisk()
         _, self.log = new_log(self.disk, config)
         self.workers = SteppedWorkers(immediate=immediate)
-        self.flushed: list[int] = []
-        self.failed: list[LogFailed] = []
+        self.log.owner = self.owner = RecordingOwner()
+        self.flushed = self.owner.told_flushed
+        self.failed = self.owner.told_failed
         self.flusher = Flusher(
             self.log,
             self.workers,
             SyncRounds(WorkerSyncs(self.workers), self.workers),
-            self.flushed.append,
-            self.failed.append,
         )
 
     def append(self, count: int = 1, size: int = 20) -> None:
@@ -319,7 +318,7 @@ def test_a_sync_nobody_waits_for_is_put_off_and_whoever_begins_to_wait_starts_it
 
     async def scene() -> None:
         stage = Stage(SYNC, immediate=True)
-        stage.flusher.is_awaited = lambda: False
+        stage.owner.awaits = False
         stage.append()
         stage.append()
         await settle()
@@ -342,8 +341,6 @@ def test_what_came_during_a_sync_goes_into_the_next_at_once_only_for_a_waiter() 
 
     async def scene() -> None:
         stage = Stage(SYNC)
-        awaited = True
-        stage.flusher.is_awaited = lambda: awaited
 
         def syncs_begun() -> int:
             return stage.workers.lanes.count(Lane.FLUSH)
@@ -355,7 +352,7 @@ def test_what_came_during_a_sync_goes_into_the_next_at_once_only_for_a_waiter() 
         await settle()
         assert stage.flushed == [1] and syncs_begun() == 2
         stage.append()
-        awaited = False
+        stage.owner.awaits = False
         while stage.workers.waiting:
             await stage.workers.step()
         await settle()
@@ -370,7 +367,7 @@ def test_a_closed_flusher_leaves_no_timer() -> None:
 
     async def scene() -> None:
         stage = Stage(SYNC)
-        stage.flusher.is_awaited = lambda: False
+        stage.owner.awaits = False
         stage.append()
         await stage.flusher.close()
         stage.flusher.hurry()

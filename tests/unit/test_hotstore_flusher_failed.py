@@ -14,7 +14,7 @@ from hotstore.partition_log import LogState
 from hotstore.sync_rounds import SyncRounds
 from seams.syncs import WorkerSyncs
 from tests.support.crash_disk import CrashDisk
-from tests.support.hotstore_kit import SteppedWorkers, append, batch, new_log, settle
+from tests.support.hotstore_kit import RecordingOwner, SteppedWorkers, append, batch, new_log, settle
 
 
 def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
@@ -24,9 +24,8 @@ def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
         disk = CrashDisk()
         _, log = new_log(disk, LogConfig())
         workers = SteppedWorkers()
-        flushed: list[int] = []
-        failed: list[LogFailed] = []
-        flusher = Flusher(log, workers, SyncRounds(WorkerSyncs(workers), workers), flushed.append, failed.append)
+        log.owner = owner = RecordingOwner()
+        flusher = Flusher(log, workers, SyncRounds(WorkerSyncs(workers), workers))
         for _ in range(2):
             append(log, batch())
             flusher.request()
@@ -35,7 +34,7 @@ def test_waiters_learn_of_a_write_that_failed_during_a_sync() -> None:
         with pytest.raises(LogFailed):
             append(log, batch())
         await workers.step()
-        assert flushed == [1] and len(failed) == 1
+        assert owner.told_flushed == [1] and len(owner.told_failed) == 1
         await flusher.close()
 
     asyncio.run(asyncio.wait_for(scene(), 10))
