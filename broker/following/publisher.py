@@ -1,0 +1,85 @@
+"""The only way from an image to its effects (design, concept 3).
+
+Owns the image this broker obeys, and the order in which it moves to the next: resign, withdraw, obey other configs,
+lead, purge. Always true: every broker follows it, the controller's own too; the start publishes after the empty image,
+so nothing is opened or removed by another way; publishing never waits. Must not know where images come from, nor what
+an effect takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from broker.following.changes import changes
+from broker.metadata.image import ClusterImage, Topic
+
+
+class Effects(Protocol):
+    """Who turns what the image says of this broker into logs that serve, and back.
+
+    No call waits or fails: each begins what it names, and goes on with it, however long disk or bucket let it wait,
+    until a later call says otherwise. Calls about one topic are obeyed in the order in which they came.
+    """
+
+    def resign(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Lead these partitions no more: who waits for them fails NOT_LEADER_OR_FOLLOWER at once; logs stay open."""
+        ...
+
+    def withdraw(self, topic: Topic) -> None:
+        """The topic was deleted: stop serving at once, then close its logs. Nothing is removed yet."""
+        ...
+
+    def follow_config(self) -> None:
+        """Let every partition obey the broker's configuration as it is now."""
+        ...
+
+    def reconfigure(self, topic: Topic) -> None:
+        """Let the topic's partitions obey its configs: those that are being opened, when they are open."""
+        ...
+
+    def lead(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Lead these partitions in the leader epochs the image has for them.
+
+        A log that is not open is opened; a partition that was never changed since it was made has no log anywhere yet.
+        """
+        ...
+
+    def purge(self, topic: Topic) -> None:
+        """Remove a deleted topic's files, then its objects; then ask the controller to forget it."""
+        ...
+
+    async def opened(self, topic_id: str) -> None:
+        """Wait until all partitions of the topic that are to be led serve, or stay offline; at once when none are.
+
+        Ends too when the topic is withdrawn meanwhile. Raises Retryable when the broker stops first.
+        """
+        ...
+
+
+class Publisher:
+    """One broker's."""
+
+    def __init__(self, effects: Effects, node_id: int) -> None:
+        self._effects = effects
+        self._node_id = node_id
+        self.image = ClusterImage()
+        """What this broker obeys; nothing, before the first is published."""
+
+    def publish(self, after: ClusterImage) -> None:
+        """Obey `after`, which is newer than what was published before."""
+        found = changes(self.image, after, self._node_id)
+        effects = self._effects
+        for share in found.resign:
+            effects.resign(share.topic, share.indexes)
+        for topic in found.withdraw:
+            effects.withdraw(topic)
+        self.image = after
+        if found.follow_config:
+            effects.follow_config()
+        for topic in found.reconfigure:
+            effects.reconfigure(topic)
+        for share in found.lead:
+            effects.lead(share.topic, share.indexes)
+        for topic in found.purge:
+            effects.purge(topic)
