@@ -2,7 +2,7 @@
 
 Addresses and places are replaced by those of the test (`s3://my-bucket/log` by its bucket, `/var/lib/thermocline` by
 its directories), nothing else. What cannot run here is listed with its reason; that it parses is tested in
-tests/unit/test_cli_main.py.
+tests/unit/cli/test_cli_main.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.buckets import DirectoryBucket
 from tests.support.site import Site, thermocline
 from tests.support.waiting import wait_until
-from tests.unit.test_cli_main import parsers
+from tests.unit.cli.test_cli_main import parsers
 from thermocline.cli.main import parser
 
 # Why an example is not run: what it needs is not on the machines that run the tests, or has a test of its own.
@@ -31,7 +31,7 @@ ELSEWHERE = {
     r"catalog\.example": "a REST catalog",
     r"--catalog glue": "AWS",
     r"spark://": "a Spark cluster",
-    r"endpoint=": "an S3 server at its address: tests/unit/test_stores_probe.py",
+    r"endpoint=": "an S3 server at its address: tests/unit/coldstore/test_stores_probe.py",
     r"THERMOCLINE_CRASH_AT": "tests/crash plays every point",
     r"thermocline (archive|scrub)": "a minute of Spark each: tests/integration/test_docs_spark.py",
     r"thermocline serve": "test_an_example_of_serve_serves, below",

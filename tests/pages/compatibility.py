@@ -33,11 +33,11 @@ _TOOLS_TEST = "tests/integration/test_kafka_tools_beside.py"
 DIFFERENCES = (
     Difference(
         "ListOffsets −3 (greatest timestamp) looks into both tiers; Kafka looks at local segments only.",
-        "tests/unit/test_broker_handlers.py",
+        "tests/unit/broker/handlers/test_broker_handlers.py",
     ),
     Difference(
         "A broker's loggers cannot be listed or set through the protocol (`--log-level` at the start).",
-        "tests/unit/test_broker_admin.py",
+        "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
         "acks=all answers, and records become visible, after an fdatasync (`thermocline.flush=sync`); Kafka counts the "
@@ -73,58 +73,60 @@ DIFFERENCES = (
     Difference(
         "Produce 0 to 2 are advertised and answered UNSUPPORTED_VERSION, so that old librdkafka goes on compressing "
         "(KAFKA-18659).",
-        "tests/unit/test_broker_dispatcher.py",
+        "tests/unit/broker/test_broker_dispatcher.py",
     ),
     Difference(
         "One request may hold 20 000 structures, or 40 000 strings, or 80 000 numbers, and make 1 000 changes; beyond "
         "that it is refused.",
-        "tests/unit/test_wire_hostile.py",
+        "tests/unit/broker/wire/test_wire_hostile.py",
     ),
     Difference(
         "4 KiB of explicit configs are kept of a topic or broker; more is INVALID_CONFIG.",
-        "tests/unit/test_broker_dynamic_configs.py",
+        "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(
         "IncrementalAlterConfigs of brokers refuses configs that have no effect, and names nobody knows; Kafka keeps "
         "them for plug-ins. DescribeConfigs shows the configs that have an effect.",
-        "tests/unit/test_broker_dynamic_configs.py",
+        "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(
         "AlterConfigs that names a resource twice is answered INVALID_REQUEST for both; Kafka 4.3.1 says so to "
         "IncrementalAlterConfigs and never answers the older request.",
-        "tests/unit/test_broker_admin.py",
+        "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
         "IncrementalAlterConfigs with an operation that does not exist is INVALID_REQUEST; Kafka 4.3.1 answers "
         "UNKNOWN_SERVER_ERROR.",
-        "tests/unit/test_broker_handlers.py",
+        "tests/unit/broker/handlers/test_broker_handlers.py",
     ),
     Difference(
         "DescribeTopicPartitions counts unknown topics into its page of 2 000; Kafka counts partitions only.",
-        "tests/unit/test_broker_admin.py",
+        "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
         "DescribeProducers gives the time the broker took a producer's last batch, Kafka that batch's timestamp; a "
         "partition with more than 10 000 producers is refused.",
-        "tests/unit/test_broker_admin.py",
+        "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
         "OffsetFetch answers a group once, however often it is named.",
-        "tests/unit/test_groups_offsets.py",
+        "tests/unit/broker/groups/test_groups_offsets.py",
     ),
     Difference(
         "DescribeGroups answers a group once, and at most 32 MiB of members; what has no room is "
         "COORDINATOR_NOT_AVAILABLE, which clients ask for again.",
-        "tests/unit/test_groups_admin.py",
+        "tests/unit/broker/groups/test_groups_admin.py",
     ),
     Difference(
         "A group's positions in a topic that was deleted are gone at once; in Kafka when their tombstones are written.",
-        "tests/unit/test_groups_topics_again.py",
+        "tests/unit/broker/groups/test_groups_topics_again.py",
     ),
-    Difference("A group keeps positions in 100 000 partitions at most.", "tests/unit/test_groups_coordinator.py"),
+    Difference(
+        "A group keeps positions in 100 000 partitions at most.", "tests/unit/broker/groups/test_groups_coordinator.py"
+    ),
     Difference(
         "DeleteRecords and CreatePartitions of __consumer_offsets are refused.",
-        "tests/unit/test_delete_records.py",
+        "tests/unit/broker/handlers/test_delete_records.py",
     ),
 )
 

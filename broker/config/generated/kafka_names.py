@@ -1,7 +1,7 @@
 r"""Every config name of Apache Kafka 4.3.1: facts printed from its own definitions, no words of its documentation.
 
 Generated from `KafkaConfig`, `LogConfig` and `ServerTopicConfigSynonyms` of the 4.3.1 jars by the program inside
-`tests/unit/test_config_kafka_peer.py`, which also compares this file with them. A line is
+`tests/unit/broker/config/test_config_kafka_peer.py`, which also compares this file with them. A line is
 `name|type|default|valid values[|internal]`; default `\N` = none. Valid values: `low..`, `low..high`, `a/b` (one of;
 `~` ignoring case), `-1,1..9` (that or the range), `filled` (not empty), `replicas` (`*` or `partition:broker,…`).
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,11 @@ import pytest
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.message import Message
+from tests.support import repository
 from tests.support.broker_kit import Life, Place, play
 from tests.support.fetch_conversation import CONVERSATIONS, Talk
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fetches_kafka_4_3_1.json").read_text())
+GOLDEN = json.loads((repository.GOLDEN / "fetches_kafka_4_3_1.json").read_text())
 
 # Where we mean to answer otherwise: (conversation, label) → why.
 DIFFERENT: dict[tuple[str, str], str] = {}

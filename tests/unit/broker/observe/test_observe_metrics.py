@@ -16,7 +16,7 @@ from broker.observe.topic_metrics import look_in_turns
 from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
-from tests.unit.test_broker_observe import metrics_of, sources_of, value
+from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 
 
 def histogram_of(metrics: dict[str, Metric], family: str, **labels: str) -> dict[str, float]:
@@ -225,7 +225,7 @@ def test_the_process_says_what_it_is_and_uses() -> None:
     async def scenario() -> None:
         place = Place()
         life: Life = place.make()
-        from tests.unit.test_observe_start import metrics_of as metrics_at_start
+        from tests.unit.broker.observe.test_observe_start import metrics_of as metrics_at_start
 
         found = await metrics_at_start(life.broker.views)
         (build,) = found["thermocline_build_info"].samples

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.observe.conditions import Condition
 from broker.observe.http import Views
 from tests.support.broker_kit import Life, Place, play
-from tests.unit.test_broker_observe import value
+from tests.unit.broker.observe.test_broker_observe import value
 
 
 async def metrics_of(views: Views) -> dict[str, Metric]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -17,6 +16,7 @@ from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
+from tests.support.repository import ROOT
 from tiering.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms
 from tiering.reservation import (
     AppendRate,
@@ -149,7 +149,7 @@ def test_the_local_copy_comes_back_as_written(value: LocalReservation) -> None:
 
 def test_the_documents_example_is_what_is_written() -> None:
     """docs/formats/reservation.md shows these very bytes."""
-    page = (Path(__file__).parents[2] / "docs/formats/reservation.md").read_text()
+    page = (ROOT / "docs/formats/reservation.md").read_text()
     example = page.rsplit("```\n", 2)[1].encode()
     found = decode_reservation(example)
     assert found is not None and encode_reservation(found) == example

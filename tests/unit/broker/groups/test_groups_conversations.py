@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from broker.wire.codec import decode_request, decode_response, encode_request, e
 from broker.wire.message import Message
 from seams.rng import SeededRng
 from seams.tasks import Tasks
+from tests.support import repository
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.group_conversation import TOPIC, Talk
 from tests.support.memory_offsets_log import MemoryOffsetsLog
@@ -33,7 +33,7 @@ from tests.support.record_groups import GOLDEN_FILES
 GOLDEN = {
     name: answers
     for file in GOLDEN_FILES
-    for name, answers in json.loads((Path(__file__).parents[1] / "golden" / file).read_text()).items()
+    for name, answers in json.loads((repository.GOLDEN / file).read_text()).items()
 }
 CONVERSATIONS = {name: talk for conversations in GOLDEN_FILES.values() for name, talk in conversations.items()}
 TOPIC_ID = UUID(int=7)

@@ -26,8 +26,8 @@ from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
 from tests.support.cold_objects import T0, batches
 from tests.support.cold_values import TOPIC_ID, remote_segment
+from tests.support.repository import GOLDEN
 
-GOLDEN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "golden")
 KEY = SegmentKey(TOPIC_ID, 3, 1000, 5, UUID("5b3f2a9e-1c55-4b0e-9b1d-8a4c6f1d2e3f"))
 DECIDED = (
     DecidedTransaction(9, 2, 1001, 1003, Outcome.ABORTED),

@@ -21,7 +21,7 @@ from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
 from tests.support.memory_store import MemoryStore, upload_of
 from tests.support.store_conformance import StoreConformance
-from tests.unit.test_stores_conformance import MemoryPlace
+from tests.unit.coldstore.stores.test_stores_conformance import MemoryPlace
 
 
 class SteppingClock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from logformat.gap import gap_batches
 from logformat.producer_snapshot import (
@@ -15,8 +14,9 @@ from logformat.producer_snapshot import (
 )
 from logformat.record_batch import HEADER, HEADER_SIZE
 from logformat.records import Record, encode_batch, iter_records
+from tests.support.repository import ROOT
 
-FORMATS = Path(__file__).parents[2] / "docs" / "formats"
+FORMATS = ROOT / "docs" / "formats"
 
 
 def dumps(page: str) -> list[bytes]:

@@ -25,7 +25,7 @@ from logformat.records import Record, encode_batch
 from seams.disk import Space
 from tests.sim.clock import EPOCH_MS
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play, produce_request
-from tests.unit.test_broker_observe import metrics_of, sources_of, value
+from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 from thermocline.cli.bootstrap import bootstrap_addresses
 from thermocline.cli.outcome import CommandFailed
 from thermocline.cli.tier_status import BrokerStatus as ReadStatus

@@ -1,6 +1,6 @@
 """The generated table of Kafka's config names, and our validator, against Apache Kafka 4.3.1 itself (needs Java).
 
-`python tests/unit/test_config_kafka_peer.py LIBS_DIR` prints the table; the jars come with bench/peers.
+`python tests/unit/broker/config/test_config_kafka_peer.py LIBS_DIR` prints the table; the jars come with bench/peers.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def tables(lines: list[list[str]]) -> dict[str, list[str]]:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     if not LIBS.is_dir():
         pytest.skip("Kafka's jars are not here: bench/peers fetches them")
-    from tests.unit.test_config_topics import ACCEPTED, REFUSED
+    from tests.unit.broker.config.test_config_topics import ACCEPTED, REFUSED
 
     return ask(LIBS, tmp_path_factory.mktemp("ask"), [*ACCEPTED, *REFUSED])
 
@@ -123,7 +123,7 @@ def test_the_generated_table_is_what_kafka_says(answers: list[list[str]]) -> Non
 @pytest.mark.peer
 def test_kafka_judges_our_cases_as_we_do(answers: list[list[str]]) -> None:
     """The lists of accepted and refused topic configs are Kafka's own answers."""
-    from tests.unit.test_config_topics import ACCEPTED, REFUSED
+    from tests.unit.broker.config.test_config_topics import ACCEPTED, REFUSED
 
     given = [columns[1] for columns in answers if columns[0] == "case"]
     accepted, refused = given[: len(ACCEPTED)], given[len(ACCEPTED) :]

@@ -26,7 +26,7 @@ from broker.wire.messages import (
 )
 from coldstore.stores.faulty import FaultPlan
 from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
-from tests.unit.test_handlers_bounded import with_positions
+from tests.unit.broker.handlers.test_handlers_bounded import with_positions
 
 OFFSETS = "__consumer_offsets"
 TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)

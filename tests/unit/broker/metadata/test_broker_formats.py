@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import msgspec
 
@@ -13,8 +12,8 @@ from broker.metadata.cluster_store import ClusterContent
 from broker.metadata.image import ClusterImage
 from coldstore.object_store import Got
 from coldstore.root_format import RootCodec
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "formats" / "cluster.md"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
 from logformat.errors import InvalidRequest
 from logformat.properties import MalformedEscape, properties_in
+from tests.support.repository import ROOT
 from thermocline.units import show_size
 
 
@@ -303,8 +303,7 @@ NOT_WIRED_YET: frozenset[str] = frozenset()
 
 def test_every_field_of_the_config_is_used_by_something() -> None:
     """A config that is called honoured and has no effect would be a lie told to an operator."""
-    root = Path(__file__).parents[2]
-    files = [path for room in ("broker", "tiering", "thermocline") for path in (root / room).rglob("*.py")]
+    files = [path for room in ("broker", "tiering", "thermocline") for path in (ROOT / room).rglob("*.py")]
     outside = "\n".join(path.read_text() for path in files if path.name not in ("broker_config.py", "resolve.py"))
     unused = {field.name for field in fields(BrokerConfig) if not re.search(rf"\.{field.name}\b", outside)}
     assert unused <= NOT_WIRED_YET

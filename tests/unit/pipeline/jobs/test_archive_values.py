@@ -129,7 +129,7 @@ def test_a_column_cannot_have_the_name_of_one_that_is_there() -> None:
 
 
 def test_other_decoders_come_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("upper", "tests.unit.test_archive_values:Upper", values.GROUP)
+    point = EntryPoint("upper", "tests.unit.pipeline.jobs.test_archive_values:Upper", values.GROUP)
     monkeypatch.setattr(values, "entry_points", lambda group: [point] if group == values.GROUP else [])
     monkeypatch.setattr(EntryPoint, "load", lambda self: Upper)
     decoder = decoder_of(ValueSpec("upper", "loud"))

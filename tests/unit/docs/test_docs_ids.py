@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.sim.rows import ROWS
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 HOUSES = (
     "seams",
     "logformat",

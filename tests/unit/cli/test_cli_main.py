@@ -23,12 +23,11 @@ import thermocline
 from broker.config.resolve import BrokerConfig
 from seams import crash_points
 from seams.world import World
+from tests.support.repository import ROOT
 from thermocline.cli import serve_process as serve
 from thermocline.cli.log_lines import JsonLines, TextLines
 from thermocline.cli.main import main, parser
 from thermocline.cli.outcome import CommandFailed
-
-ROOT = Path(__file__).parents[2]
 
 
 def parsers(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

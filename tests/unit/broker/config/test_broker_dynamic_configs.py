@@ -17,7 +17,7 @@ from broker.metadata.records import BrokerConfigsSet
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DescribeConfigsRequest, DescribeConfigsRequestResource
 from tests.support.broker_kit import Life, Place, play
-from tests.unit.test_broker_admin import BROKER, TOPIC, altered, replaced
+from tests.unit.broker.handlers.test_broker_admin import BROKER, TOPIC, altered, replaced
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 ALL = ""  # the resource without a name: every broker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -29,8 +28,9 @@ from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
+from tests.support.repository import GOLDEN
 
-KAFKAS = (Path(__file__).parents[1] / "golden" / "consumer_offsets_kafka_4_3_1.log").read_bytes()
+KAFKAS = (GOLDEN / "consumer_offsets_kafka_4_3_1.log").read_bytes()
 
 names = st.text(max_size=20)
 int32 = st.integers(-(2**31), 2**31 - 1)

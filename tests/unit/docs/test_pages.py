@@ -15,9 +15,9 @@ from tests.pages import PAGES
 from tests.pages.compatibility import DIFFERENCES, TOOLS
 from tests.pages.kafka_apis import LEFT_OUT, TABLE
 from tests.support.broker_process import running_broker
+from tests.support.repository import ROOT
 from thermocline.cli.wire_client import BROKER_RESOURCE, WireClient
 
-ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "packaging/server.properties"
 
 
