@@ -1,4 +1,4 @@
-"""The network as a parameter: listening, and sending a file's bytes without copying them.
+"""The network as a parameter: listening, connecting, and sending a file's bytes without copying them.
 
 Owns sockets. Protocols above see asyncio transports only. Must not know frames or Kafka.
 """
@@ -41,12 +41,23 @@ class SocketBuffers(NamedTuple):
 
 
 class Net(Protocol):
-    """Where connections come from."""
+    """Where connections come from, and where they lead to."""
 
     async def bind(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
     ) -> Listener:
         """Raises OSError for an address that is taken, or not this machine's."""
+        ...
+
+    async def connect(
+        self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
+    ) -> asyncio.Transport:
+        """Connect `protocol` to who listens there: the transport that its `connection_made` was given.
+
+        Waits for `timeout_s` at most, over all addresses that the name stands for; then TimeoutError.
+        ConnectionRefusedError: nobody listens. Any other OSError: no such name, or no way there. After an error, or
+        when cancelled, no connection is left open; a protocol that heard of one hears of its loss too.
+        """
         ...
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
@@ -86,6 +97,13 @@ class TcpNet:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive)
         bound = server.sockets[0].getsockname()
         return _TcpListener(server, (bound[0], bound[1]))
+
+    async def connect(
+        self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
+    ) -> asyncio.Transport:
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)
+        return transport
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         source = file.descriptor()

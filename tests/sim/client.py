@@ -157,7 +157,7 @@ class Client:
             known.close()
         made = Connection()
         try:
-            await self._net.connect(wanted, made)
+            await self._net.connect(*wanted, made, self._timeout_s)
         except ConnectionRefusedError as refused:
             raise Disconnected(str(refused)) from refused
         self._connection, self.connected_to = made, wanted

@@ -268,7 +268,7 @@ class Nemesis:
         if not old.serving:
             return
         witness = Connection()
-        await self.cluster.net.connect(old.address, witness)
+        await self.cluster.net.connect(*old.address, witness, 5.0)
         self.cluster.pause(old)
         held, stopped_s = await self._held(), self.stage.now()
         for store in self.cluster.stores():

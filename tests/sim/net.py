@@ -204,9 +204,11 @@ class SimNet:
         transport.send_now(data)
         return len(data)
 
-    async def connect(self, address: Address, protocol: Any) -> SimTransport:
-        """A client connects. ConnectionRefusedError when nobody listens; a paused process accepts (its kernel does)."""
-        await asyncio.sleep(self.rng.uniform(*LATENCY_S))
+    async def connect(self, host: str, port: int, protocol: Any, timeout_s: float) -> SimTransport:
+        """See `seams.net.Net`. A paused process accepts (its kernel does), a dead one refuses."""
+        address = (host, port)
+        async with asyncio.timeout(timeout_s):
+            await asyncio.sleep(self.rng.uniform(*LATENCY_S))
         listener = self.listeners.get(address)
         if listener is None or not listener.accepts or (listener.process is not None and listener.process.dead):
             raise ConnectionRefusedError(111, f"connection refused: {address}")

@@ -195,8 +195,13 @@ class ScriptedNet:
         self.files_sent += 1
         return transport.send_now(file.data[position : position + length])
 
-    def connect(self, room: int = 1 << 30) -> ScriptedTransport:
-        """A peer connects."""
+    async def connect(
+        self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
+    ) -> asyncio.Transport:
+        raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+
+    def arrive(self, room: int = 1 << 30) -> ScriptedTransport:
+        """A peer connects to us."""
         assert self.factory is not None, "nobody listens"
         protocol = self.factory()
         assert isinstance(protocol, asyncio.BufferedProtocol)

@@ -73,10 +73,10 @@ def test_a_port_that_is_bound_and_not_served_yet_refuses_connections() -> None:
         coming = asyncio.get_running_loop().create_task(life.start())
         await asyncio.sleep(5)
         with pytest.raises(ConnectionRefusedError):
-            await place.net.connect(("127.0.0.1", 9500), asyncio.Protocol())
+            await place.net.connect("127.0.0.1", 9500, asyncio.Protocol(), 5.0)
         place.store.down = False
         await coming
-        await place.net.connect(("127.0.0.1", 9500), asyncio.Protocol())
+        await place.net.connect("127.0.0.1", 9500, asyncio.Protocol(), 5.0)
         await life.crash()
 
     play(scenario())

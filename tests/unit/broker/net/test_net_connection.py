@@ -114,7 +114,7 @@ def test_pipelined_requests_are_answered_in_one_write() -> None:
     """Five requests of one read cost one system call to answer."""
 
     async def scenario(house: House) -> None:
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"a", b"b", b"c", b"d", b"e"))
         assert wire(peer) == [b"a", b"b", b"c", b"d", b"e"]
         assert peer.writes == 1
@@ -128,7 +128,7 @@ def test_requests_answered_together_are_taken_once_each(together: list[int]) -> 
     """Finding of 2026-11-21: a run of which only the first frame was answered broke the connection after the append."""
 
     async def scenario(house: House) -> None:
-        peer = house.net.connect()
+        peer = house.net.arrive()
         (dispatched,) = house.server._connections
         dispatched.peer.produce_prefix_end = 1
         house.dispatcher.together = list(together)
@@ -147,7 +147,7 @@ def test_a_request_without_response_gets_none() -> None:
 
     async def scenario(house: House) -> None:
         house.dispatcher.rules[b"quiet"] = lambda: None
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"a", b"quiet", b"b"))
         assert wire(peer) == [b"a", b"b"]
 
@@ -159,7 +159,7 @@ def test_answers_that_come_out_of_order_leave_in_order() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"p", blocks=False)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"p1", b"p2", b"now", b"p3"))
         assert house.dispatcher.seen == [b"p1", b"p2", b"now", b"p3"]
         await house.complete(b"p2")
@@ -177,7 +177,7 @@ def test_acks_of_one_flush_leave_in_one_write() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"p", blocks=False)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         bodies = [b"p%d" % n for n in range(20)]
         peer.give(frames(*bodies))
         for body in bodies:
@@ -193,7 +193,7 @@ def test_a_blocking_request_mutes_its_connection_only() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"join", blocks=True)
-        muted, other = house.net.connect(), house.net.connect()
+        muted, other = house.net.arrive(), house.net.arrive()
         muted.give(frames(b"join", b"after"))
         other.give(frames(b"other"))
         assert house.dispatcher.seen == [b"join", b"other"]
@@ -209,7 +209,7 @@ def test_a_muted_connection_stops_reading_only_when_its_peer_goes_on_sending() -
 
     async def scenario(house: House) -> None:
         house.answer_later(b"poll", blocks=True)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"poll"))
         assert peer.reading and peer.pauses == 0
         peer.give(frames(*[b"x" * 1000] * 1000))
@@ -226,7 +226,7 @@ def test_the_frame_of_a_blocking_request_stays_valid(size: int) -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"keep", blocks=True)
-        peer, other = house.net.connect(), house.net.connect()
+        peer, other = house.net.arrive(), house.net.arrive()
         for round_ in range(3):
             body = b"keep%d" % round_ + b"k" * size
             peer.give(frames(body, b"after" + b"-" * size))
@@ -262,7 +262,7 @@ def test_any_mix_any_cut_any_completion_order(
         house.dispatcher.rules[b"none"] = lambda: None
         bodies = [kind.encode() + b"%d " % n + b"." * size for n, (kind, size) in enumerate(requests)]
         stream, turn = frames(*bodies), 0
-        peer = house.net.connect(room=rng.randrange(room))
+        peer = house.net.arrive(room=rng.randrange(room))
         step_min = len(stream) // 20 + 1
         while len(wire(peer)) < sum(not body.startswith(b"none") for body in bodies) or stream:
             if stream and rng.random() < 0.6:
@@ -288,7 +288,7 @@ def test_a_hostile_length_closes_after_the_answers_before_it(length: int) -> Non
 
     async def scenario(house: House) -> None:
         house.answer_later(b"slow", blocks=False)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"fine", b"slow") + struct.pack(">i", length) + b"rest")
         assert not peer.closed
         await house.complete(b"slow")
@@ -303,7 +303,7 @@ def test_a_refused_frame_closes_and_those_behind_it_are_not_dispatched() -> None
 
     async def scenario(house: House) -> None:
         house.refuse(b"bad", CloseConnection("unknown api key 999"))
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"good", b"bad", b"never"))
         await settled()
         assert wire(peer) == [b"good"] and house.dispatcher.seen == [b"good", b"bad"]
@@ -318,7 +318,7 @@ def test_a_bug_in_a_handler_closes_its_connection_and_is_not_swallowed() -> None
 
     async def scenario(house: House) -> None:
         house.refuse(b"bug", ZeroDivisionError("x"))
-        peer = house.net.connect()
+        peer = house.net.arrive()
         with pytest.raises(ZeroDivisionError):
             peer.give(frames(b"bug", b"never"))
         await settled()
@@ -341,7 +341,7 @@ def test_a_failed_late_answer_closes_after_those_before_it(failure: Exception | 
 
     async def scenario(house: House) -> None:
         house.answer_later(b"p", blocks=False)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"p1", b"p2", b"p3"))
         if failure is None:
             house.futures[b"p2"].cancel()
@@ -364,7 +364,7 @@ def test_a_blocking_request_that_is_answered_before_an_earlier_one_unblocks() ->
     async def scenario(house: House) -> None:
         house.answer_later(b"p", blocks=False)
         house.answer_later(b"join", blocks=True)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"p1", b"join", b"after"))
         assert house.dispatcher.seen == [b"p1", b"join"]
         await house.complete(b"join")
@@ -380,7 +380,7 @@ def test_a_small_blocking_request_of_a_busy_read_holds_only_itself() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"keep", blocks=True)
-        peer, other = house.net.connect(), house.net.connect()
+        peer, other = house.net.arrive(), house.net.arrive()
         peer.give(frames(b"x" * 30_000, b"keep me"))
         view = house.dispatcher.views[-1]
         other.give(frames(b"#" * 100_000))
@@ -396,7 +396,7 @@ def test_answers_ready_behind_a_late_one_count_too() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"p", blocks=False)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"p1", *[b"now"] * 20))
         assert len(house.dispatcher.seen) == 4
         await house.complete(b"p1")
@@ -410,7 +410,7 @@ def test_too_many_answers_in_flight_stop_dispatching() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"p", blocks=False)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         bodies = [b"p%d" % n for n in range(6)]
         peer.give(frames(*bodies))
         assert house.dispatcher.seen == bodies[:4]
@@ -429,7 +429,7 @@ def test_one_connection_does_not_keep_the_loop() -> None:
     """Thousands of tiny frames of one read are dispatched in turns."""
 
     async def scenario(house: House) -> None:
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(*[b"x"] * 1000))
         assert len(house.dispatcher.seen) == 128
         await settled()
@@ -443,7 +443,7 @@ def test_a_peer_that_does_not_read_is_not_read_either() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_with(b"big", frame(b"B" * 100_000))
-        peer = house.net.connect(room=250_000)
+        peer = house.net.arrive(room=250_000)
         peer.give(frames(*[b"big"] * 50))
         await settled()
         assert len(house.dispatcher.seen) == 3
@@ -461,7 +461,7 @@ def test_a_slow_reader_that_takes_a_little_is_kept_one_that_takes_nothing_is_clo
 
     async def scenario(house: House) -> None:
         house.answer_with(b"big", frame(b"B" * 100_000))
-        peer = house.net.connect(room=10)
+        peer = house.net.arrive(room=10)
         peer.give(frames(b"big"))
         for _ in range(20):
             peer.take(1)
@@ -485,7 +485,7 @@ def test_a_frame_that_drips_is_closed_at_its_deadline() -> None:
     """Bytes that trickle in do not extend it; whole frames do."""
 
     async def scenario(house: House) -> None:
-        dripping, working = house.net.connect(), house.net.connect()
+        dripping, working = house.net.arrive(), house.net.arrive()
         data = frame(bytes(1000))
         for second in range(40):
             dripping.give(data[second : second + 1])
@@ -503,7 +503,7 @@ def test_an_idle_connection_is_closed_one_that_waits_for_its_answer_is_not() -> 
 
     async def scenario(house: House) -> None:
         house.answer_later(b"poll", blocks=True)
-        idle, polling, active = (house.net.connect() for _ in range(3))
+        idle, polling, active = (house.net.arrive() for _ in range(3))
         idle.give(frames(b"once"))
         polling.give(frames(b"poll"))
         for _ in range(70):
@@ -527,7 +527,7 @@ def test_when_the_budget_is_used_up_large_frames_wait_and_small_ones_pass() -> N
 
     async def scenario(house: House) -> None:
         large = frame(b"L" * (6 * MIB))
-        first, second, third, small = (house.net.connect() for _ in range(4))
+        first, second, third, small = (house.net.arrive() for _ in range(4))
         first.give(large[: 5 * MIB])  # owns the reserve
         second.give(large[: 5 * MIB])
         third.give(large[: 5 * MIB])
@@ -550,7 +550,7 @@ def test_a_peer_that_waits_for_memory_and_goes_lets_the_next_one_in() -> None:
 
     async def scenario(house: House) -> None:
         large = frame(b"L" * (7 * MIB))
-        first, second, third = (house.net.connect() for _ in range(3))
+        first, second, third = (house.net.arrive() for _ in range(3))
         for peer in (first, second, third):
             peer.give(large[: 6 * MIB])
         assert second.unread and third.unread
@@ -569,7 +569,7 @@ def test_memory_we_hold_back_does_not_count_against_the_peers_deadline() -> None
 
     async def scenario(house: House) -> None:
         large = frame(b"L" * (7 * MIB))
-        first, second = house.net.connect(), house.net.connect()
+        first, second = house.net.arrive(), house.net.arrive()
         first.give(large[: 6 * MIB])
         second.give(large[:10_000])
         tick(house, 10)
@@ -599,7 +599,7 @@ def test_file_ranges_leave_between_other_answers() -> None:
         content = bytes(range(256)) * 1000
         head = struct.pack(">i", len(content))
         house.answer_with(b"fetch", head, FileRange(BytesFile(content), 0, len(content)))
-        peer = house.net.connect(room=100_000)
+        peer = house.net.arrive(room=100_000)
         peer.give(frames(b"before", b"fetch", b"after"))
         while not wire(peer) or wire(peer)[-1] != b"after":
             peer.take(50_000)
@@ -614,7 +614,7 @@ def test_a_short_file_ends_the_connection() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_with(b"fetch", struct.pack(">i", 100), FileRange(BytesFile(b"x" * 60), 0, 100))
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"fetch", b"after"))
         await settled()
         assert peer.aborted and house.closes == {CloseReason.SHORT_FILE: 1}
@@ -629,7 +629,7 @@ def test_a_file_cut_short_while_the_peer_was_slow_ends_the_connection() -> None:
     async def scenario(house: House) -> None:
         file = BytesFile(bytes(500_000))
         house.answer_with(b"fetch", struct.pack(">i", 500_000), FileRange(file, 0, 500_000))
-        peer = house.net.connect(room=100_000)
+        peer = house.net.arrive(room=100_000)
         peer.give(frames(b"fetch"))
         file.truncate(300_000)
         peer.take(1 << 30)
@@ -648,7 +648,7 @@ def test_a_peer_that_goes_leaves_nothing_behind() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
         house.answer_later(b"p", blocks=False)
         house.answer_later(b"join", blocks=True)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"p1", b"p2", b"join" + b"j" * 20_000, b"never") + frame(bytes(100_000))[:50_000])
         peer.abort()
         await settled()
@@ -669,7 +669,7 @@ def test_stopping_lets_answers_in_flight_leave_and_takes_no_more() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"p", blocks=False)
-        idle, busy = house.net.connect(), house.net.connect()
+        idle, busy = house.net.arrive(), house.net.arrive()
         busy.give(frames(b"p1"))
         stopping = asyncio.get_running_loop().create_task(house.server.stop())
         await settled()
@@ -681,7 +681,7 @@ def test_stopping_lets_answers_in_flight_leave_and_takes_no_more() -> None:
         await stopping
         assert wire(busy) == [b"p1"]
         assert house.closes == {CloseReason.DRAINED: 2}
-        late = house.net.connect()
+        late = house.net.arrive()
         await settled()
         assert late.aborted
 
@@ -693,7 +693,7 @@ def test_stopping_does_not_wait_for_ever() -> None:
 
     async def scenario(house: House) -> None:
         house.answer_later(b"never", blocks=True)
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frames(b"never"))
         await house.server.stop()
         assert peer.aborted and house.closes == {CloseReason.STOPPED: 1}
@@ -705,7 +705,7 @@ def test_waiting_connections_are_not_read_until_they_are_admitted() -> None:
     """Above max.connections: accepted by the kernel, silent until there is a place."""
 
     async def scenario(house: House) -> None:
-        first, second = house.net.connect(), house.net.connect()
+        first, second = house.net.arrive(), house.net.arrive()
         second.give(frames(b"hello"))
         assert (second.reading, house.server.connections_waiting, house.dispatcher.seen) == (False, 1, [])
         first.abort()
@@ -722,7 +722,7 @@ def test_a_closed_connection_is_forgotten_by_all() -> None:
     async def scenario(house: House) -> None:
         house.answer_later(b"poll", blocks=True)
         for _ in range(20):
-            peer = house.net.connect()
+            peer = house.net.arrive()
             peer.give(frames(b"poll", b"rest"))
             peer.abort()
         await settled()
@@ -737,8 +737,8 @@ def test_a_peer_knows_its_connection() -> None:
     """What handlers see of it, and that two connections are two peers."""
 
     async def scenario(house: House) -> None:
-        house.net.connect().give(frames(b"a"))
-        house.net.connect().give(frames(b"b"))
+        house.net.arrive().give(frames(b"a"))
+        house.net.arrive().give(frames(b"b"))
         one, two = house.dispatcher.peers
         assert (one.listener, one.client_id, one.principal, one.closed) == ("EXTERNAL", None, "ANONYMOUS", False)
         assert one != two and one.connection_id != two.connection_id
@@ -751,7 +751,7 @@ def test_a_budget_can_be_shared_by_listeners() -> None:
     budget = FrameBudget(64 * MIB, 8 * MIB)
 
     async def scenario(house: House) -> None:
-        peer = house.net.connect()
+        peer = house.net.arrive()
         peer.give(frame(bytes(MIB))[: 2 * ALLOWANCE])
         assert budget.used > 0
         peer.abort()

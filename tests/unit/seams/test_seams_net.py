@@ -1,0 +1,162 @@
+"""Connecting out, over real sockets and in the simulation: one protocol, the same promises."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from seams.net import Net, SocketBuffers, TcpNet
+from seams.rng import SeededRng
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNet
+
+Scene = Callable[[Net], Awaitable[None]]
+
+
+class End(asyncio.BufferedProtocol):
+    """One end: what it read, and when it was made and lost. An `echo` sends everything back."""
+
+    def __init__(self, echo: bool = False) -> None:
+        self.echo = echo
+        self.got = bytearray()
+        self.made = self.lost = 0
+        self.heard = asyncio.Event()
+        self._buffer = bytearray(100)
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.made += 1
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._buffer[:nbytes])
+        self.got += data
+        if self.echo:
+            self._transport.write(data)
+        self.heard.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost += 1
+        self.heard.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for 20 s at most."""
+        async with asyncio.timeout(20):
+            while not condition():
+                self.heard.clear()
+                await self.heard.wait()
+
+
+def over_tcp(scene: Scene) -> None:
+    asyncio.run(_played(scene, TcpNet()))
+
+
+def in_the_simulation(scene: Scene) -> None:
+    loop = SimLoop()
+    try:
+        loop.run_until_complete(_played(scene, SimNet(loop, SeededRng(1))))
+    finally:
+        loop.close()
+
+
+async def _played(scene: Scene, net: Net) -> None:
+    await scene(net)
+
+
+@pytest.fixture(params=[over_tcp, in_the_simulation])
+def play(request: pytest.FixtureRequest) -> Callable[[Scene], None]:
+    """Play a scene over each network there is."""
+    found: Callable[[Scene], None] = request.param
+    return found
+
+
+def test_what_is_connected_talks_both_ways_and_ends_hear_of_the_loss(play: Callable[[Scene], None]) -> None:
+    """The transport is the one the protocol was given; each end is made once and lost once."""
+
+    async def scene(net: Net) -> None:
+        served: list[End] = []
+
+        def serve() -> End:
+            served.append(End(echo=True))
+            return served[-1]
+
+        listener = await net.bind("127.0.0.1", 0, serve, SocketBuffers())
+        await listener.accept()
+        end = End()
+        transport = await net.connect(*listener.address, end, 5.0)
+        assert end.made == 1
+        transport.write(b"ping")
+        await end.until(lambda: end.got == b"ping")
+        transport.close()
+        await end.until(lambda: end.lost == 1)
+        await served[0].until(lambda: served[0].lost == 1)
+        assert (len(served), served[0].made, served[0].got) == (1, 1, b"ping")
+        await listener.close()
+
+    play(scene)
+
+
+def test_where_nobody_listens_connecting_is_refused(play: Callable[[Scene], None]) -> None:
+    """An address that is bound and does not accept yet, and one that is closed again: the protocol hears of nothing."""
+
+    async def scene(net: Net) -> None:
+        listener = await net.bind("127.0.0.1", 0, End, SocketBuffers())
+        end = End()
+        with pytest.raises(ConnectionRefusedError):
+            await net.connect(*listener.address, end, 5.0)
+        await listener.accept()
+        await listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            await net.connect(*listener.address, end, 5.0)
+        assert (end.made, end.lost) == (0, 0)
+
+    play(scene)
+
+
+def test_a_peer_that_does_not_answer_is_waited_for_as_long_as_was_said() -> None:
+    """A listener whose queue is full drops what asks to connect: TimeoutError, and nothing is left open."""
+
+    async def scene(net: Net) -> None:
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            deaf.listen(0)
+            with socket.create_connection(deaf.getsockname(), 5):  # the one place in the queue
+                end = End()
+                began_s = asyncio.get_running_loop().time()
+                with pytest.raises(TimeoutError):
+                    await net.connect(*deaf.getsockname(), end, 0.3)
+                assert 0.3 <= asyncio.get_running_loop().time() - began_s < 5
+                assert (end.made, end.lost) == (0, 0)
+
+    over_tcp(scene)
+
+
+def test_a_simulated_connection_that_takes_too_long_times_out() -> None:
+    """Below the least latency of the simulated network no connection comes about."""
+
+    async def scene(net: Net) -> None:
+        listener = await net.bind("127.0.0.1", 0, End, SocketBuffers())
+        await listener.accept()
+        end = End()
+        with pytest.raises(TimeoutError):
+            await net.connect(*listener.address, end, 0.00005)
+        assert (end.made, end.lost) == (0, 0)
+
+    in_the_simulation(scene)
+
+
+def test_a_name_that_does_not_exist_is_an_os_error() -> None:
+    """As for any other way that leads nowhere."""
+
+    async def scene(net: Net) -> None:
+        with pytest.raises(OSError):
+            await net.connect("no-such-host.invalid", 9092, End(), 20.0)
+
+    over_tcp(scene)
