@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from broker.config.addresses import show_address
 from broker.config.live import LiveConfig
@@ -28,7 +28,6 @@ from broker.first_probe import first_probe
 from broker.groups.coordinator import GroupCoordinator
 from broker.limits import check_tiering, net_limits, tier_limits
 from broker.metadata.cluster_store import ClusterStore
-from broker.metadata.image import Topic
 from broker.metrics import BrokerMetrics
 from broker.net.server import Server
 from broker.observe.http import HttpServer
@@ -38,8 +37,8 @@ from broker.observe.status import Health, Waits
 from broker.observe.views import operator_views
 from broker.offsets_topic import OffsetsTopic
 from broker.outage import Outage
-from broker.partition.host import Host
 from broker.partition.registry import Registry
+from broker.partition.replicas import Replicas
 from broker.partition.throttle import Throttle
 from broker.rooms import Closing, Rooms
 from coldstore.object_store import AccessRefused, ObjectStore
@@ -60,8 +59,6 @@ from tiering.service import TierService
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_PURGE_RETRY_MAX_S: Final = 300.0
 
 
 class Exit(IntEnum):
@@ -208,8 +205,8 @@ class Broker:
             report=self._report,
             on_fenced=self._fenced,
         )
-        controller = Controller(cluster, image, self._cluster_id, self._live, world.rng, self._purge_later)
-        rooms.host = host = Host(
+        controller = Controller(cluster, image, self._cluster_id, self._live, world.rng)
+        rooms.replicas = replicas = Replicas(
             self._live,
             world,
             data_dir,
@@ -218,17 +215,20 @@ class Broker:
             self._tasks,
             joined.node_epoch,
             self._report,
+            forget=controller.forget,
         )
-        controller.host = host
+        controller.effects = replicas
         await tiers.start()
         total = sum(topic.partitions for topic in controller.image.topics.values())
         with (
             tiers.holding_back(),
-            self._waits.counting(lambda: f"opening logs: {host.opened_count} of {total} partitions"),
+            self._waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
-            await asyncio.gather(*[host.open_topic(topic, 0, new=False) for topic in controller.image.topics.values()])
-        for topic in controller.image.deleted.values():
-            self._purge_later(topic)
+            for topic in image.topics.values():
+                replicas.lead(topic, range(topic.partitions), new=False)
+            await asyncio.gather(*[replicas.opened(topic_id) for topic_id in image.topics])
+        for topic in image.deleted.values():
+            replicas.purge(topic)
         rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)
         rooms.groups = groups = GroupCoordinator(
             offsets,
@@ -240,12 +240,12 @@ class Broker:
             names=registry.names.get,
             leaving=lambda: [topic.name for topic in controller.image.deleted.values()],
         )
-        registry.on_withdrawn = groups.topic_withdrawn
+        replicas.watch(groups)
         groups.start()
         for name, service in (
             ("group snapshots", partial(offsets.keep_snapshots, groups)),
-            ("checkpoints", host.upkeep.keep_checkpoints),
-            ("ticks", host.upkeep.keep_ticking),
+            ("checkpoints", replicas.upkeep.keep_checkpoints),
+            ("ticks", replicas.upkeep.keep_ticking),
             ("changes in doubt", controller.keep_settled),
         ):
             self._tasks.spawn(name, supervise(name, service, world.rng, self._report))
@@ -276,12 +276,18 @@ class Broker:
 
     async def _listen(self, context: Context) -> None:
         rooms = self.rooms
-        server, tiers, membership, store, host = rooms.server, rooms.tiers, rooms.membership, rooms.store, rooms.host
-        assert server and tiers and membership and store and host
+        server, tiers, membership, store, replicas = (
+            rooms.server,
+            rooms.tiers,
+            rooms.membership,
+            rooms.store,
+            rooms.replicas,
+        )
+        assert server and tiers and membership and store and replicas
         self._live.tell(lambda now: server.limit_connections(net_limits(now)))
         self._dispatcher.serve(context)
         await _bound(server.accept(), "--listen")
-        self._sources = Sources(context, tiers, store, server, membership, self.health, host.damaged)
+        self._sources = Sources(context, tiers, store, server, membership, self.health, replicas.damaged)
         self.health.ready()
 
     def _store_outage(self) -> Outage:
@@ -352,14 +358,6 @@ class Broker:
         # What disks and stores refuse says where by itself; only what nobody expected needs a trace.
         expected = isinstance(failure, ThermoclineError | OSError)
         log.error("%s failed: %s", name, failure, exc_info=None if expected else failure)
-
-    def _purge_later(self, topic: Topic) -> None:
-        async def purge() -> None:
-            await self._controller.purge(topic)
-
-        name = f"purge {topic.name}"
-        work = supervise(name, purge, self._world.rng, self._report, backoff_max_s=_PURGE_RETRY_MAX_S)
-        self._tasks.spawn(name, work)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.status import Waits
 from broker.offsets_topic import OffsetsTopic
-from broker.partition.host import Host
+from broker.partition.replicas import Replicas
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
 from hotstore.residency import Residency
@@ -40,7 +40,7 @@ class Rooms:
     membership: Membership | None = None
     residency: Residency | None = None
     tiers: TierService | None = None
-    host: Host | None = None
+    replicas: Replicas | None = None
     offsets: OffsetsTopic | None = None
     groups: GroupCoordinator | None = None
 
@@ -65,8 +65,8 @@ class Closing:
             await rooms.groups.close()
         if clean:
             await self._hand_over()
-        elif rooms.host is not None:
-            await rooms.host.close(clean=False)
+        elif rooms.replicas is not None:
+            await rooms.replicas.close(clean=False)
         if rooms.tiers is not None:
             await rooms.tiers.close()
         if rooms.residency is not None:
@@ -95,7 +95,7 @@ class Closing:
     async def _hand_over(self) -> None:
         """Leave disk and bucket so that the next start needs no recovery."""
         rooms, waits = self.rooms, self.waits
-        assert rooms.tiers is not None and rooms.host is not None and rooms.data_dir is not None
+        assert rooms.tiers is not None and rooms.replicas is not None and rooms.data_dir is not None
         if rooms.offsets is not None and rooms.groups is not None:
             await self._last_write("group snapshots", rooms.offsets.write_snapshots(rooms.groups, force=True))
         if self.config.seal_on_shutdown:
@@ -104,7 +104,7 @@ class Closing:
                 await self._last_write("seal on shutdown", rooms.tiers.seal_all(None))
             reach("shutdown.sealed")
         with waits.counting(lambda: "stopping: flushing and closing logs"):
-            clean = await rooms.host.close(clean=True)
+            clean = await rooms.replicas.close(clean=True)
         if clean:
             await self._last_write("clean marker", self.workers.run(rooms.data_dir.mark_clean))
         reach("shutdown.marked")

@@ -4,7 +4,7 @@ Owns topics, their configs, those of brokers and producer-id blocks, as decision
 true: a change is committed before anything acts on it; every partition has its root and first offset reservation before
 its topic is visible (design 6); a deleted topic's name is free at once, its bytes go afterwards and are remembered
 until they have (C9: a topic created again under the name is another id); after a commit whose outcome is unknown
-nothing else is decided until the bucket settled it and the host followed: a retry never makes a second topic of one
+nothing else is decided until the bucket settled it and its effects began: a retry never makes a second topic of one
 name. Must not know Kafka's requests, files or objects.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
@@ -46,15 +46,12 @@ _TURN_S: Final = 60.0  # a change waits for those before it, of which each may w
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
 
 
-class PartitionHost(Protocol):
-    """Who turns a topic in the image into partitions that serve, and back. What it begins it goes on with, however
-    long disk or bucket let it wait."""
+class Effects(Protocol):
+    """Who turns what was decided into partitions that serve, and back. No call waits: what it begins it goes on with,
+    however long disk or bucket let it wait."""
 
-    def open_topic(self, topic: Topic, first_partition: int) -> asyncio.Task[None]:
-        """Begin to give partitions from `first_partition` on their roots, reservations and logs; done: visible.
-
-        Cancelled when the topic is deleted first.
-        """
+    def lead(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Begin to give these new partitions their roots, reservations and logs; then they are visible."""
         ...
 
     def reconfigure(self, topic: Topic) -> None: ...
@@ -62,12 +59,16 @@ class PartitionHost(Protocol):
         """Stop serving a topic's partitions; nothing is removed yet."""
         ...
 
-    async def follow_config(self) -> None:
+    def follow_config(self) -> None:
         """Let every partition obey the broker's configuration as it is now."""
         ...
 
-    async def purge(self, topic: Topic) -> None:
-        """Remove its files and its objects; raises when something could not be removed."""
+    def purge(self, topic: Topic) -> None:
+        """Begin to remove its files and its objects; then `Controller.forget` is called."""
+        ...
+
+    async def opened(self, topic_id: str) -> None:
+        """Wait until what was asked of it serves, or is withdrawn. Raises Retryable when the broker stops first."""
         ...
 
 
@@ -81,20 +82,19 @@ class Controller:
         cluster_id: str,
         config: LiveConfig,
         rng: Rng,
-        purge_later: Callable[[Topic], None],
     ) -> None:
         self._cluster = cluster
         self._config = config
         self._rng = rng
-        self._purge_later = purge_later
         self._changes = asyncio.Lock()
-        self._in_doubt = False  # a change ended in the middle: the bucket may hold what `image` or the host lacks
-        self._openings: dict[str, asyncio.Task[None]] = {}  # the last one of each topic, by id
+        self._in_doubt = (
+            False  # a change ended in the middle: the bucket may hold what `image` lacks, or what had no effect
+        )
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()
         self.image = image
         self.cluster_id = cluster_id
-        self.host: PartitionHost | None = None
+        self.effects: Effects | None = None
 
     @property
     def epoch(self) -> int:
@@ -137,7 +137,7 @@ class Controller:
                 return topic
             await self._commit(TopicCreated(topic.topic_id, name, partitions, topic.configs, internal))
             reach("topic.committed")
-            self._open(topic, 0)
+            self._effects.lead(topic, range(topic.partitions))
         await self.opened(topic)
         log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, partitions)
         return topic
@@ -179,7 +179,7 @@ class Controller:
             if validate_only:
                 return
             await self._commit(PartitionsAdded(topic.topic_id, count))
-            self._open(self.topic(name), topic.partitions)
+            self._effects.lead(self.topic(name), range(topic.partitions, count))
         await self.opened(topic)
 
     async def set_configs(
@@ -199,7 +199,7 @@ class Controller:
             if validate_only or configs == topic.configs:
                 return
             await self._commit(TopicConfigsSet(topic.topic_id, configs))
-            self._require_host().reconfigure(self.topic(name))
+            self._effects.reconfigure(self.topic(name))
 
     async def set_broker_configs(
         self,
@@ -217,12 +217,12 @@ class Controller:
             if validate_only or configs == existing:
                 return
             await self._commit(BrokerConfigsSet(configs, node_id))
-            await self._follow_configs()
+            self._follow_configs()
         log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
 
-    async def _follow_configs(self) -> None:
+    def _follow_configs(self) -> None:
         if self._config.follow(*self.image.configs_of(self._config.now.node_id)):
-            await self._require_host().follow_config()
+            self._effects.follow_config()
 
     async def delete_topic(self, name: str, topic_id: str | None = None) -> Topic:
         """Free the name and stop serving. `topic_id`: only the topic of this id, whoever has the name now (KIP-516).
@@ -238,14 +238,13 @@ class Controller:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is internal and cannot be deleted")
             await self._commit(TopicDeleted(topic.topic_id))
             reach("topic.deleted")
-            self._require_host().withdraw(topic)
-            self._purge_later(topic)
+            self._effects.withdraw(topic)
+            self._effects.purge(topic)
         log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
         return topic
 
-    async def purge(self, topic: Topic) -> None:
-        """Remove what a deleted topic left, then forget it."""
-        await self._require_host().purge(topic)
+    async def forget(self, topic: Topic) -> None:
+        """A deleted topic of which nothing is left."""
         async with self._turn(self._changes):
             await self._settle()
             await self._commit(TopicPurged(topic.topic_id))
@@ -264,15 +263,11 @@ class Controller:
 
     async def opened(self, topic: Topic) -> None:
         """Wait until the partitions of `topic` that were decided so far are open; deleted first, it is an ApiError."""
-        opening = self._openings.get(topic.topic_id)
-        if opening is not None:
-            await asyncio.wait([opening])
+        await self._effects.opened(topic.topic_id)
         if topic.topic_id not in self.image.topics:
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted before it could be opened"
             )
-        if opening is not None and opening.cancelled():
-            raise Retryable(f"the broker stops before topic {topic.name!r} is open")
 
     def topic(self, name: str) -> Topic:
         """ApiError UNKNOWN_TOPIC_OR_PARTITION when there is none of this name."""
@@ -311,37 +306,28 @@ class Controller:
         self._in_doubt = False
 
     async def _settle(self) -> None:
-        """Learn what became of a commit in doubt, and let the host follow. Errors as a commit's."""
+        """Learn what became of a commit in doubt, and begin what follows from it. Errors as a commit's."""
         if not self._in_doubt:
             return
-        image, before, host = await self._cluster.settle(), self.image, self._require_host()
+        image, before, effects = await self._cluster.settle(), self.image, self._effects
         self.image = image
         self._in_doubt = False
-        await self._follow_configs()
+        self._follow_configs()
         for topic in before.topics.values():
             if topic.topic_id not in image.topics:
                 log.warning("the deletion of topic %s (%s) came true", topic.name, topic.topic_id)
-                host.withdraw(topic)
-                self._purge_later(topic)
+                effects.withdraw(topic)
+                effects.purge(topic)
         for topic in image.topics.values():
             known = before.topics.get(topic.topic_id)
             if known is not None and known.configs != topic.configs:
-                host.reconfigure(topic)
+                effects.reconfigure(topic)
             served = 0 if known is None else known.partitions
             if served < topic.partitions:
                 log.warning("the change of topic %s (%s) came true", topic.name, topic.topic_id)
-                self._open(topic, served)
+                effects.lead(topic, range(served, topic.partitions))
 
-    def _open(self, topic: Topic, first_partition: int) -> None:
-        opening = self._require_host().open_topic(topic, first_partition)
-        self._openings[topic.topic_id] = opening
-
-        def over(ended: asyncio.Task[None]) -> None:
-            if self._openings.get(topic.topic_id) is ended:
-                del self._openings[topic.topic_id]
-
-        opening.add_done_callback(over)
-
-    def _require_host(self) -> PartitionHost:
-        assert self.host is not None, "the controller serves only after its host is wired"
-        return self.host
+    @property
+    def _effects(self) -> Effects:
+        assert self.effects is not None, "the controller serves only after its effects are wired"
+        return self.effects

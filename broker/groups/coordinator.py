@@ -406,9 +406,15 @@ class GroupCoordinator:
             return ErrorCode.NONE, GroupOffsets().fetch(wanted)
         return ErrorCode.NONE, group.offsets.fetch(wanted, self._topics)
 
-    def topic_withdrawn(self, name: str) -> None:
+    def led(self, _partition: object) -> None:
+        """Every shard is loaded once, at the start: nothing follows yet."""
+
+    def resigned(self, topic: str, index: int) -> None:
+        """Its commits fail from now on; the shard stays until the process ends."""
+
+    def withdrawn(self, topic: str) -> None:
         """A topic was deleted. Its positions are shown no more from now on, and get tombstones soon."""
-        self._cleaner.topic_withdrawn(name)
+        self._cleaner.topic_withdrawn(topic)
 
     # ---- machines, effects, timers ---------------------------------------------------------------------------------
 

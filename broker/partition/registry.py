@@ -6,7 +6,7 @@ the moment its topic is deleted; the two indexes agree. Must not know how partit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from uuid import UUID
 
 from broker.metadata.image import Topic
@@ -23,8 +23,6 @@ class Registry:
         self.names: dict[UUID, str] = {}
         self.touched: set[Partition] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
-        self.on_withdrawn: Callable[[str], None] | None = None
-        """Told of every topic that goes, by name, however it came to be deleted."""
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
@@ -41,8 +39,13 @@ class Registry:
             self.partitions.pop((name, index)) for index in range(topic.partitions) if (name, index) in self.partitions
         ]
         self.touched.difference_update(gone)  # a closed log is never seen clean again: ticks would hold it for ever
-        if self.on_withdrawn is not None:
-            self.on_withdrawn(name)
+        return gone
+
+    def resign(self, name: str, indexes: Collection[int]) -> list[Partition]:
+        """Take partitions that are led no longer away from clients; returns them. The topic stays."""
+        found = (self.partitions.pop((name, index), None) for index in indexes)
+        gone = [partition for partition in found if partition is not None]
+        self.touched.difference_update(gone)
         return gone
 
     def facts(self, name: str) -> TopicFacts | None:

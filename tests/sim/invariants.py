@@ -22,8 +22,8 @@ async def watch_partitions(cluster: Cluster, stage: Stage) -> None:
     while True:
         await asyncio.sleep(0.1)
         node = stage.leader()
-        if node.serving and node.broker is not None and node.broker.rooms.host is not None:
-            for partition in node.broker.rooms.host._registry:
+        if node.serving and node.broker is not None and node.broker.rooms.replicas is not None:
+            for partition in node.broker.rooms.replicas._registry:
                 log, tier = partition.log, partition.tier
                 if tier.enabled and tier.partition_state.manifests.manifest is None:
                     continue  # serves hot reads; where the cold part ends it does not know yet

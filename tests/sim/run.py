@@ -294,13 +294,13 @@ class _Run:
                     self._found("unseen", f"{place}: stuck at {reader.position} of {ends} after a clean restart")
         await asyncio.sleep(ORPHANS_GO_S)
         cluster, node = self._cluster, self._nemesis.node
-        if node.broker is None or node.broker.rooms.host is None:
+        if node.broker is None or node.broker.rooms.replicas is None:
             return
         workers = SimWorkers(cluster.loop, SeededRng("audit"))
         inspector = BucketInspector(cluster.plain_store(), workers)  # type: ignore[arg-type]
         for topic_id, partition in await inspector.partitions():
             view = await inspector.view(topic_id, partition)
-            if view is not None and view.manifest.leader_epoch < node.broker.rooms.host._leader_epoch:
+            if view is not None and view.manifest.leader_epoch < node.broker.rooms.replicas._leader_epoch:
                 continue  # nothing to copy, so not claimed: its orphans wait for the next claim (G7)
             plan = await inspector.plan_gc(topic_id, partition)
             if plan.deletable:
@@ -333,10 +333,10 @@ class _Run:
 
 def _lagging(broker: Observed | None) -> list[str]:
     """Partitions with sealed, uncopied bytes."""
-    if broker is None or broker.rooms.host is None:
+    if broker is None or broker.rooms.replicas is None:
         return ["no broker"]
     return [
         f"{partition.topic}-{partition.index}: {partition.tier.status()}"
-        for partition in broker.rooms.host._registry
+        for partition in broker.rooms.replicas._registry
         if partition.tier.enabled and partition.tier.status().copy_lag_bytes > 0
     ]

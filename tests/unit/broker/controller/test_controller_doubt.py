@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -33,15 +34,15 @@ from tests.support.memory_store import MemoryStore
 
 
 @dataclass
-class StandInHost:
+class NotedEffects:
     """What the controller asked for, by topic name."""
 
     serving: dict[str, Topic] = field(default_factory=dict)
     configured: list[str] = field(default_factory=list)
+    purged: list[str] = field(default_factory=list)
 
-    def open_topic(self, topic: Topic, first_partition: int) -> asyncio.Task[None]:
+    def lead(self, topic: Topic, indexes: Collection[int]) -> None:
         self.serving[topic.name] = topic
-        return asyncio.get_running_loop().create_task(asyncio.sleep(0))
 
     def reconfigure(self, topic: Topic) -> None:
         self.configured.append(topic.name)
@@ -49,8 +50,14 @@ class StandInHost:
     def withdraw(self, topic: Topic) -> None:
         assert self.serving.pop(topic.name).topic_id == topic.topic_id
 
-    async def purge(self, topic: Topic) -> None:
+    def purge(self, topic: Topic) -> None:
+        self.purged.append(topic.topic_id)
+
+    def follow_config(self) -> None:
         raise AssertionError("not in these tests")
+
+    async def opened(self, topic_id: str) -> None:
+        """At once."""
 
 
 def config() -> BrokerConfig:
@@ -64,16 +71,13 @@ class Place:
         self.memory = MemoryStore()
         self.rng = SeededRng(5)
         self.store = FaultyStore(self.memory, self.rng)
-        self.host = StandInHost()
-        self.purged: list[str] = []
+        self.effects = NotedEffects()
         self.cluster = ClusterStore(self.store, self.rng, FastClock())
 
     async def controller(self) -> Controller:
         image = await self.cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
-        made = Controller(
-            self.cluster, image, "c", LiveConfig(config()), self.rng, lambda topic: self.purged.append(topic.topic_id)
-        )
-        made.host = self.host
+        made = Controller(self.cluster, image, "c", LiveConfig(config()), self.rng)
+        made.effects = self.effects
         return made
 
     async def image(self) -> ClusterImage:
@@ -99,7 +103,7 @@ def test_a_topic_whose_creation_landed_unseen_is_not_created_twice() -> None:
             await controller.create_topic("orders", 1, {})
         image = await place.image()
         assert [topic.name for topic in image.topics.values()] == ["orders"]
-        assert list(image.topics.values()) == list(place.host.serving.values())
+        assert list(image.topics.values()) == list(place.effects.serving.values())
 
     run_fast(scenario())
 
@@ -122,7 +126,7 @@ def test_a_creation_that_lands_late_is_settled_before_the_next_change() -> None:
         await controller.create_topic("others", 1, {})
         image = await place.image()
         assert sorted(topic.name for topic in image.topics.values()) == ["orders", "others"]
-        assert {t.topic_id for t in image.topics.values()} == {t.topic_id for t in place.host.serving.values()}
+        assert {t.topic_id for t in image.topics.values()} == {t.topic_id for t in place.effects.serving.values()}
 
     for late_s in (0.01, 31.0, 600.0):
         run_fast(scenario(late_s))
@@ -143,7 +147,7 @@ def test_a_deletion_that_landed_unseen_stops_the_topic_by_itself() -> None:
         keeping = asyncio.get_running_loop().create_task(controller.keep_settled())
         await asyncio.sleep(60)
         keeping.cancel()
-        assert place.host.serving == {} and place.purged == [topic.topic_id]
+        assert place.effects.serving == {} and place.effects.purged == [topic.topic_id]
         assert (await place.image()).topics == {}
 
     run_fast(scenario())
@@ -174,7 +178,7 @@ def test_a_caller_that_gives_up_in_the_middle_of_a_commit_leaves_no_second_topic
         with contextlib.suppress(ApiError):
             await controller.create_topic("orders", 1, {})
         image = await place.image()
-        assert list(image.topics.values()) == list(place.host.serving.values())
+        assert list(image.topics.values()) == list(place.effects.serving.values())
         assert len(image.topics) == 1
 
     run_fast(scenario())

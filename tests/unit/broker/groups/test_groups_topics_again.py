@@ -50,7 +50,7 @@ async def test_a_position_is_gone_with_its_topic_at_once(w):
     await w.commit("g", 1, topic="u")
     w.log.hold()
     del w.topics["t"]
-    w.groups.topic_withdrawn("t")
+    w.groups.withdrawn("t")
     assert (await w.fetch("g"), await w.fetch("g", "u")) == (-1, 1)
     _, rows = await w.groups.fetch_offsets("g", None)
     assert [row.topic for row in rows] == ["u"]
@@ -108,7 +108,7 @@ async def test_tombstones_that_could_not_be_written_change_nothing(w):
     await w.commit("g", 42)
     w.log.fail = [Retryable("full")]
     w.topics["t"] = NEW
-    w.groups.topic_withdrawn("t")
+    w.groups.withdrawn("t")
     await asyncio.sleep(0.1)
     assert await w.fetch("g") == -1 and tombstones(w) == []
     await w.commit("h", 7)
@@ -123,7 +123,7 @@ async def test_a_commit_to_the_old_topic_that_lands_late_is_not_the_new_ones(w):
     late = w.ask(w.commit("g", 42))
     await asyncio.sleep(0.1)
     w.topics["t"] = NEW
-    w.groups.topic_withdrawn("t")
+    w.groups.withdrawn("t")
     await asyncio.sleep(0.1)
     w.log.release()
     assert await late is E.NONE
@@ -138,7 +138,7 @@ async def test_a_commit_to_the_new_topic_survives_the_tombstone_of_the_old(w):
     await w.commit("g", 42)
     w.log.hold()
     w.topics["t"] = NEW
-    w.groups.topic_withdrawn("t")
+    w.groups.withdrawn("t")
     commit = w.ask(w.commit("g", 3))
     await asyncio.sleep(0.1)
     w.log.release()
@@ -207,7 +207,7 @@ async def test_many_groups_lose_a_topic_without_pushing_commits_out(w):
     for i in range(1_000):
         assert await w.groups.commit_offsets(f"g{i}", AdmitCommit(None), rows) == [E.NONE, E.NONE]
     del w.topics["t"]
-    w.groups.topic_withdrawn("t")
+    w.groups.withdrawn("t")
     assert await w.commit("g1", 2, topic="u") is E.NONE
     await asyncio.sleep(10)
     assert len(set(tombstones(w))) == 1_000
@@ -221,7 +221,7 @@ async def test_a_group_of_many_positions_loses_a_topic_in_turns(w):
     w.topics["t"] = TopicFacts(UUID(int=1), 20_000)
     assert set(await w.groups.commit_offsets("g", AdmitCommit(None), rows)) == {E.NONE}
     del w.topics["t"]
-    w.groups.topic_withdrawn("t")
+    w.groups.withdrawn("t")
     await asyncio.sleep(60)
     assert len(tombstones(w)) == 20_000
     assert w.groups.group_count == 0
@@ -246,7 +246,7 @@ async def test_many_tombstones_that_cannot_be_written_wait_for_the_next_round(w)
     assert set(await w.groups.commit_offsets("g", AdmitCommit(None), rows)) == {E.NONE}
     w.log.fail = [Retryable("full") for _ in range(1_000)]
     del w.topics["t"]
-    w.groups.topic_withdrawn("t")
+    w.groups.withdrawn("t")
     await asyncio.sleep(60)
     assert len(w.log.fail) > 990
     w.log.fail = []

@@ -50,8 +50,8 @@ def sources_of(life: Life) -> Sources:
     assert rooms.store is not None
     assert rooms.server is not None
     assert rooms.membership is not None
-    assert rooms.host is not None
-    damaged = rooms.host.damaged
+    assert rooms.replicas is not None
+    damaged = rooms.replicas.damaged
     return Sources(life.context, rooms.tiers, rooms.store, rooms.server, rooms.membership, life.broker.health, damaged)
 
 

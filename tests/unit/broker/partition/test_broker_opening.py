@@ -12,7 +12,7 @@ from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.groups.shard import ShardState
-from broker.partition.host import Host
+from broker.partition.replicas import Replicas
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
@@ -40,7 +40,7 @@ async def _written_and_lost(place: Place) -> None:
 
 
 async def _offline(life: Life) -> None:
-    while not life.broker.rooms.host.damaged:  # type: ignore[union-attr]
+    while not life.broker.rooms.replicas.damaged:  # type: ignore[union-attr]
         await asyncio.sleep(0.1)
 
 
@@ -54,7 +54,7 @@ def test_a_footer_flipped_on_its_way_keeps_a_partition_offline_only_until_it_is_
         life = await place.start()
         await _offline(life)
         assert [value[:1] for _, value in await life.read_all("log", 1) if value][:3] == [b"0", b"1", b"2"]
-        host = life.broker.rooms.host
+        host = life.broker.rooms.replicas
         assert host is not None and list(host.damaged) == [TopicPartition("log", 0)]
         _flip_footers(place)
         while host.damaged:
@@ -78,7 +78,7 @@ def test_a_topic_deleted_while_one_of_its_partitions_is_offline_is_not_opened_ag
         await life.context.controller.delete_topic("log")
         _flip_footers(place)
         await asyncio.sleep(300.0)
-        host = life.broker.rooms.host
+        host = life.broker.rooms.replicas
         assert host is not None and not host.damaged and not life.context.registry.partitions
         await life.stop()
         assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
@@ -90,7 +90,7 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
     """Partition 0 comes damaged while the store refuses partition 1: the second attempt opened both, and the look
     after the damaged one then put another `Partition` over the same log in the registry. Who waited for the first one
     (consumers, acknowledgements) was never told again."""
-    open_one = Host._open
+    open_one = Replicas._open
     refusals = iter([True])
 
     async def scenario() -> None:
@@ -98,16 +98,16 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
         await _written_and_lost(place)
         _flip_footers(place)
 
-        async def refused_once(self: Host, topic: Any, index: int, lost: Any, *, new: bool) -> Any:
+        async def refused_once(self: Replicas, topic: Any, index: int, lost: Any, *, new: bool) -> Any:
             if topic.name == "log" and index == 1 and next(refusals, False):
                 await asyncio.sleep(1.0)
                 _flip_footers(place)
                 raise StoreUnavailable("made up")
             return await open_one(self, topic, index, lost, new=new)
 
-        monkeypatch.setattr(Host, "_open", refused_once)
+        monkeypatch.setattr(Replicas, "_open", refused_once)
         life = await place.start()
-        host = life.broker.rooms.host
+        host = life.broker.rooms.replicas
         assert host is not None and next(refusals, None) is None
         while ("log", 0) not in life.context.registry.partitions:
             await asyncio.sleep(0.1)
@@ -125,17 +125,17 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
 
 def test_a_topic_deleted_while_it_opens_leaves_no_partition_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was opened and not published yet is closed with it."""
-    open_one = Host._open
+    open_one = Replicas._open
 
     async def scenario() -> None:
         life = await Place().start()
 
-        async def refused(self: Host, topic: Any, index: int, lost: Any, *, new: bool) -> Any:
+        async def refused(self: Replicas, topic: Any, index: int, lost: Any, *, new: bool) -> Any:
             if index == 1:
                 raise StoreUnavailable("made up")
             return await open_one(self, topic, index, lost, new=new)
 
-        monkeypatch.setattr(Host, "_open", refused)
+        monkeypatch.setattr(Replicas, "_open", refused)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(life.create("log", 2), 5.0)
         tiers = life.broker.rooms.tiers
@@ -164,7 +164,7 @@ def test_the_groups_of_an_offsets_partition_that_comes_back_come_back_with_it() 
         place.lose_disk()
         _flip_root(place, offsets_id)
         life = await place.start()
-        groups, host = life.context.groups, life.broker.rooms.host
+        groups, host = life.context.groups, life.broker.rooms.replicas
         assert host is not None and list(host.damaged) == [TopicPartition("__consumer_offsets", 0)]
         await groups.wait_loaded()
         assert groups.state_of(0) is ShardState.FAILED

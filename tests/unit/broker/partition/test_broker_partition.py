@@ -523,7 +523,7 @@ def test_a_stop_is_not_clean_when_the_disk_fails_after_the_flush(file: str, told
 
         life.workers.run = seals_late  # type: ignore[method-assign,assignment]
         assert (await life.produce("log", b"a")).error_code == ErrorCode.NONE
-        host = life.broker.rooms.host
+        host = life.broker.rooms.replicas
         assert host is not None
         reported: list[str] = []
         host._report = lambda name, failure: reported.append(name)

@@ -1,10 +1,11 @@
-"""From a topic in the image to partitions that serve, and back.
+"""The replicas of this broker: from a topic in the image to partitions that serve, and back.
 
-Owns opening, reconfiguring and closing led partitions: the shell between the controller's decisions and tiering's
-`open_partition`. Always true: a partition is published only when it may serve; opening that fails is tried again for
-as long as the topic exists, because the topic is a committed fact; it follows what was decided about the topic
-meanwhile. Must not know how a log or a tier is opened, how a deleted topic's files go (removal), nor what partitions
-need while they serve (upkeep).
+Owns what the publisher of the image asks for (its `Effects`): leading, resigning, reconfiguring, withdrawing, purging.
+No call waits: each begins what it names, and goes on with it until a later call says otherwise. Always true: a
+partition is published only when it may serve; opening that fails is tried again for as long as the topic exists,
+because the topic is a committed fact; it follows what was decided about the topic meanwhile; watchers are told on the
+loop, after the look-up tables changed. Must not know how a log or a tier is opened, how a deleted topic's files go
+(removal), nor what partitions need while they serve (upkeep).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol
 from uuid import UUID
 
 from broker.config.live import LiveConfig
@@ -27,11 +29,11 @@ from broker.partition.upkeep import Upkeep
 from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, ForeignLog
 from hotstore.log_owner import UNOWNED
-from logformat.errors import Corrupt, Fenced, StorageFailed
+from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
-from seams.turns import Turns, next_turn
+from seams.turns import next_turn
 from seams.world import World
 from tiering.service import TierService
 from tiering.tier_config import Opening, TierConfig
@@ -43,6 +45,7 @@ _TOPICS_PER_TURN: Final = 50
 _REOPEN_S: Final = 5.0
 _OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
 _CLOSING_MAX: Final = 16
+_PURGE_RETRY_MAX_S: Final = 300.0
 
 
 class _TopicOpening:
@@ -58,8 +61,26 @@ class _TopicOpening:
         self.lost: dict[int, tuple[int, int]] = {}
 
 
-class Host:
-    """The partitions of this broker. `leader_epoch` is the node's epoch: each start is a new one."""
+class LeadershipWatcher(Protocol):
+    """Who lives and dies with this broker's leadership of partitions. Called on the loop, after the tables changed; a
+    call must neither wait nor raise."""
+
+    def led(self, partition: Partition) -> None:
+        """It serves from now on: opened, or led again in a higher epoch."""
+        ...
+
+    def resigned(self, topic: str, index: int) -> None:
+        """Somebody else leads it, or nobody: whoever waited for it was told."""
+        ...
+
+    def withdrawn(self, topic: str) -> None:
+        """The topic was deleted, however that came about."""
+        ...
+
+
+class Replicas:
+    """See the module. `leader_epoch` is the node's epoch: each start is a new one. `forget` asks the controller to
+    forget a deleted topic of which nothing is left; it raises while it cannot."""
 
     def __init__(
         self,
@@ -71,6 +92,7 @@ class Host:
         tasks: Tasks,
         leader_epoch: int,
         report: Callable[[str, BaseException], None],
+        forget: Callable[[Topic], Awaitable[None]],
     ) -> None:
         self._live = config
         self._world = world
@@ -80,11 +102,14 @@ class Host:
         self._tasks = tasks
         self._leader_epoch = leader_epoch
         self._report = report
+        self._forget = forget
+        self._watchers: list[LeadershipWatcher] = []
         self._slots = asyncio.Semaphore(_OPENING_MAX)
         self._stops_clean = False
         self._opening: dict[asyncio.Task[None], _TopicOpening] = {}
         self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
+        self._behind: deque[str] = deque()  # ids of topics whose partitions obey older settings of the broker
         self._removal = Removal(world, data_dir, tiers, tasks, report)
         self.upkeep = Upkeep(config, world, data_dir, registry, tiers)
         self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
@@ -93,16 +118,21 @@ class Host:
     def _config(self) -> BrokerConfig:
         return self._live.now
 
-    def open_topic(self, topic: Topic, first_partition: int, *, new: bool = True) -> asyncio.Task[None]:
-        """Begin to open the topic's partitions from `first_partition` on; they are published when the task is done.
+    def watch(self, watcher: LeadershipWatcher) -> None:
+        """Tell `watcher` of everything that happens from now on, in the order in which watchers came."""
+        self._watchers.append(watcher)
 
-        It tries until they are open, and is cancelled by `withdraw` and `close` only.
-        """
+    # ── what the publisher asks for ──────────────────────────────────────────────────────────────────────────────
+    def lead(self, topic: Topic, indexes: Collection[int], *, new: bool = True) -> None:
+        """Begin to lead these partitions; they are published when all of them are open (`opened` waits for it).
+
+        `new`: they were created by this very change, so nothing of them exists anywhere. Opening is tried until it
+        succeeds, and is given up by `withdraw` and `close` only."""
         self._topics[topic.topic_id] = topic
         way = _TopicOpening(topic.topic_id)
 
         async def attempt() -> None:
-            missing = [index for index in range(first_partition, topic.partitions) if index not in way.opened]
+            missing = [index for index in indexes if index not in way.opened]
             async with self._removal.turn(topic.name):
                 # All of them end before any is tried again.
                 outcomes = await asyncio.gather(
@@ -124,7 +154,26 @@ class Host:
         task = self._tasks.spawn(name, work)
         self._opening[task] = way
         task.add_done_callback(self._opening.pop)
-        return task
+
+    async def opened(self, topic_id: str) -> None:
+        """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
+        first. Whoever waits no longer ends the wait only."""
+        waiting = [task for task, way in self._opening.items() if way.topic_id == topic_id]
+        if waiting:
+            await asyncio.wait(waiting)
+        topic = self._topics.get(topic_id)
+        if topic is not None and any(task.cancelled() for task in waiting):
+            raise Retryable(f"the broker stops before topic {topic.name!r} is open")
+
+    def resign(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Stop leading these partitions: who waits for an acknowledgement learns at once that this is not the leader
+        (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open."""
+        for partition in self._registry.resign(topic.name, indexes):
+            name = f"{partition.topic}-{partition.index}"
+            partition.fail_waiters(Fenced(f"{name}: leader epoch {partition.leader_epoch} is over; refresh metadata"))
+            self._tasks.spawn(f"resign {name}", partition.tier.close())
+            for watcher in self._watchers:
+                watcher.resigned(partition.topic, partition.index)
 
     @property
     def opened_count(self) -> int:
@@ -138,6 +187,9 @@ class Host:
         self._configure(topic, partitions)
         self.upkeep.all_changed()
         self._registry.publish(topic, partitions)
+        for partition in partitions:
+            for watcher in self._watchers:
+                watcher.led(partition)
 
     async def _open_one(self, topic: Topic, index: int, way: _TopicOpening, *, new: bool) -> None:
         """Note the partition, or that it stays offline while its neighbours serve, and a person is told."""
@@ -240,18 +292,27 @@ class Host:
             partition.log.reconfigure(log_config_of(config))
             partition.tier.reconfigure(self._tier_config(topic, config))
 
-    async def follow_config(self) -> None:
-        """Let every partition obey the broker's configuration as it is now; those being opened do when they are open.
+    def follow_config(self) -> None:
+        """Let every partition obey what was set on brokers as it is now; those being opened do when they are open.
 
-        5 000 partitions take a tenth of a second: the loop gets a turn in between.
+        5 000 partitions take a tenth of a second: after the first topics, the loop gets its turns in between.
         """
-        turns = Turns(_TOPICS_PER_TURN)
-        for topic_id in tuple(self._topics):
-            topic = self._topics.get(topic_id)
+        is_running = bool(self._behind)
+        self._behind = deque(self._topics)
+        self._configure_some()
+        if self._behind and not is_running:
+            self._tasks.spawn("follow configs", self._configure_rest())
+
+    def _configure_some(self) -> None:
+        for _ in range(min(_TOPICS_PER_TURN, len(self._behind))):
+            topic = self._topics.get(self._behind.popleft())
             if topic is not None:
                 self._configure(topic, self._registry.of_topic(topic.name))
-            if turns.over():
-                await next_turn()
+
+    async def _configure_rest(self) -> None:
+        while self._behind:
+            await next_turn()
+            self._configure_some()
 
     def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
@@ -262,6 +323,8 @@ class Host:
         for task in ending:
             task.cancel()
         withdrawn = self._registry.withdraw(topic.name) if topic.name in self._registry.topics else []
+        for watcher in self._watchers:
+            watcher.withdrawn(topic.name)
         for partition in withdrawn:
             partition.log.owner = UNOWNED
             partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
@@ -275,9 +338,19 @@ class Host:
 
         self._removal.close(topic, ended)
 
-    async def purge(self, topic: Topic) -> None:
-        """Remove a withdrawn topic's local files, then its objects."""
-        await self._removal.purge(topic)
+    def purge(self, topic: Topic) -> None:
+        """Begin to remove a withdrawn topic's local files, then its objects, then let the controller forget it. Tried
+        until nothing is left."""
+
+        async def attempt() -> None:
+            await self._removal.purge(topic)
+            await self._forget(topic)
+
+        name = f"purge {topic.name}"
+        work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=_PURGE_RETRY_MAX_S)
+        self._tasks.spawn(name, work)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self, *, clean: bool) -> bool:
         """Flush and close every log; with `clean`, reservations are given back and the logs need no recovery.
