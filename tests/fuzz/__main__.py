@@ -1,9 +1,10 @@
 """`make fuzz`: every target under Atheris, a process each, and a table of executions, crashes and memory.
 
 Options: `--runs N` (executions of each target; its default share otherwise), `--only A,B`, `--keep` (minimise what was
-found into the committed corpus), `--planted` (how soon known bugs are found). Figures go to docs/reliability, merged by
+found into the committed corpus), `--planted` (how soon known bugs are found), `--finding FILE WHAT` (keep an input
+whose bug is mended, by the words that say what it was: `uuid-not-utf-8`). Figures go to docs/reliability, merged by
 target, so that a part may be run again. Exit code 1 when a target found something: the input lies in
-tests/fuzz/findings/, and is kept in the corpus once the bug is mended.
+tests/fuzz/findings/.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import argparse
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from tests.fuzz.kept import FINDING, keep, kept, smallest, unpacked
 from tests.fuzz.plants import PLANTS
 from tests.fuzz.targets import load, names
 from tests.reliability.results import ROOT, merge_rows
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CORPUS = os.path.join(HERE, "corpus")
 FINDINGS = os.path.join(HERE, "findings")
 ATHERIS = "atheris==3.0.0"
 
@@ -42,7 +43,7 @@ RUNS_OF = {
 }
 INPUT_BYTES_MAX = 4096
 INPUT_BYTES_MAX_OF = {"manifest_page": 12_288}  # a Parquet file of five rows has 5 KB
-KEPT_FILES_MAX = 120
+KEPT_INPUTS_MAX = 120
 KEPT_BYTES_MAX = 100_000
 RSS_MB_MAX = 1500
 INPUT_SECONDS_MAX = 20
@@ -71,7 +72,10 @@ def main() -> int:
     parser.add_argument("--only", default="", help="targets, separated by commas")
     parser.add_argument("--keep", action="store_true", help="minimise new inputs into tests/fuzz/corpus")
     parser.add_argument("--planted", action="store_true", help="executions until each planted off-by-one is found")
+    parser.add_argument("--finding", nargs=2, metavar=("FILE", "WHAT"), help="keep a mended finding for good")
     options = parser.parse_args()
+    if options.finding:
+        return _keep_finding(*options.finding)
     _install_atheris()
     if options.planted:
         return _find_plants(options.runs or RUNS, options.only)
@@ -88,25 +92,25 @@ def _install_atheris() -> None:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ATHERIS], check=True)
 
 
-def _fuzz(name: str, runs: int, keep: bool) -> Row:
-    kept = os.path.join(CORPUS, name)
-    os.makedirs(kept, exist_ok=True)
+def _fuzz(name: str, runs: int, keeps: bool) -> Row:
+    old = kept(name)
     os.makedirs(FINDINGS, exist_ok=True)
     known = set(os.listdir(FINDINGS))
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as work:
         grown, seeds, log = os.path.join(work, "grown"), _seeds_in(name, work), os.path.join(work, "log")
+        corpus = unpacked(old, os.path.join(work, "kept"))
         os.mkdir(grown)
         started = time.monotonic()
         arguments = [f"-runs={runs}", f"-max_len={_bytes_max(name)}", f"-artifact_prefix={FINDINGS}/{name}-"]
-        _child(name, [*arguments, grown, kept, seeds], log)
+        _child(name, [*arguments, grown, corpus, seeds], log)
         seconds = time.monotonic() - started
         row = _row(name, log, len(set(os.listdir(FINDINGS)) - known), seconds)
         print(f"{name}: {row.executions} executions in {seconds:.0f} s, {row.crashes} findings", flush=True)
         if row.crashes:
             with open(log, errors="replace") as file:
                 print(file.read()[-3000:])
-        if keep:
-            _keep(name, [grown, seeds], kept, os.path.join(work, "merge.log"))
+        if keeps:
+            keep(name, _minimised(name, [corpus, grown, seeds], old, os.path.join(work, "merge.log")))
     return row
 
 
@@ -135,22 +139,20 @@ def _row(name: str, log: str, crashes: int, seconds: float) -> Row:
     return Row(name, executions, crashes, max(edges, default=0), warm[0], warm[-1], round(seconds, 1))
 
 
-def _keep(name: str, found: list[str], kept: str, log: str) -> None:
-    """The smallest inputs that together reach what all of them reach, smallest first, within the corpus's bounds."""
+def _minimised(name: str, folders: list[str], old: dict[str, bytes], log: str) -> dict[str, bytes]:
+    """The smallest inputs that together reach what all of them reach, within the corpus's bounds."""
     with tempfile.TemporaryDirectory(prefix=f"merge-{name}-") as merged:
-        _child(name, ["-merge=1", f"-max_len={_bytes_max(name)}", merged, kept, *found], log)
-        files = sorted(os.listdir(merged), key=lambda file: os.path.getsize(os.path.join(merged, file)))
-        if not files:
-            return
-        for old in os.listdir(kept):
-            if not old.startswith("finding-"):
-                os.unlink(os.path.join(kept, old))
-        size = 0
-        for file in files[:KEPT_FILES_MAX]:
-            size += os.path.getsize(os.path.join(merged, file))
-            if size > KEPT_BYTES_MAX:
-                break
-            shutil.copyfile(os.path.join(merged, file), os.path.join(kept, file[:16]))
+        _child(name, ["-merge=1", f"-max_len={_bytes_max(name)}", merged, *folders], log)
+        found = {file: Path(merged, file).read_bytes() for file in os.listdir(merged)}
+    return smallest(found, old, inputs_max=KEPT_INPUTS_MAX, bytes_max=KEPT_BYTES_MAX) if found else old
+
+
+def _keep_finding(file: str, what: str) -> int:
+    """A file of tests/fuzz/findings/ into the archive of the target that its name begins with."""
+    target = max((name for name in names() if os.path.basename(file).startswith(f"{name}-")), key=len)
+    keep(target, {**kept(target), FINDING + what: Path(file).read_bytes()})
+    print(f"kept as {FINDING}{what} of {target}")
+    return 0
 
 
 def _find_plants(runs_max: int, only: str) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 import time
 from dataclasses import dataclass
 
 from broker.wire.apis import APIS, Api
-from tests.fuzz.targets.answers_in_proportion import CORPUS, packed
+from tests.fuzz.kept import keep, kept
+from tests.fuzz.targets.answers_in_proportion import NAME, packed
 from tests.reliability.results import merge_rows
 from tests.support.broker_kit import play
 from tests.support.hostile_frames import Recipe, recipes, versions
@@ -47,9 +47,7 @@ def main() -> int:
             "{api:30}{hold_ms:8.1f} ms{calls:>10,} calls{memory_mib:8.1f} MiB  {frame}".format(**rows[-1]), flush=True
         )
         if options.keep:
-            os.makedirs(CORPUS, exist_ok=True)
-            with open(os.path.join(CORPUS, api.name), "wb") as file:
-                file.write(packed(found.recipe))
+            keep(NAME, {**kept(NAME), api.name: packed(found.recipe)})
     merge_rows("proportion", "python -m tests.fuzz.proportion", "api", rows)
     over = [row for row in rows if row["calls"] > CALLS_MAX or row["memory_mib"] > BYTES_MAX >> 20]
     late = [row for row in rows if row["hold_ms"] > HOLD_S_MAX * 1000]

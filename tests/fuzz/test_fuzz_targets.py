@@ -5,28 +5,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.kept import kept
 from tests.fuzz.targets import answers_in_proportion, load, names
 
-CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 MUTANTS = 40
 quickly = settings(deadline=None, max_examples=MUTANTS, suppress_health_check=list(HealthCheck), database=None)
-
-
-def kept(name: str) -> list[bytes]:
-    """The inputs of the committed corpus, by file name."""
-    folder = os.path.join(CORPUS, name)
-    found = []
-    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        with open(os.path.join(folder, file), "rb") as opened:
-            found.append(opened.read())
-    return found
 
 
 @st.composite
@@ -62,7 +51,7 @@ def test_seeds_and_corpus_find_nothing(name: str) -> None:
     target = load(name)
     seeds = target.seeds()
     assert seeds
-    for data in (*seeds, *kept(name), b"", b"\0", b"\xff" * 70):
+    for data in (*seeds, *kept(name).values(), b"", b"\0", b"\xff" * 70):
         target.run(data)
 
 

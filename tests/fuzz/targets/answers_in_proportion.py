@@ -9,17 +9,17 @@ tests.fuzz.proportion` measures milliseconds, and finds the dearest frame of eac
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
 
 from broker.wire.apis import APIS
 from broker.wire.table import MESSAGES
 from tests.fuzz.inputs import Cursor
+from tests.fuzz.kept import kept
 from tests.sim.loop import SimLoop
 from tests.support.hostile_frames import APIS_BY_KEY, Inner, Names, Recipe, paths, versions
 from tests.support.proportion import BYTES_MAX, CALLS_MAX, Crowd
 
-CORPUS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "corpus", "answers_in_proportion")
+NAME = "answers_in_proportion"
 MUTANTS = 12  # a second each
 _GROSS_S = 2.0  # counting calls and memory takes 0.3 s of the dearest step; 20 000 rows searched in a list 4 s
 _LAYOUT = struct.Struct(">HBBBBB")
@@ -46,11 +46,10 @@ def recipe_of(data: bytes) -> Recipe:
 def seeds() -> list[bytes]:
     """The dearest frame of each API; of a new one, whose dearest nobody looked for, its innermost array filled."""
     made = []
+    dearest = kept(NAME)
     for api in APIS.values():
-        kept = os.path.join(CORPUS, api.name)
-        if os.path.exists(kept):
-            with open(kept, "rb") as file:
-                made.append(file.read())
+        if api.name in dearest:
+            made.append(dearest[api.name])
             continue
         version = versions(api)[-1]
         innermost = max(0, len(paths(MESSAGES[api.name + "Request"], version)) - 1)
