@@ -29,7 +29,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from broker.net.dispatch import Part, Peer  # noqa: E402
 from broker.net.limits import NetLimits  # noqa: E402
-from broker.net.server import Server  # noqa: E402
+from broker.net.server import Bind, Server  # noqa: E402
 from seams.disk import FileRange, PosixDisk  # noqa: E402
 from seams.net import TcpNet  # noqa: E402
 
@@ -174,8 +174,9 @@ async def serve(kind: str, directory: str, profile: str | None) -> None:
     floor = Floor(directory)
     if kind == "thermocline":
         server = Server(TcpNet(), floor, NetLimits(), lambda name, failure: print(name, repr(failure), file=sys.stderr))
-        await server.start("127.0.0.1", 0)
-        port = server.address[1]
+        await server.bind([Bind("PLAINTEXT", "127.0.0.1", 0)])
+        await server.accept()
+        port = server.addresses["PLAINTEXT"][1]
     else:
         made = Bare if kind == "bare" else Naive
         listening = await asyncio.get_running_loop().create_server(lambda: made(floor), "127.0.0.1", 0)

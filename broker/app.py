@@ -29,7 +29,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.limits import check_tiering, net_limits, tier_limits
 from broker.metadata.cluster_store import ClusterStore
 from broker.metrics import BrokerMetrics
-from broker.net.server import Server
+from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer
 from broker.observe.loop_lag import LoopLag
 from broker.observe.sources import Beginning, Sources
@@ -173,11 +173,13 @@ class Broker:
             rooms.http = HttpServer(self.views)
             await _bound(rooms.http.start(config.http_host, config.http_port), "--http")
             self._tasks.spawn("loop lag", self._lag.keep())  # where somebody can read it
-        rooms.server = server = Server(
-            self._world.net, self._dispatcher, net_limits(config), self._report, name=config.listener_name
-        )
-        await _bound(server.bind(config.listen_host, config.listen_port), "--listen")
-        self._address = server.address
+        rooms.server = server = Server(self._world.net, self._dispatcher, net_limits(config), self._report)
+        await _bound(server.bind(Bind(*listener.address) for listener in config.listeners), "--listen")
+        self._addresses = server.addresses
+        self._advertised = {
+            listener.name: (listener.advertised_host, listener.advertised_port or self._addresses[listener.name][1])
+            for listener in config.listeners
+        }
 
     async def _settle(self, data_dir: DataDir, joined: Joined) -> None:
         """Write what joining settled into `meta.properties`."""
@@ -262,17 +264,20 @@ class Broker:
             gate=self._gate,
             metrics=self.metrics,
             tasks=self._tasks,
-            advertised=(config.advertised_host or self._address[0], config.advertised_port or self._address[1]),
+            advertised=self._advertised,
             live_configs=self._bound_addresses(),
         )
         await self._listen(context)
 
     def _bound_addresses(self) -> dict[str, str]:
         """Configs that name a port of 0, as they came out."""
-        found = {"listeners": f"{self._config.listener_name}://{show_address(*self._address)}"}
+        found = {"listeners": self._listeners_bound()}
         if self.rooms.http is not None:
             found["thermocline.http"] = show_address(*self.rooms.http.address)
         return found
+
+    def _listeners_bound(self) -> str:
+        return ",".join(f"{name}://{show_address(*address)}" for name, address in self._addresses.items())
 
     async def _listen(self, context: Context) -> None:
         rooms = self.rooms
@@ -302,9 +307,7 @@ class Broker:
 
     def _station(self) -> Station:
         config = self._config
-        return Station(
-            config.node_id, config.advertised_host, config.advertised_port or config.listen_port, config.take_over
-        )
+        return Station(config.node_id, *self._advertised[config.brokers_listener], config.take_over)
 
     # -- serving ------------------------------------------------------------------------------------------------------
 
@@ -318,10 +321,12 @@ class Broker:
         http = self.rooms.http
         where = "-" if http is None else show_address(*http.address)
         assert self.rooms.store is not None
-        return (
-            f"ready kafka={show_address(*self._address)} http={where} node={self._config.node_id} "
+        first = next(iter(self._addresses.values()))
+        line = (
+            f"ready kafka={show_address(*first)} http={where} node={self._config.node_id} "
             f"cluster={self._cluster_id} data={self._config.data_dir} bucket={self.rooms.store.url}"
         )
+        return line if len(self._addresses) == 1 else f"{line} listeners={self._listeners_bound()}"
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Wait until told to stop, or until another broker serves the bucket."""

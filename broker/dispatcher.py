@@ -70,7 +70,7 @@ def _group_handler(
 
 
 def _find_coordinator(context: Context, request: Any, call: Call) -> Awaitable[Message]:
-    node = groups.CoordinatorNode(context.config.node_id, *context.advertised)
+    node = groups.CoordinatorNode(context.config.node_id, *context.advertised[call.peer.listener])
     return groups.handle_find_coordinator(context.groups, request, call.version, _client(call), node)
 
 

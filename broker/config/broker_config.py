@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker.config.groups import GroupConfig
+from broker.config.listeners import ListenerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,8 @@ class BrokerConfig:
     take_over: bool  # the operator's word that the last broker of this bucket is dead (design 1)
 
     # addresses
-    listener_name: str
-    listen_host: str  # empty: every interface
-    listen_port: int  # 0 picks one
-    advertised_host: str
-    advertised_port: int | None  # None: the port that was bound
+    listeners: tuple[ListenerConfig, ...]  # at least one, in the order written
+    brokers_listener: str  # the name of the one that other brokers use
     http_host: str | None  # None: no HTTP
     http_port: int
 

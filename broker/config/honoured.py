@@ -47,12 +47,20 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.dirs": H("The data directory; exactly one (--data-dir)."),
     "log.dir": H("Older name of log.dirs.", "", "Kafka's default under /tmp would lose the log: name one."),
     "listeners": H(
-        "Addresses to listen on: NAME://host:port or host:port; port 0 picks one (--listen).",
+        "Addresses to listen on, each with a name and a port of its own: NAME://host:port, or host:port for PLAINTEXT; "
+        "port 0 picks one (--listen).",
         "PLAINTEXT://127.0.0.1:9092",
         "Kafka listens on every interface; here only loopback is served until authentication is configured.",
     ),
-    "advertised.listeners": H("Addresses told to clients; default: what is listened on (--advertise)."),
+    "advertised.listeners": H(
+        "The address that each listener tells its clients, by the listener's name; default: what is listened on "
+        "(--advertise)."
+    ),
     "listener.security.protocol.map": H("Protocol of each listener name; only PLAINTEXT is served."),
+    "inter.broker.listener.name": H(
+        "The listener that other brokers use; what only they may ask is refused on every other one. Default: the only "
+        "listener, or the one named PLAINTEXT."
+    ),
     "controller.listener.names": H("Listeners of that name are left out: there is no controller quorum to talk to."),
     # topics
     "num.partitions": H("Partitions of a topic created without a count."),

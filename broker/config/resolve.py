@@ -16,15 +16,15 @@ from broker.config.addresses import Address, parse_address
 from broker.config.broker_config import BrokerConfig as BrokerConfig
 from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
 from broker.config.groups import GroupConfig
+from broker.config.listeners import ListenerTexts, brokers_listener, read_listeners
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.values import InvalidConfig, Value
-from broker.config.without_effect import judge_refused
+from broker.config.without_effect import TAKEN_OUT, judge_refused
 from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest
 from logformat.properties import properties_in
 
-_SERVED_PROTOCOL = "PLAINTEXT"
 _ENVIRONMENT_PREFIX = "THERMOCLINE_"
 
 
@@ -101,6 +101,8 @@ def _merge(sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 def _canonical(name: str, text: str) -> str:
     definition = broker_definition(name)
+    if definition is None and name in TAKEN_OUT:
+        raise ConfigError(f"unknown config {name!r}: {TAKEN_OUT[name]}")
     if definition is None:
         near = nearest_name(name)
         raise ConfigError(f"unknown config {name!r}" + (f"; the nearest is {near!r}" if near else ""))
@@ -153,10 +155,10 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
     number, flag = values.number, values.flag
     data_dir = _data_dir(values, launch)
     bucket = _bucket(values, data_dir)
-    listener = _listener(values)
-    advertised = _advertised(values, listener, launch)
+    texts = _listener_texts(values)
+    listeners = read_listeners(texts, launch.host_name)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
-    _judge_reach(listener, http, insecure=launch.insecure)
+    _judge_reach([listener.address for listener in listeners], http, insecure=launch.insecure)
     local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
     lease_interval_ms, lease_ms = number("thermocline.lease.interval.ms"), number("thermocline.lease.ms")
     if lease_ms < 2 * lease_interval_ms:
@@ -173,11 +175,8 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         bucket_url=bucket.printed(),
         bucket_is_default=not values.text("thermocline.bucket"),
         take_over=launch.take_over,
-        listener_name=listener.name,
-        listen_host=listener.host,
-        listen_port=listener.port,
-        advertised_host=advertised[0],
-        advertised_port=advertised[1],
+        listeners=listeners,
+        brokers_listener=brokers_listener(texts, listeners),
         http_host=http.host if http else None,
         http_port=http.port if http else 0,
         request_bytes_max=number("socket.request.max.bytes"),
@@ -336,41 +335,19 @@ def nested(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _listener(values: _Values) -> Address:
-    """The one address to listen on; controller listeners of a KRaft file are left out."""
-    controllers = {name.upper() for name in values.texts("controller.listener.names")}
-    texts = values.texts("listeners")
-    found = [address for text in texts if (address := parse_address(text, "listeners")).name not in controllers]
-    if len(found) != 1:
-        raise ConfigError(
-            f"listeners={','.join(texts)}: exactly one listener for clients is served, {len(found)} are named"
-        )
-    pairs = (pair.partition(":") for pair in values.text("listener.security.protocol.map").split(",") if pair)
-    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
-    protocol = protocols.get(found[0].name)
-    if protocol is None:
-        raise ConfigError(f"listener {found[0].name} has no protocol in listener.security.protocol.map")
-    if protocol != _SERVED_PROTOCOL:
-        raise ConfigError(f"listener {found[0].name} asks for {protocol}; only PLAINTEXT is served so far")
-    return found[0]
+def _listener_texts(values: _Values) -> ListenerTexts:
+    return ListenerTexts(
+        listeners=values.texts("listeners"),
+        advertised=values.texts("advertised.listeners"),
+        protocols=values.text("listener.security.protocol.map"),
+        controllers=values.texts("controller.listener.names"),
+        inter_broker=values.text("inter.broker.listener.name") or None,
+        inter_broker_protocol=values.configured.get("security.inter.broker.protocol"),
+    )
 
 
-def _advertised(values: _Values, listener: Address, launch: Launch) -> tuple[str, int | None]:
-    """Host and port told to clients; no port means the one that will be bound."""
-    texts = values.texts("advertised.listeners")
-    named = [(parse_address(text, "advertised.listeners"), "://" in text) for text in texts]
-    matching = [address for address, has_name in named if address.name == listener.name or not has_name]
-    if named and not matching:
-        raise ConfigError(f"advertised.listeners has no entry for listener {listener.name}")
-    if not matching:
-        return launch.host_name if listener.every_interface else listener.host, listener.port or None
-    if matching[0].every_interface:
-        raise ConfigError("advertised.listeners cannot be every interface; name a host that clients can reach")
-    return matching[0].host, matching[0].port or None
-
-
-def _judge_reach(listener: Address, http: Address | None, *, insecure: bool) -> None:
-    for config, address in (("listeners", listener), ("thermocline.http", http)):
+def _judge_reach(listeners: Iterable[Address], http: Address | None, *, insecure: bool) -> None:
+    for config, address in (*(("listeners", address) for address in listeners), ("thermocline.http", http)):
         if address is not None and not address.loopback and not insecure:
             raise ConfigError(
                 f"{config}: {address.host or 'every interface'} can be reached by other machines, and there is no "

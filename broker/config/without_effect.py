@@ -63,7 +63,6 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("initial.broker.registration.", _QUORUM),
     ("server.max.startup.", _QUORUM),
     ("unstable.", _QUORUM),
-    ("inter.broker.", _REPLICATION),
     ("replica.", _REPLICATION),
     ("num.replica.", _REPLICATION),
     ("follower.", _REPLICATION),
@@ -133,6 +132,12 @@ REFUSED: Mapping[str, str] = {
     "give them in THERMOCLINE_ variables of the environment",
 }
 """Broker configs whose promise would be broken, most of them to keep somebody out: a start that sets one is refused."""
+
+TAKEN_OUT: Mapping[str, str] = {
+    "control.plane.listener.name": "Kafka 4 took it out; what brokers ask each other comes by "
+    "inter.broker.listener.name, so leave it out",
+}
+"""Names that Kafka itself no longer knows, and would only warn of: what to do instead."""
 
 _ROLE: Final = "process.roles"
 

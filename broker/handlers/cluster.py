@@ -61,7 +61,7 @@ async def handle_describe_cluster(
             error_message="this is a broker endpoint; there are no controller endpoints",
             endpoint_type=_BROKERS_ENDPOINT,
         )
-    host, port = context.advertised
+    host, port = context.advertised[call.peer.listener]
     return DescribeClusterResponse(
         cluster_id=context.controller.cluster_id,
         controller_id=context.config.node_id,

@@ -37,7 +37,7 @@ _AUTO_CREATION_S: Final = 5.0  # how long a Metadata request waits for the topic
 
 async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> MetadataResponse:
     """Brokers, and the topics asked for; a missing one is created when both sides allow it."""
-    host, port = context.advertised
+    host, port = context.advertised[call.peer.listener]
     node_id = context.config.node_id
     authorized = authorized_operations(Operations.TOPIC, asked=request.include_topic_authorized_operations)
     turns = Turns()

@@ -1,13 +1,16 @@
-"""The listener: connections made, admitted, counted, timed, drained.
+"""The listeners: connections made, admitted, counted, timed, drained.
 
-Owns every connection of one listener and what they share (buffers, budget, deadlines). Always true: a connection is
-admitted before its first byte is read; stopping takes no longer than the drain time. Must not know frames' meaning.
+Owns every connection of a broker's listeners and what they share (buffers, budget, deadlines, bounds on who may
+connect). Always true: all addresses are bound, or none; a connection knows the listener it came by, and is admitted
+before its first byte is read; stopping takes no longer than the drain time. Must not know frames' meaning.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
 
 from broker.net.admission import Admission, Admissions
 from broker.net.buffers import BufferPool, FrameBudget
@@ -23,9 +26,16 @@ _ABORT_S: Final = 1.0  # for aborted transports to report their end
 _RETRY_S_MIN: Final = 0.001
 
 
+class Bind(NamedTuple):
+    """A listener to be: its name, as peers see it, and where it listens (port 0 picks one)."""
+
+    name: str
+    host: str
+    port: int
+
+
 class Server:
-    """One listener. `budget` may be shared by several servers; `name` is the listener's, as peers see it;
-    `tick_s` the grain of deadlines."""
+    """Listeners of one broker. `tick_s`: the grain of deadlines."""
 
     def __init__(
         self,
@@ -34,17 +44,14 @@ class Server:
         limits: NetLimits,
         report: FailureReport,
         *,
-        name: str = "PLAINTEXT",
-        budget: FrameBudget | None = None,
         tick_s: float = 1.0,
     ) -> None:
         self.counters = NetCounters()
-        self.budget = budget or FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
+        self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
-        self._name = name
         self._tick_s = tick_s
-        self._listener: Listener | None = None
+        self._listeners: dict[str, Listener] = {}
         self._connections: dict[Connection, None] = {}  # in order of arrival
         self._connection_id = 0
         self._admissions: Admissions[Connection] | None = None
@@ -69,30 +76,42 @@ class Server:
         )
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port really bound."""
-        assert self._listener is not None, "not started"
-        return self._listener.address
+    def addresses(self) -> Mapping[str, tuple[str, int]]:
+        """Host and port really bound, by the listener's name, in the order given to `bind`."""
+        return {name: listener.address for name, listener in self._listeners.items()}
 
     @property
     def connections_waiting(self) -> int:
         """Accepted by the kernel and not yet admitted."""
         return 0 if self._admissions is None else self._admissions.waiting
 
-    async def bind(self, host: str, port: int) -> None:
-        """Make the address ours; nobody is accepted yet. Raises OSError."""
-        self._listener = await self._net.bind(host, port, self._connection, self._limits.buffers)
+    async def bind(self, binds: Iterable[Bind]) -> None:
+        """Make the addresses ours, all of them or none; nobody is accepted yet. Raises OSError."""
+        assert not self._listeners, "bound before"
+        try:
+            for name, host, port in binds:
+                made = partial(self._connection, name)
+                self._listeners[name] = await self._net.bind(host, port, made, self._limits.buffers)
+        except BaseException:
+            await self._close_listeners()
+            raise
 
     async def accept(self) -> None:
-        """Let connections in. Raises OSError when another process took the same address at the same moment."""
-        assert self._listener is not None, "not bound"
+        """Let connections in. Raises OSError when another process took the same address at the same moment; then no
+        listener is open any more."""
+        assert self._listeners, "not bound"
         self._admissions = Admissions(self._limits, asyncio.get_running_loop().time())
-        await self._listener.accept()
+        try:
+            for listener in self._listeners.values():
+                await listener.accept()
+        except BaseException:
+            await self._close_listeners()
+            raise
 
-    async def start(self, host: str, port: int) -> None:
-        """Both at once."""
-        await self.bind(host, port)
-        await self.accept()
+    async def _close_listeners(self) -> None:
+        while self._listeners:
+            _, listener = self._listeners.popitem()
+            await listener.close()
 
     def limit_connections(self, limits: NetLimits) -> None:
         """Obey other bounds on who may connect from now on; who is connected stays. The other bounds are as before."""
@@ -112,8 +131,7 @@ class Server:
         `drain` False: close at once, for a broker whose answers may not leave any more.
         """
         self._stopping = True
-        if self._listener is not None:
-            await self._listener.close()
+        await self._close_listeners()
         for connection in list(self._connections) if drain else ():
             connection.drain()
         if not drain or not await self._wait_empty(self._limits.drain_ms_max / 1000):
@@ -137,9 +155,9 @@ class Server:
 
     # -- what connections tell ------------------------------------------------------------------------------------
 
-    def _connection(self) -> Connection:
+    def _connection(self, listener: str) -> Connection:
         self._connection_id += 1
-        return Connection(self._hub, Peer(self._connection_id, "", self._name))
+        return Connection(self._hub, Peer(self._connection_id, "", listener))
 
     def _arrived(self, connection: Connection) -> Admission:
         assert self._admissions is not None

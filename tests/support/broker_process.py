@@ -67,10 +67,16 @@ def start_broker(
     settings: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     wait_ready: bool = True,
+    listen: str | None = "127.0.0.1:0",
 ) -> BrokerProcess:
-    """Start a broker on free ports; with `wait_ready` returns after its ready line, else at once."""
+    """Start a broker on free ports; with `wait_ready` returns after its ready line, else at once.
+
+    `listen` None: the settings say where.
+    """
     command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
-    command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0"]
+    if listen is not None:
+        command += ["--listen", listen]
     if bucket is not None:
         command += ["--bucket", bucket]
     for name, value in (settings or {}).items():

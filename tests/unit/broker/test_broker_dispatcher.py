@@ -117,7 +117,7 @@ def test_what_cannot_be_answered_closes_its_connection(frame: bytes) -> None:
         life = await Place().start()
         with pytest.raises(CloseConnection):
             send(life, frame)
-        assert (await life.call(ApiKey.METADATA, MetadataRequest(topics=None), peer=Peer(2, "", ""))).brokers
+        assert (await life.call(ApiKey.METADATA, MetadataRequest(topics=None), peer=Peer(2, "", "PLAINTEXT"))).brokers
         await life.stop()
 
     play(scenario())
@@ -163,9 +163,9 @@ def test_a_slept_process_answers_nothing_until_a_poll_succeeded() -> None:
         place.store.down = True
         life.clock.slept_s += 3600
         waiting = [
-            life.dispatch(ApiKey.METADATA, MetadataRequest(topics=None), peer=Peer(2, "", "")),
-            life.dispatch(ApiKey.PRODUCE, produce_request("log", batch_of(b"b")), peer=Peer(3, "", "")),
-            life.dispatch(ApiKey.FETCH, fetch_request(("log", 0, 0)), peer=Peer(4, "", "")),
+            life.dispatch(ApiKey.METADATA, MetadataRequest(topics=None), peer=Peer(2, "", "PLAINTEXT")),
+            life.dispatch(ApiKey.PRODUCE, produce_request("log", batch_of(b"b")), peer=Peer(3, "", "PLAINTEXT")),
+            life.dispatch(ApiKey.FETCH, fetch_request(("log", 0, 0)), peer=Peer(4, "", "PLAINTEXT")),
         ]
         await asyncio.sleep(60)
         assert all(isinstance(answer, Later) and not answer.future.done() for answer in waiting)

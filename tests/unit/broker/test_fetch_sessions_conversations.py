@@ -34,7 +34,9 @@ class OurBroker:
 
     async def ask(self, api: ApiKey, version: int, request: Message) -> Message:
         self._peers += 1
-        answer: Message = await self._life.call(api, request, version, Peer(self._peers, "127.0.0.1:50000", ""))
+        answer: Message = await self._life.call(
+            api, request, version, Peer(self._peers, "127.0.0.1:50000", "PLAINTEXT")
+        )
         return answer
 
     async def settle(self) -> None:

@@ -48,7 +48,7 @@ class Session:
     def park(self, *wanted: tuple[str, int, int], **how: Any) -> Later:
         """A long poll that does not end by itself."""
         asked = self.request(*wanted, max_wait_ms=WAIT_MS, **how)
-        answer: Answer = self.life.dispatch(ApiKey.FETCH, asked, peer=Peer(self.epoch, "", ""))
+        answer: Answer = self.life.dispatch(ApiKey.FETCH, asked, peer=Peer(self.epoch, "", "PLAINTEXT"))
         assert isinstance(answer, Later)
         return answer
 
@@ -123,7 +123,7 @@ def test_a_session_that_ends_under_a_poll_answers_it() -> None:
         session = await Session.over(life, ("log", 0, 0))
         answer = session.park()
         await life.call(
-            ApiKey.FETCH, fetch_request(session_id=session.session_id, session_epoch=-1), peer=Peer(9, "", "")
+            ApiKey.FETCH, fetch_request(session_id=session.session_id, session_epoch=-1), peer=Peer(9, "", "PLAINTEXT")
         )
         assert (await soon(answer)).error_code == 0
         assert (await session.fetch()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

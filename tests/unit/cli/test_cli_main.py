@@ -151,7 +151,7 @@ def test_flags_stand_for_their_configs(tmp_path: Path) -> None:
         "--node-id", "7", "--config", str(file), "--take-over", "--bucket", "s3://bucket/x",
         environment={"THERMOCLINE_NUM_PARTITIONS": "6"},
     )  # fmt: skip
-    assert (found.listen_port, found.advertised_host, found.http_host) == (0, "kafka.example", None)
+    assert (found.listeners[0].port, found.listeners[0].advertised_host, found.http_host) == (0, "kafka.example", None)
     assert (found.node_id, found.num_partitions, found.take_over) == (7, 6, True)
     assert (found.bucket_url, found.configured["log.retention.ms"]) == ("s3://bucket/x", "3600000")
 

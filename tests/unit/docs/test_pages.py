@@ -68,7 +68,7 @@ def test_the_sample_file_shows_true_names_and_defaults() -> None:
     everything = "\n".join(
         line.removeprefix("#") if re.match(r"#[a-z][\w.]*=", line) else line for line in text.split("\n")
     )
-    assert resolve({}, [], {}, everything).advertised_host == "broker.example.com"
+    assert resolve({}, [], {}, everything).listeners[0].advertised_host == "broker.example.com"
 
 
 def test_a_broker_starts_with_the_sample_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.config.addresses import parse_address, show_address
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
+from broker.config.listeners import ListenerConfig
 from broker.config.resolve import BrokerConfig, ConfigError, Launch, environment_names, resolve
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
@@ -94,10 +95,10 @@ def test_kafkas_other_names_are_accepted_and_listed() -> None:
             log.retention.hours=168
         """
     )
-    assert (found.listen_host, found.listen_port) == ("localhost", 9092)
+    assert found.listeners == (ListenerConfig("PLAINTEXT", "localhost", 9092, "localhost", 9092),)
+    assert found.brokers_listener == "PLAINTEXT"
     assert found.ignored == (
         "controller.quorum.bootstrap.servers",
-        "inter.broker.listener.name",
         "num.network.threads",
         "process.roles",
         "rsm.config.dir",
@@ -136,26 +137,12 @@ def test_a_public_address_needs_insecure(address: str) -> None:
         config(f"listeners={address}")
     with pytest.raises(ConfigError, match="--insecure"):
         config(f"thermocline.http={address}")
-    assert config(f"listeners={address}", launch=Launch(insecure=True)).listen_port == 9092
-
-
-def test_what_is_advertised() -> None:
-    """The listener itself; the machine's name when every interface is listened on; what was asked; never a wildcard."""
-    every = Launch(insecure=True, host_name="box")
-    assert config("listeners=:9092", launch=every).advertised_host == "box"
-    assert config("listeners=127.0.0.1:0").advertised_port is None
-    found = config("listeners=127.0.0.1:9092", flags={"advertised.listeners": "kafka.example:19092"})
-    assert (found.advertised_host, found.advertised_port) == ("kafka.example", 19092)
-    with pytest.raises(ConfigError, match="every interface"):
-        config("advertised.listeners=0.0.0.0:9092")
+    assert config(f"listeners={address}", launch=Launch(insecure=True)).listeners[0].port == 9092
 
 
 @pytest.mark.parametrize(
     "sets",
     [
-        ["listeners=SASL_SSL://127.0.0.1:9092"],
-        ["listeners=A://127.0.0.1:1"],
-        ["listeners=PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"],
         ["log.dirs=/a,/b"],
         ["log.cleanup.policy=compact"],
         ["compression.type=gzip"],

@@ -429,7 +429,7 @@ def test_a_produce_is_not_delayed_by_cold_readers() -> None:
         answers: list[Answer] = []
         for number in range(20):
             request = fetch_request(("deep", 0, number % 8), max_wait_ms=30_000)
-            answers.append(life.dispatch(ApiKey.FETCH, request, peer=Peer(100 + number, "", "")))
+            answers.append(life.dispatch(ApiKey.FETCH, request, peer=Peer(100 + number, "", "PLAINTEXT")))
         began = now()
         assert (await life.produce("hot", b"x")).error_code == 0
         assert now() - began < 0.1

@@ -140,7 +140,7 @@ def test_two_clients_that_create_one_topic_at_once_both_get_it() -> None:
 
     async def scenario() -> None:
         life = await Place().start()
-        answers = [life.dispatch(ApiKey.METADATA, metadata_of("both"), peer=Peer(n, "", "")) for n in (1, 2)]
+        answers = [life.dispatch(ApiKey.METADATA, metadata_of("both"), peer=Peer(n, "", "PLAINTEXT")) for n in (1, 2)]
         for answer in answers:
             (topic,) = decoded(ApiKey.METADATA, 12, await parts_of(answer)).topics
             assert (topic.error_code, len(topic.partitions)) == (0, 1)

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.net.buffers import ALLOWANCE, FrameBudget
 from broker.net.connection import Connection
 from broker.net.dispatch import Answer, CloseConnection, CloseReason, Later, Part
 from broker.net.limits import NetLimits
-from broker.net.server import Server
+from broker.net.server import Bind, Server
 from seams.disk import FileRange
 from tests.support.scripted_net import BytesFile, ScriptedDispatcher, ScriptedNet, ScriptedTransport, frame
 
@@ -81,7 +80,8 @@ def in_house(scenario: Callable[[House], Awaitable[None]], limits: NetLimits | N
 
     async def whole() -> None:
         house = House(limits, **options)
-        await house.server.start("", 0)
+        await house.server.bind([Bind("PLAINTEXT", "", 0)])
+        await house.server.accept()
         await scenario(house)
         for future in house.futures.values():
             if not future.done():
@@ -740,22 +740,7 @@ def test_a_peer_knows_its_connection() -> None:
         house.net.arrive().give(frames(b"a"))
         house.net.arrive().give(frames(b"b"))
         one, two = house.dispatcher.peers
-        assert (one.listener, one.client_id, one.principal, one.closed) == ("EXTERNAL", None, "ANONYMOUS", False)
+        assert (one.listener, one.client_id, one.principal, one.closed) == ("PLAINTEXT", None, "ANONYMOUS", False)
         assert one != two and one.connection_id != two.connection_id
 
-    in_house(scenario, name="EXTERNAL")
-
-
-def test_a_budget_can_be_shared_by_listeners() -> None:
-    """The bound is the process's."""
-    budget = FrameBudget(64 * MIB, 8 * MIB)
-
-    async def scenario(house: House) -> None:
-        peer = house.net.arrive()
-        peer.give(frame(bytes(MIB))[: 2 * ALLOWANCE])
-        assert budget.used > 0
-        peer.abort()
-        await settled()
-
-    in_house(scenario, budget=budget)
-    assert budget.used == 0
+    in_house(scenario)

@@ -15,7 +15,7 @@ import pytest
 
 from broker.net.dispatch import CloseReason, Later, Part
 from broker.net.limits import NetLimits
-from broker.net.server import Server
+from broker.net.server import Bind, Server
 from seams.disk import FileRange, PosixDisk
 from seams.net import SocketBuffers, TcpNet
 from tests.support.scripted_net import ScriptedDispatcher, frame
@@ -30,12 +30,13 @@ class House:
     def __init__(self, limits: NetLimits | None = None, **options: Any) -> None:
         self.dispatcher = ScriptedDispatcher()
         self.complaints: list[str] = []
+        self.address = ("", 0)
         self.server = Server(
             TcpNet(), self.dispatcher, limits or NetLimits(), lambda name, e: self.complaints.append(repr(e)), **options
         )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.server.address)
+        return await asyncio.open_connection(*self.address)
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(READ_S_MAX):
@@ -50,7 +51,9 @@ def in_house(scenario: Callable[[House], Awaitable[None]], limits: NetLimits | N
         house = House(limits, **options)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: house.complaints.append(str(context)))
-        await house.server.start("127.0.0.1", 0)
+        await house.server.bind([Bind("PLAINTEXT", "127.0.0.1", 0)])
+        await house.server.accept()
+        house.address = house.server.addresses["PLAINTEXT"]
         async with asyncio.timeout(READ_S_MAX):
             await scenario(house)
         await house.server.stop()
@@ -285,3 +288,51 @@ def test_connections_have_the_socket_buffers_that_were_asked_for() -> None:
         assert seen == [100_000] and reader is not None
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_peers_of_several_listeners_know_theirs_and_share_the_bounds() -> None:
+    """Each has an address of its own; connections are counted together, and both are closed at the end."""
+
+    async def scenario() -> None:
+        dispatcher = ScriptedDispatcher()
+        server = Server(TcpNet(), dispatcher, NetLimits(connections_per_ip_max=3), lambda name, failure: None)
+        await server.bind([Bind("INNER", "127.0.0.1", 0), Bind("OUTER", "127.0.0.1", 0)])
+        await server.accept()
+        assert list(server.addresses) == ["INNER", "OUTER"]
+        writers = []
+        for name in ("OUTER", "INNER", "OUTER"):
+            reader, writer = await asyncio.open_connection(*server.addresses[name])
+            writer.write(frame(b"hello"))
+            assert await answer(reader) == b"hello"
+            writers.append(writer)
+        assert [peer.listener for peer in dispatcher.peers] == ["OUTER", "INNER", "OUTER"]
+        assert len({peer.connection_id for peer in dispatcher.peers}) == 3
+        reader, one_too_many = await asyncio.open_connection(*server.addresses["INNER"])
+        assert await reader.read() == b""
+        addresses = dict(server.addresses)
+        for writer in (*writers, one_too_many):
+            writer.close()
+        await server.stop()
+        assert dict(server.counters.closes)[CloseReason.TOO_MANY] == 1
+        for address in addresses.values():
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*address)
+
+    asyncio.run(asyncio.wait_for(scenario(), READ_S_MAX))
+
+
+def test_when_one_address_is_taken_none_is_bound() -> None:
+    """A start that is refused leaves the other ports to whoever comes next."""
+
+    async def scenario() -> None:
+        server = Server(TcpNet(), ScriptedDispatcher(), NetLimits(), lambda name, failure: None)
+        with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as other:
+            free = other.getsockname()
+            other.close()
+            with pytest.raises(OSError, match=str(taken.getsockname()[1])):
+                await server.bind([Bind("A", *free), Bind("B", *taken.getsockname())])
+            assert server.addresses == {}
+            with socket.create_server(free):
+                pass
+
+    asyncio.run(asyncio.wait_for(scenario(), READ_S_MAX))

@@ -49,7 +49,7 @@ def resealed(batch: bytes, **fields: int) -> bytes:
 
 async def produced(life: Life, batch: bytes | None, topic: str = "log", **how: int) -> tuple[int, int]:
     """(error code, base offset) of one batch sent with acks=all, by a peer of its own: the general way answers it."""
-    response = await life.call(ApiKey.PRODUCE, produce_request(topic, batch, **how), peer=Peer(9, "", ""))
+    response = await life.call(ApiKey.PRODUCE, produce_request(topic, batch, **how), peer=Peer(9, "", "PLAINTEXT"))
     part = response.responses[0].partition_responses[0]
     return part.error_code, part.base_offset
 
@@ -65,7 +65,9 @@ def test_acks_1_answers_after_the_write_acks_all_after_the_flush() -> None:
         await life.create("log")
         life.workers.slow = True
         assert not isinstance(life.dispatch(ApiKey.PRODUCE, produce_request("log", batch_of(b"a"), acks=1)), Later)
-        answer = life.dispatch(ApiKey.PRODUCE, produce_request("log", batch_of(b"b"), acks=-1), peer=Peer(2, "", ""))
+        answer = life.dispatch(
+            ApiKey.PRODUCE, produce_request("log", batch_of(b"b"), acks=-1), peer=Peer(2, "", "PLAINTEXT")
+        )
         assert isinstance(answer, Later)
         assert not answer.blocks
         partition = life.partition("log")
@@ -373,7 +375,9 @@ def test_design_c27_a_log_over_its_dirty_budget_makes_its_own_producers_wait() -
             sent += 1
         assert life.partition("full").log.dirty_bytes > 3000
         waiting = [
-            life.dispatch(ApiKey.PRODUCE, produce_request("full", batch_of(b"w%d" % at)), peer=Peer(at, "", ""))
+            life.dispatch(
+                ApiKey.PRODUCE, produce_request("full", batch_of(b"w%d" % at)), peer=Peer(at, "", "PLAINTEXT")
+            )
             for at in range(3)
         ]
         assert all(isinstance(answer, Later) and answer.blocks for answer in waiting)

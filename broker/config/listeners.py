@@ -1,0 +1,199 @@
+"""Which addresses a broker listens on, and which each of them tells its clients.
+
+Owns the rules that tie `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
+`controller.listener.names` and `inter.broker.listener.name`, in the words of Apache Kafka 4.3.1. Always true: every
+listener has a name and a port of its own, and tells an address that a client can use; controllers' listeners are left
+out, for there is no controller quorum. Pure: no name is looked up, nothing is bound.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from broker.config.addresses import Address, parse_address, show_address
+from broker.config.values import InvalidConfig
+
+_SERVED_PROTOCOL: Final = "PLAINTEXT"
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class ListenerConfig(NamedTuple):
+    """One listener: what is bound, and what its clients are told."""
+
+    name: str
+    host: str  # empty: every interface
+    port: int  # 0 picks one
+    advertised_host: str
+    advertised_port: int | None  # None: the port that was bound
+
+    @property
+    def address(self) -> Address:
+        return Address(self.name, self.host, self.port)
+
+
+class ListenerTexts(NamedTuple):
+    """The configs these rules read, as written; None where nothing was written."""
+
+    listeners: Sequence[str]
+    advertised: Sequence[str]
+    protocols: str  # listener.security.protocol.map
+    controllers: Sequence[str]
+    inter_broker: str | None
+    inter_broker_protocol: str | None
+
+
+def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig, ...]:
+    """The listeners that clients and brokers use, in the order written. InvalidConfig for what cannot be served.
+
+    `host_name`: what is told where every interface is listened on and nothing is advertised.
+    """
+    controllers = {name.strip().upper() for name in texts.controllers}
+    if not texts.listeners:
+        raise InvalidConfig("Configuration 'listeners' must not be empty. Valid values include: any non-empty value")
+    every = [parse_address(text, "listeners") for text in texts.listeners]
+    _judge_names(every)
+    _judge_ports(every)
+    served = [address for address in every if address.name not in controllers]
+    if not served:
+        raise InvalidConfig(
+            f"listeners={','.join(texts.listeners)}: no listener is left for clients; "
+            "perhaps all listeners appear in controller.listener.names?"
+        )
+    protocols = _protocols(texts.protocols)
+    for address in served:
+        _judge_protocol(address.name, protocols)
+    told = _advertised(texts.advertised, served, controllers)
+    return tuple(_joined(address, told.get(address.name), host_name) for address in served)
+
+
+def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig]) -> str:
+    """The name of the listener that other brokers use: the one named, or the only one, or PLAINTEXT."""
+    names = [listener.name for listener in listeners]
+    if texts.inter_broker is None:
+        wanted = names[0] if len(names) == 1 else _SERVED_PROTOCOL
+    elif texts.inter_broker_protocol is not None:
+        raise InvalidConfig("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
+    else:
+        wanted = texts.inter_broker.strip().upper()
+        if wanted not in _protocols(texts.protocols):
+            raise InvalidConfig(
+                f"Listener with name {wanted} defined in inter.broker.listener.name not found in "
+                "listener.security.protocol.map."
+            )
+    if wanted not in names:
+        raise InvalidConfig(
+            "inter.broker.listener.name must be a listener name defined in advertised.listeners. "
+            f"The valid options based on currently configured listeners are {','.join(names)}"
+        )
+    return wanted
+
+
+def _judge_names(addresses: Sequence[Address]) -> None:
+    if len({address.name for address in addresses}) != len(addresses):
+        raise InvalidConfig(f"Each listener must have a different name, listeners: {_shown(addresses)}")
+
+
+def _judge_ports(addresses: Sequence[Address]) -> None:
+    """A port belongs to one listener, or to one of IPv4 and one of IPv6."""
+    by_port: dict[int, list[Address]] = {}
+    for address in addresses:
+        if address.port:
+            by_port.setdefault(address.port, []).append(address)
+    for port, sharing in by_port.items():
+        if len(sharing) == 1:
+            continue
+        versions = [_ip_version(address.host) for address in sharing]
+        if not any(versions):
+            raise InvalidConfig(f"Each listener must have a different port, listeners: {_shown(addresses)}")
+        if len(sharing) > 2 or not all(versions):
+            raise InvalidConfig(
+                "Each listener must have a different port unless exactly one listener has an IPv4 address and the "
+                f"other IPv6 address, listeners: {_shown(addresses)}, port: {port}"
+            )
+        if sorted(versions) != [4, 6]:
+            raise InvalidConfig(
+                "If you have two listeners on the same port then one needs to be IPv4 and the other IPv6, "
+                f"listeners: {_shown(addresses)}, port: {port}"
+            )
+
+
+def _ip_version(host: str) -> int:
+    """4 or 6; 0 for a name, and for every interface by no address."""
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return 0
+
+
+def _protocols(text: str) -> Mapping[str, str]:
+    """Listener name → protocol, of `NAME:PROTOCOL,…`."""
+    found: dict[str, str] = {}
+    for pair in filter(None, (pair.strip() for pair in text.split(","))):
+        name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
+        if not colon or not name:
+            raise InvalidConfig(f"listener.security.protocol.map has {pair!r}: write NAME:PROTOCOL")
+        if protocol not in _PROTOCOLS:
+            raise InvalidConfig(f"Invalid security protocol `{protocol}` defined in listener.security.protocol.map")
+        if found.get(name, protocol) != protocol:
+            raise InvalidConfig(
+                f"listener.security.protocol.map gives listener {name} two protocols: {found[name]} and {protocol}"
+            )
+        found[name] = protocol
+    return found
+
+
+def _judge_protocol(name: str, protocols: Mapping[str, str]) -> None:
+    protocol = protocols.get(name)
+    if protocol is None:
+        raise InvalidConfig(
+            f"No security protocol defined for listener {name}: add {name}:PLAINTEXT to listener.security.protocol.map"
+        )
+    if protocol != _SERVED_PROTOCOL:
+        raise InvalidConfig(
+            f"listener {name} asks for {protocol}; only PLAINTEXT is served so far: neither encryption nor "
+            "authentication would take place"
+        )
+
+
+def _advertised(texts: Iterable[str], served: Sequence[Address], controllers: set[str]) -> dict[str, Address]:
+    """Listener name → what it tells; empty where nothing is advertised. One listener needs no name here."""
+    names = [address.name for address in served]
+    told = []
+    for text in texts:
+        address = parse_address(text, "advertised.listeners")
+        if "://" not in text and len(served) == 1:
+            address = address._replace(name=names[0])
+        if address.name not in controllers:
+            told.append(address)
+    _judge_names(told)
+    found = {address.name: address for address in told}
+    if not set(found) <= set(names):
+        raise InvalidConfig(
+            "advertised.listeners listener names must be equal to or a subset of the ones defined in listeners. "
+            f"Found {','.join(found)}. The valid options based on the current configuration are {','.join(names)}"
+        )
+    if told and (missing := [name for name in names if name not in found]):
+        raise InvalidConfig(
+            f"advertised.listeners has no entry for listener {missing[0]}: its clients would be told of no broker"
+        )
+    for address in told:
+        if address.every_interface:
+            raise InvalidConfig(
+                f"advertised.listeners cannot use the nonroutable meta-address {address.host or 'of every interface'}. "
+                "Use a routable IP address, or a name that clients can reach."
+            )
+    return found
+
+
+def _joined(address: Address, told: Address | None, host_name: str) -> ListenerConfig:
+    if told is None:
+        host = host_name if address.every_interface else address.host
+        return ListenerConfig(*address, host, address.port or None)
+    return ListenerConfig(*address, told.host, told.port or None)
+
+
+def _shown(addresses: Iterable[Address]) -> str:
+    """As Kafka prints a list of them."""
+    return f"[{', '.join(f'{one.name}://{show_address(one.host, one.port)}' for one in addresses)}]"

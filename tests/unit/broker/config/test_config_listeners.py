@@ -1,0 +1,171 @@
+"""Listeners and what they tell clients: which are accepted, and what Kafka 4.3.1 says of the others.
+
+Refusals in quotes are the words of `kafka.server.KafkaConfig` 4.3.1 for the same properties.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config.listeners import ListenerConfig
+from broker.config.resolve import BrokerConfig, ConfigError, Launch, resolve
+
+MAP = (
+    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,A:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT,S:SSL,CONTROLLER:PLAINTEXT"
+)
+TWO = "listeners=PLAINTEXT://127.0.0.1:9092,A://127.0.0.1:9093"
+
+
+def config(*lines: str, launch: Launch = Launch(), **flags: str) -> BrokerConfig:  # noqa: B008 - immutable
+    text = "\n".join(["log.dirs=/d", *lines])
+    return resolve({name.replace("_", "."): value for name, value in flags.items()}, [], {}, text, launch)
+
+
+def refusal(*lines: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        config(*lines)
+    return str(refused.value)
+
+
+def test_several_listeners_each_with_its_address_in_the_order_written() -> None:
+    """Names in capitals; controllers' listeners are left out of both lists."""
+    found = config(
+        MAP,
+        "controller.listener.names=CONTROLLER",
+        "listeners=b://127.0.0.1:0,CONTROLLER://127.0.0.1:9094,A://[::1]:9093",
+        "advertised.listeners=A://a.example:19093,B://b.example:0,CONTROLLER://c:1",
+        "inter.broker.listener.name=a",
+    )
+    assert found.listeners == (
+        ListenerConfig("B", "127.0.0.1", 0, "b.example", None),
+        ListenerConfig("A", "::1", 9093, "a.example", 19093),
+    )
+    assert found.brokers_listener == "A"
+    assert found.ignored == ()
+
+
+def test_a_listener_that_advertises_nothing_tells_where_it_listens() -> None:
+    """The machine's name where every interface is listened on; no port where one is picked."""
+    every = Launch(insecure=True, host_name="box")
+    assert config("listeners=:9092", launch=every).listeners == (ListenerConfig("PLAINTEXT", "", 9092, "box", 9092),)
+    found = config(MAP, "listeners=PLAINTEXT://127.0.0.1:0,A://0.0.0.0:9093", launch=every).listeners
+    assert [(one.advertised_host, one.advertised_port) for one in found] == [("127.0.0.1", None), ("box", 9093)]
+
+
+def test_one_listener_needs_no_name_where_it_advertises() -> None:
+    """`--listen HOST:PORT --advertise HOST:PORT`, as ever."""
+    found = config("listeners=127.0.0.1:9092", advertised_listeners="kafka.example:19092").listeners
+    assert found == (ListenerConfig("PLAINTEXT", "127.0.0.1", 9092, "kafka.example", 19092),)
+    (found,) = config(MAP, "listeners=A://127.0.0.1:9092", "advertised.listeners=kafka.example:19092").listeners
+    assert (found.name, found.advertised_host) == ("A", "kafka.example")
+
+
+def test_which_listener_brokers_use() -> None:
+    """The one named, else the only one, else PLAINTEXT."""
+    assert config().brokers_listener == "PLAINTEXT"
+    assert config(MAP, "listeners=A://127.0.0.1:9092").brokers_listener == "A"
+    assert config(MAP, TWO).brokers_listener == "PLAINTEXT"
+    assert config(MAP, TWO, "inter.broker.listener.name=A").brokers_listener == "A"
+
+
+@pytest.mark.parametrize(
+    ("listeners", "words"),
+    [
+        ("", "Configuration 'listeners' must not be empty. Valid values include: any non-empty value"),
+        (
+            "A://127.0.0.1:9092,A://127.0.0.1:9093",
+            "Each listener must have a different name, listeners: [A://127.0.0.1:9092, A://127.0.0.1:9093]",
+        ),
+        ("A://127.0.0.1:9092,a://[::1]:9092", "Each listener must have a different name, listeners: "),
+        (
+            "A://127.0.0.1:9092,B://127.0.0.2:9092",
+            "If you have two listeners on the same port then one needs to be IPv4 and the other IPv6, "
+            "listeners: [A://127.0.0.1:9092, B://127.0.0.2:9092], port: 9092",
+        ),
+        (
+            "A://127.0.0.1:9092,B://[::1]:9092,C://127.0.0.1:9092",
+            "Each listener must have a different port unless exactly one listener has an IPv4 address and the other "
+            "IPv6 address, listeners: [A://127.0.0.1:9092, B://[::1]:9092, C://127.0.0.1:9092], port: 9092",
+        ),
+        ("A://127.0.0.1:9092,B://localhost:9092", "Each listener must have a different port unless exactly one "),
+        ("A://localhost:9092,B://localhost:9092", "Each listener must have a different port, listeners: "),
+        ("X://127.0.0.1:9092", "No security protocol defined for listener X"),
+        ("S://127.0.0.1:9092", "listener S asks for SSL; only PLAINTEXT is served so far"),
+        ("CONTROLLER://127.0.0.1:9092", "perhaps all listeners appear in controller.listener.names?"),
+        ("A://127.0.0.1:x", "Invalid value A://127.0.0.1:x for configuration listeners"),
+    ],
+)
+def test_listeners_that_are_refused(listeners: str, words: str) -> None:
+    assert words in refusal(MAP, "controller.listener.names=CONTROLLER", f"listeners={listeners}")
+
+
+def test_ports_two_listeners_may_share() -> None:
+    """One of IPv4 and one of IPv6, as Kafka allows; and ports that are picked."""
+    assert len(config(MAP, "listeners=PLAINTEXT://127.0.0.1:9092,B://[::1]:9092").listeners) == 2
+    assert len(config(MAP, "listeners=PLAINTEXT://127.0.0.1:0,B://127.0.0.1:0").listeners) == 2
+
+
+@pytest.mark.parametrize(
+    ("advertised", "words"),
+    [
+        (
+            "PLAINTEXT://a:1,A://b:2,B://c:3",
+            "advertised.listeners listener names must be equal to or a subset of the ones defined in listeners. "
+            "Found PLAINTEXT,A,B. The valid options based on the current configuration are PLAINTEXT,A",
+        ),
+        ("PLAINTEXT://a:1,PLAINTEXT://b:2", "Each listener must have a different name, listeners: "),
+        ("PLAINTEXT://a:1,A://0.0.0.0:2", "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0"),
+        ("PLAINTEXT://:1,A://b:2", "advertised.listeners cannot use the nonroutable meta-address"),
+        ("PLAINTEXT://a:1", "advertised.listeners has no entry for listener A"),
+        ("a:1", "advertised.listeners has no entry for listener A"),  # without a name it is PLAINTEXT's
+    ],
+)
+def test_advertised_listeners_that_are_refused(advertised: str, words: str) -> None:
+    """In Kafka's words; only a listener that tells nothing, which Kafka lets start, is refused beyond that."""
+    assert words in refusal(MAP, TWO, f"advertised.listeners={advertised}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            ["listeners=A://127.0.0.1:1,B://127.0.0.1:2"],
+            "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid options "
+            "based on currently configured listeners are A,B",
+        ),
+        ([TWO, "inter.broker.listener.name=B"], "based on currently configured listeners are PLAINTEXT,A"),
+        (
+            [TWO, "inter.broker.listener.name=CONTROLLER"],
+            "inter.broker.listener.name must be a listener name defined in advertised.listeners",
+        ),
+        (
+            [TWO, "inter.broker.listener.name=X"],
+            "Listener with name X defined in inter.broker.listener.name not found in listener.security.protocol.map.",
+        ),
+        (
+            [TWO, "inter.broker.listener.name=A", "security.inter.broker.protocol=PLAINTEXT"],
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
+        ),
+        ([TWO, "control.plane.listener.name=A"], "Kafka 4 took it out"),
+    ],
+)
+def test_listeners_of_brokers_that_are_refused(lines: list[str], words: str) -> None:
+    assert words in refusal(MAP, *lines)
+
+
+@pytest.mark.parametrize(
+    ("protocols", "words"),
+    [
+        ("A:FOO", "Invalid security protocol `FOO` defined in listener.security.protocol.map"),
+        ("A=PLAINTEXT", "listener.security.protocol.map has 'A=PLAINTEXT': write NAME:PROTOCOL"),
+        ("A:PLAINTEXT,a:SSL", "gives listener A two protocols: PLAINTEXT and SSL"),
+        ("", "No security protocol defined for listener A"),
+    ],
+)
+def test_protocol_maps_that_are_refused(protocols: str, words: str) -> None:
+    assert words in refusal(f"listener.security.protocol.map={protocols}", "listeners=A://127.0.0.1:9092")
+
+
+def test_every_listener_is_judged_by_who_can_reach_it() -> None:
+    """One of several is enough to be reached by others."""
+    assert "--insecure" in refusal(MAP, "listeners=PLAINTEXT://127.0.0.1:9092,A://192.168.1.4:9093")
