@@ -14,6 +14,7 @@ from enum import IntEnum
 from functools import partial
 from typing import TypeVar
 
+from broker.authorizer import Authorizer
 from broker.config.addresses import show_address
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
@@ -117,7 +118,7 @@ class Broker:
         self._open_bucket = open_bucket
         self.rooms = Rooms()
         self._tasks = Tasks(self._report)
-        self._dispatcher = BrokerDispatcher(self._tasks)
+        self._dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_own_listener))
         self._superseded = asyncio.Event()
         self._clean_stop = False
         self._cluster_id = ""

@@ -1,8 +1,9 @@
 """From a frame to its handler, and from a message to its answer.
 
 Owns the table of handlers and the one road every answer takes: past the gate. Always true: a frame is decoded
-completely before anything is done; a handler's failure answers that request or closes that connection, never
-another's; a closed gate lets no answer out (C31). Must not know what a request means.
+completely before anything is done, and the authorizer is asked before a handler sees it; a handler's failure answers
+that request or closes that connection, never another's; a closed gate lets no answer out (C31). Must not know what a
+request means.
 
 Hot path: Produce and Fetch are answered while they are dispatched whenever they need not wait; only the rest run as
 tasks, one at a time a connection, as in Kafka.
@@ -16,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
+from broker.authorizer import Authorizer
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
@@ -110,6 +112,9 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSET_DELETE: _group_handler(group_admin.handle_offset_delete),
 }
 
+REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {ApiKey.FETCH: fetch.refused}
+"""How an API says that its peer may not ask it: for each one that the authorizer may refuse."""
+
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _RESERVATION_WAIT_MAX_S: Final = 10.0
@@ -135,8 +140,9 @@ class BrokerDispatcher:
     context: Context
     express: Express
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: Tasks, authorizer: Authorizer) -> None:
         self._tasks = tasks
+        self._authorizer = authorizer
 
     def serve(self, context: Context) -> None:
         """Answer for this broker from now on; called before the first frame (ports are known only after binding)."""
@@ -171,6 +177,9 @@ class BrokerDispatcher:
             raise CloseConnection(f"malformed request: {malformed}") from malformed
         call = Call(header.api_version, peer, header.client_id or "")
         context.metrics.requests[header.api_key] += 1
+        refusal = self._authorizer.refusal(peer, header.api_key, request)
+        if refusal is not None:
+            return self._later(self._refused(header, request, refusal))
         if not context.gate.is_open():
             return self._later(self._after_gate(header, call, request))
         if len(frame) > _WIDE_FRAME and is_wide(request):
@@ -292,6 +301,9 @@ class BrokerDispatcher:
         else:
             return await self._handle(header, call, request)
         return await answer.future if isinstance(answer, Later) else answer
+
+    async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
+        return await self._encoded(header, await REFUSALS[header.api_key](request, refusal))
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         response = await HANDLERS[header.api_key](self.context, request, call)

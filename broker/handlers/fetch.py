@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from broker.authorizer import is_from_follower
 from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
@@ -41,7 +42,6 @@ from tiering.fetch_router import Route, route
 Finish = Callable[[asyncio.Future["list[Part] | None"], FetchResponse], None]
 
 _READ_COMMITTED: Final = 1
-_CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers; a client may not pose as a replica
 _WAIT_MAX_S: Final = 60.0  # a client may not park a request longer, whatever it asks
 _NO_RECORDS: Final = b""
 LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
@@ -70,7 +70,7 @@ class Fetch:
         "_bytes_max",
         "_context",
         "_full",
-        "_is_replica",
+        "_is_from_follower",
         "_refused",
         "_session",
         "_unknown_count",
@@ -86,7 +86,7 @@ class Fetch:
         self._context = context
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
-        self._is_replica = _poses_as_replica(request)
+        self._is_from_follower = is_from_follower(request)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -143,11 +143,11 @@ class Fetch:
             result.unknown.append((target, answer))
             return
         try:
-            if self._is_replica:
-                raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "a client fetches with replica id -1")
             if target.topic_id is not ZERO_UUID and target.topic_id != partition.topic_id:
                 raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
             check_leader_epoch(partition, wanted.current_leader_epoch)
+            if self._is_from_follower:
+                raise ApiError(_not_a_follower(wanted))
             settled = self._read(partition, wanted, answer, result)
         except (ThermoclineError, OSError) as refused:
             answer.error_code = code_of(refused)
@@ -326,10 +326,28 @@ def _by_topic(answers: Iterable[tuple[Target, FetchResponsePartition]]) -> list[
     return topics
 
 
-def _poses_as_replica(request: FetchRequest) -> bool:
-    """CVE-2018-1288."""
-    replica_id = request.replica_id if request.replica_state is None else request.replica_state.replica_id
-    return replica_id not in _CONSUMERS
+async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
+    """The answer to a fetch that its peer may not make: every partition named, refused; its session is not touched."""
+    response = FetchResponse(error_code=code, session_id=NO_SESSION)
+    turns = Turns()
+    for wanted in request.topics:
+        topic = FetchResponseTopic(topic=wanted.topic, topic_id=wanted.topic_id)
+        for partition in wanted.partitions:
+            answer = FetchResponsePartition(partition_index=partition.partition, error_code=code, records=_NO_RECORDS)
+            answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
+            answer.aborted_transactions = None
+            topic.partitions.append(answer)
+            if turns.over():
+                await next_turn()
+        response.responses.append(topic)
+        if turns.over():
+            await next_turn()
+    return response
+
+
+def _not_a_follower(wanted: FetchRequestPartition) -> ErrorCode:
+    """To a replica that is none of the partition's: it asks again, when it may have become one. As in Kafka."""
+    return ErrorCode.UNKNOWN_LEADER_EPOCH if wanted.current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:

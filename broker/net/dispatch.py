@@ -73,7 +73,7 @@ class Peer:
     """One connection as its requests see it; lives as long as the connection, equal only to itself.
 
     `address` is `host:port`, or "" where the network has none. Client id and software are what the peer last said:
-    the dispatcher fills them in. `principal` stays "ANONYMOUS" until authentication exists.
+    the dispatcher fills them in. `principal` is Kafka's name of who nobody authenticated, until authentication exists.
     """
 
     connection_id: int
@@ -82,7 +82,7 @@ class Peer:
     client_id: str | None = None
     software_name: str = ""
     software_version: str = ""
-    principal: str = "ANONYMOUS"
+    principal: str = "User:ANONYMOUS"
     closed: bool = False
     produce_prefix_end: int = 0
     """For broker.handlers.produce_express: where the fixed part of its last produce request ended."""

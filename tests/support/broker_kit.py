@@ -127,7 +127,10 @@ class Place:
             "listeners": f"PLAINTEXT://127.0.0.1:{port or 9000 + self.lives}",
             "thermocline.http": "",
         }
-        config = resolve(flags, [*SETTINGS, *self.settings, *settings], {}, None)
+        chosen = [*SETTINGS, *self.settings, *settings]
+        if any(setting.startswith("listeners=") for setting in chosen):
+            del flags["listeners"]
+        config = resolve(flags, chosen, {}, None)
         if take_over:
             from dataclasses import replace
 

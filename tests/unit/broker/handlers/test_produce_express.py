@@ -62,7 +62,8 @@ def test_the_prefix_is_the_same_for_another_batch_and_differs_for_another_topic(
     other = frame_of(version, b"x" * 100, topic="arders")
     at = _prefix_end(first, version, 100)
     assert at is not None
-    assert _key(first, at) == _key(second, at) != _key(other, at)
+    peer = Peer(1, "", "PLAINTEXT")
+    assert _key(peer, first, at) == _key(peer, second, at) != _key(peer, other, at)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -101,6 +102,27 @@ def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
         with contextlib.suppress(CloseConnection):  # acks=0 of what is refused
             await life.call(ApiKey.PRODUCE, request, 9)
         assert (life.peer.produce_prefix_end > 0) is learned
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("differs", ["listener", "principal"])
+def test_what_one_peer_was_allowed_is_not_taken_for_another(differs: str) -> None:
+    """The same bytes by another principal, or on another listener, go the general way, past the authorizer."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("orders")
+        request = produce_request("orders", batch_of(b"x"), acks=1)
+        same, other = Peer(2, "", "PLAINTEXT"), Peer(3, "", "PLAINTEXT")
+        setattr(other, differs, "another")
+        await life.call(ApiKey.PRODUCE, request, 9)
+        for peer, together in ((same, 1), (other, 0)):
+            peer.produce_prefix_end = life.peer.produce_prefix_end
+            frame = life.frame(ApiKey.PRODUCE, 9, produce_request("orders", batch_of(b"x"), acks=1))
+            assert life.dispatcher.dispatch_run(peer, frame, ())[0] == together
+        assert [offset for offset, _ in await life.read_all("orders")] == [0, 1]
         await life.stop()
 
     play(scenario())

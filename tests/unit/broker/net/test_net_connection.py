@@ -740,7 +740,7 @@ def test_a_peer_knows_its_connection() -> None:
         house.net.arrive().give(frames(b"a"))
         house.net.arrive().give(frames(b"b"))
         one, two = house.dispatcher.peers
-        assert (one.listener, one.client_id, one.principal, one.closed) == ("PLAINTEXT", None, "ANONYMOUS", False)
+        assert (one.listener, one.client_id, one.principal, one.closed) == ("PLAINTEXT", None, "User:ANONYMOUS", False)
         assert one != two and one.connection_id != two.connection_id
 
     in_house(scenario)

@@ -1,0 +1,102 @@
+"""What a peer may ask: everything a client can ask, and what only brokers may on the brokers' own listener."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.authorizer import BROKERS_ONLY, Authorizer
+from broker.dispatcher import REFUSALS
+from broker.error_codes import ErrorCode
+from broker.net.dispatch import Answer, Peer
+from broker.wire.apis import APIS, ApiKey
+from broker.wire.message import Message
+from broker.wire.messages import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+    MetadataRequest,
+    ProduceRequest,
+)
+from tests.support.broker_kit import Place, decoded, fetch_request, parts_of, play
+
+CLIENT, BROKER = Peer(1, "", "OUTER"), Peer(2, "", "INNER")
+REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))
+def test_what_only_brokers_ask_is_refused_on_every_other_listener(api_key: int) -> None:
+    """And everywhere while brokers and clients share a listener."""
+    own, shared = Authorizer("INNER"), Authorizer(None)
+    assert own.refusal(BROKER, api_key, MetadataRequest()) is None
+    assert own.refusal(CLIENT, api_key, MetadataRequest()) is REFUSED
+    assert shared.refusal(BROKER, api_key, MetadataRequest()) is REFUSED
+
+
+@pytest.mark.parametrize("replica_id", [0, 1, 2**31 - 1, -3, -(2**31)])
+@pytest.mark.parametrize("version", [12, 17])
+def test_a_client_does_not_fetch_as_a_replica(replica_id: int, version: int) -> None:
+    """CVE-2018-1288, in both places where a request says which replica it is of."""
+    request = FetchRequest(replica_id=replica_id)
+    if version >= 15:
+        request = FetchRequest(replica_state=FetchRequestReplicaState(replica_id=replica_id))
+    authorizer = Authorizer("INNER")
+    assert authorizer.refusal(CLIENT, ApiKey.FETCH, request) is REFUSED
+    assert authorizer.refusal(BROKER, ApiKey.FETCH, request) is None
+
+
+def test_clients_may_ask_everything_else() -> None:
+    """Consumers, debugging consumers, and every API that is served."""
+    authorizer = Authorizer(None)
+    for replica_id in (-1, -2):
+        assert authorizer.refusal(CLIENT, ApiKey.FETCH, FetchRequest(replica_id=replica_id)) is None
+    asked: dict[int, Message] = {ApiKey.PRODUCE: ProduceRequest(), ApiKey.FETCH: FetchRequest(replica_id=-1)}
+    for api_key in APIS:
+        assert authorizer.refusal(CLIENT, api_key, asked.get(api_key, MetadataRequest())) is None
+
+
+def test_every_api_that_may_be_refused_has_its_way_to_say_so() -> None:
+    """A new API among brokers cannot be served without it."""
+    assert set(REFUSALS) == {ApiKey.FETCH} | (BROKERS_ONLY & set(APIS))
+
+
+def test_a_refused_fetch_touches_no_session() -> None:
+    """Every partition it names is refused, and the session of its number goes on where it was."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log")
+        begun = await life.call(ApiKey.FETCH, fetch_request(("log", 0, 0), session_id=0, session_epoch=0))
+        posing = fetch_request(("log", 0, 0), session_id=begun.session_id, session_epoch=-1, replica_id=1)
+        refused = await life.call(ApiKey.FETCH, posing)
+        assert refused.error_code == REFUSED and refused.session_id == 0
+        assert [row.error_code for topic in refused.responses for row in topic.partitions] == [REFUSED]
+        again = await life.call(ApiKey.FETCH, fetch_request(session_id=begun.session_id, session_epoch=1))
+        assert (again.error_code, again.session_id) == (0, begun.session_id)
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (None, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+def test_on_the_brokers_listener_a_replica_of_nothing_is_told_to_ask_again(epoch: int | None, code: ErrorCode) -> None:
+    """As Kafka's leader answers a replica that is none of its partition's. None: the leader's own epoch."""
+
+    async def scenario() -> None:
+        names = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT"
+        two = "listeners=PLAINTEXT://127.0.0.1:9092,INNER://127.0.0.1:9093"
+        life = await Place(names, two, "inter.broker.listener.name=INNER").start()
+        await life.create("log")
+        asked = FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        asked.current_leader_epoch = life.partition("log").leader_epoch if epoch is None else epoch
+        request = FetchRequest(replica_id=1, topics=[FetchRequestTopic(topic="log", partitions=[asked])])
+        answer: Answer = life.dispatch(ApiKey.FETCH, request, 12, peer=BROKER)
+        response = decoded(ApiKey.FETCH, 12, await parts_of(answer))
+        assert response.error_code == 0
+        assert response.responses[0].partitions[0].error_code == code
+        assert (await life.call(ApiKey.FETCH, request, 12)).error_code == REFUSED
+        await life.stop()
+
+    play(scenario())
