@@ -20,12 +20,16 @@ from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.admission import DirectoryIdentity, Verdict
-from broker.controller.controller import Controller
+from broker.controller.door import ControllerDoor
 from broker.controller.gate import Gate
 from broker.controller.membership import Joined, Membership, Refused, Station
+from broker.controller.office import Office
 from broker.dispatcher import BrokerDispatcher
 from broker.fetch_sessions import FetchSessions
 from broker.first_probe import first_probe
+from broker.following.image_feed import ImageFeed
+from broker.following.metadata_cache import MetadataCache
+from broker.following.publisher import Publisher
 from broker.groups.coordinator import GroupCoordinator
 from broker.limits import check_tiering, net_limits, tier_limits
 from broker.metadata.cluster_store import ClusterStore
@@ -194,9 +198,7 @@ class Broker:
     async def _open(
         self, data_dir: DataDir, store: ObjectStore, cluster: ClusterStore, joined: Joined, *, verify_by_head: bool
     ) -> None:
-        rooms, world, image = self.rooms, self._world, joined.image
-        self._live.follow(*image.configs_of(self._config.node_id))
-        config = self._live.now
+        rooms, world = self.rooms, self._world
         registry, residency = Registry(), Residency(world.workers)
         rooms.residency = residency
         rooms.tiers = tiers = TierService(
@@ -204,11 +206,11 @@ class Broker:
             world,
             data_dir,
             self._tasks,
-            tier_limits(config, verify_by_head=verify_by_head),
+            tier_limits(self._config, verify_by_head=verify_by_head),
             report=self._report,
             on_fenced=self._fenced,
         )
-        controller = Controller(cluster, image, self._cluster_id, self._live, world.rng)
+        metadata = MetadataCache(self._cluster_id)
         rooms.replicas = replicas = Replicas(
             self._live,
             world,
@@ -218,20 +220,22 @@ class Broker:
             self._tasks,
             joined.node_epoch,
             self._report,
-            forget=controller.forget,
+            forget=lambda topic: controller.forget(topic),
         )
-        controller.effects = replicas
+        feed = ImageFeed(Publisher(replicas, metadata, self._live, self._config.node_id))
+        office = Office(cluster, feed)
+        controller = ControllerDoor(office, metadata, self._live, world.rng, replicas.opened)
+        self._tasks.spawn("controller", supervise("controller", office.keep, world.rng, self._report))
         await tiers.start()
-        total = sum(topic.partitions for topic in controller.image.topics.values())
+        total = sum(topic.partitions for topic in joined.image.topics.values())
         with (
             tiers.holding_back(),
             self._waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
-            for topic in image.topics.values():
-                replicas.lead(topic, range(topic.partitions), new=False)
-            await asyncio.gather(*[replicas.opened(topic_id) for topic_id in image.topics])
-        for topic in image.deleted.values():
-            replicas.purge(topic)
+            feed.take(joined.position, joined.image)
+            replicas.is_starting = False
+            await asyncio.gather(*[replicas.opened(topic_id) for topic_id in joined.image.topics])
+        config = self._live.now
         rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)
         rooms.groups = groups = GroupCoordinator(
             offsets,
@@ -241,7 +245,7 @@ class Broker:
             self._tasks,
             topics=registry.facts,
             names=registry.names.get,
-            leaving=lambda: [topic.name for topic in controller.image.deleted.values()],
+            leaving=metadata.leaving,
         )
         replicas.watch(groups)
         groups.start()
@@ -249,16 +253,15 @@ class Broker:
             ("group snapshots", partial(offsets.keep_snapshots, groups)),
             ("checkpoints", replicas.upkeep.keep_checkpoints),
             ("ticks", replicas.upkeep.keep_ticking),
-            ("changes in doubt", controller.keep_settled),
         ):
             self._tasks.spawn(name, supervise(name, service, world.rng, self._report))
-        self._controller = controller
         context = Context(
             live=self._live,
             world=world,
             registry=registry,
             throttle=Throttle(self._tasks, tiers),
             residency=residency,
+            metadata=metadata,
             controller=controller,
             groups=groups,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
-from broker.controller.controller import Controller
+from broker.controller.door import ControllerDoor
 from broker.controller.gate import Gate
 from broker.fetch_sessions import FetchSessions
+from broker.following.metadata_cache import MetadataCache
 from broker.groups.coordinator import GroupCoordinator
 from broker.metrics import BrokerMetrics
 from broker.net.dispatch import Peer
@@ -33,7 +34,8 @@ class Context:
     registry: Registry
     throttle: Throttle
     residency: Residency
-    controller: Controller
+    metadata: MetadataCache
+    controller: ControllerDoor
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
     gate: Gate

@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from broker.config.resolve import BrokerConfig
-from broker.controller.controller import Controller
-from broker.error_codes import ErrorCode
-from broker.errors import ApiError
+from broker.controller.door import ControllerDoor
 from broker.groups.coordinator import GroupCoordinator
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
@@ -38,7 +36,7 @@ class OffsetsTopic:
     """`broker.groups.log.OffsetsLog` over the partitions of the internal topic."""
 
     def __init__(
-        self, controller: Controller, registry: Registry, config: BrokerConfig, clock: Clock, workers: Workers
+        self, controller: ControllerDoor, registry: Registry, config: BrokerConfig, clock: Clock, workers: Workers
     ) -> None:
         self._controller = controller
         self._registry = registry
@@ -67,19 +65,11 @@ class OffsetsTopic:
         }
         try:
             async with asyncio.timeout(_CREATE_TIMEOUT_S):
-                await self._made(configs)
+                await self._controller.create_if_missing(
+                    TOPIC, self._config.offsets_topic_partitions, configs, internal=True
+                )
         except TimeoutError as late:
             raise Retryable(f"{TOPIC} is still being made after {_CREATE_TIMEOUT_S:.0f} s") from late
-
-    async def _made(self, configs: dict[str, str]) -> None:
-        """Make it, or wait until it is open where another client's request came first."""
-        controller = self._controller
-        try:
-            await controller.create_topic(TOPIC, self._config.offsets_topic_partitions, configs, internal=True)
-        except ApiError as refused:
-            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-            await controller.opened(controller.topic(TOPIC))
 
     async def append(self, partition: int, batch: bytes) -> int:
         """Append, wait until it is committed; the offset of its last record."""

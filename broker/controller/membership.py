@@ -41,9 +41,11 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What joining settled. `identity` is what `meta.properties` must say; `verdict` how it came about."""
+    """What joining settled. `identity` is what `meta.properties` must say; `position` the root's version that gives
+    `image`; `verdict` how it came about."""
 
     identity: DirectoryIdentity
+    position: int
     image: ClusterImage
     node_epoch: int
     verdict: Verdict
@@ -150,13 +152,13 @@ class Membership:
         cluster_id = bucket.cluster_id if bucket is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
         directory_id = directory.directory_id or self._new_directory_id
         self.gate.begin()  # before the claim: from its landing on somebody may count our lease
-        image = await self._cluster.claim(
+        position, image = await self._cluster.claim(
             cluster_id,
             NodeStarted(station.node_id, directory_id, self.incarnation, station.host, station.port),
         )
         log.info("controller epoch %d: %s", self._cluster.epoch, admission.reason)
         identity = DirectoryIdentity(cluster_id, station.node_id, directory_id, directory.has_logs)
-        return Joined(identity, image, image.nodes[station.node_id].epoch, admission.verdict)
+        return Joined(identity, position, image, image.nodes[station.node_id].epoch, admission.verdict)
 
     async def keep(self) -> None:
         """Bump the lease and poll `cluster.json` every interval; returns when this broker was superseded."""

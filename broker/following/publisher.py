@@ -1,9 +1,9 @@
 """The only way from an image to its effects (design, concept 3).
 
-Owns the image this broker obeys, and the order in which it moves to the next: resign, withdraw, obey other configs,
-lead, purge. Always true: every broker follows it, the controller's own too; the start publishes after the empty image,
-so nothing is opened or removed by another way; publishing never waits. Must not know where images come from, nor what
-an effect takes.
+Owns the order in which a broker moves from one image to the next: resign, withdraw, swap what requests are told, obey
+other configs, lead, purge. Always true: every broker follows it, the controller's own too; the start publishes after
+the empty image, so nothing is opened or removed by another way; publishing never waits. Must not know where images come
+from, nor what an effect takes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from broker.config.live import LiveConfig
 from broker.following.changes import changes
+from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage, Topic
 
 
@@ -60,11 +62,16 @@ class Effects(Protocol):
 class Publisher:
     """One broker's."""
 
-    def __init__(self, effects: Effects, node_id: int) -> None:
+    def __init__(self, effects: Effects, metadata: MetadataCache, config: LiveConfig, node_id: int) -> None:
         self._effects = effects
+        self._metadata = metadata
+        self._config = config
         self._node_id = node_id
-        self.image = ClusterImage()
-        """What this broker obeys; nothing, before the first is published."""
+
+    @property
+    def image(self) -> ClusterImage:
+        """What this broker obeys; the empty one, before the first is published."""
+        return self._metadata.image
 
     def publish(self, after: ClusterImage) -> None:
         """Obey `after`, which is newer than what was published before."""
@@ -74,8 +81,8 @@ class Publisher:
             effects.resign(share.topic, share.indexes)
         for topic in found.withdraw:
             effects.withdraw(topic)
-        self.image = after
-        if found.follow_config:
+        self._metadata.swap(after)
+        if found.follow_config and self._config.follow(*after.configs_of(self._node_id)):
             effects.follow_config()
         for topic in found.reconfigure:
             effects.reconfigure(topic)

@@ -135,7 +135,7 @@ async def _alter(
     if not name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(name)
-    if context.controller.image.topic_named(name) is None:
+    if context.metadata.topic_named(name) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     await context.controller.set_configs(name, change.of_topic, validate_only=validate_only)
 

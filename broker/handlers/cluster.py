@@ -63,7 +63,7 @@ async def handle_describe_cluster(
         )
     host, port = context.advertised[call.peer.listener]
     return DescribeClusterResponse(
-        cluster_id=context.controller.cluster_id,
+        cluster_id=context.metadata.cluster_id,
         controller_id=context.config.node_id,
         brokers=[
             DescribeClusterResponseBroker(

@@ -69,7 +69,7 @@ def _keys(resource: DescribeConfigsRequestResource) -> frozenset[str] | None:
 def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[Described]:
     if resource.resource_type == TOPIC:
         check_topic_name(resource.resource_name)
-        topic = context.controller.topic(resource.resource_name)
+        topic = context.metadata.topic(resource.resource_name)
         entries = describe_topic(context.config, topic.configs, internal=topic.internal)
     elif resource.resource_type == BROKER:
         _check_node(context, resource.resource_name)

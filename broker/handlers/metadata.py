@@ -43,7 +43,7 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
     turns = Turns()
     response = MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=context.config.rack)],
-        cluster_id=context.controller.cluster_id,
+        cluster_id=context.metadata.cluster_id,
         controller_id=node_id,
         cluster_authorized_operations=authorized_operations(
             Operations.CLUSTER, asked=request.include_cluster_authorized_operations
@@ -94,12 +94,13 @@ async def _one(
         missing.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return missing
     now_s = asyncio.get_running_loop().time()
-    if create_until_s <= now_s or context.controller.image.topic_named(name) is not None:
+    if create_until_s <= now_s or context.metadata.topic_named(name) is not None:
         # In the image but not in the registry: its partitions are still being opened.
         missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return missing
     try:
-        await within(context, create_until_s, lambda: _made(context, name))
+        partitions = context.config.num_partitions
+        await within(context, create_until_s, lambda: context.controller.create_if_missing(name, partitions, {}))
         made = context.registry.topics.get(name)
         if made is not None:
             return _shown(context, made, authorized)
@@ -109,17 +110,6 @@ async def _one(
     except (ThermoclineError, TimeoutError):
         missing.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return missing
-
-
-async def _made(context: Context, name: str) -> None:
-    """Make a topic of default shape and wait until it serves; another client's request may have come first."""
-    controller = context.controller
-    try:
-        await controller.create_topic(name, context.config.num_partitions, {})
-    except ApiError as refused:
-        if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise
-        await controller.opened(controller.topic(name))
 
 
 def _shown(context: Context, topic: Topic, authorized: int) -> MetadataResponseTopic:

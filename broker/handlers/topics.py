@@ -203,7 +203,7 @@ def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -
     found: dict[str, UUID] = {}
     if len(named) <= _TOPICS_PER_REQUEST_MAX:
         for name, topic_id in named:
-            topic = context.controller.image.topics.get(str(topic_id)) if name is None else None
+            topic = context.metadata.image.topics.get(str(topic_id)) if name is None else None
             if topic is not None:
                 found[topic.name] = topic_id
     return found
@@ -236,7 +236,7 @@ async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopi
     name, topic_id = answer.name, None
     if name is None:
         topic_id = str(answer.topic_id)
-        known_as = context.controller.image.topics.get(topic_id)
+        known_as = context.metadata.image.topics.get(topic_id)
         if known_as is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
         name = known_as.name
@@ -270,7 +270,7 @@ async def handle_create_partitions(
 async def _grow(
     context: Context, request: CreatePartitionsRequest, wanted: CreatePartitionsRequestTopic, until_s: float
 ) -> None:
-    topic = context.controller.topic(wanted.name)
+    topic = context.metadata.topic(wanted.name)
     if topic.internal:
         # Kafka takes it, and finds groups in other partitions than it stored them in from then on.
         raise ApiError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -45,6 +45,13 @@ class ClusterContent(msgspec.Struct, frozen=True):
     cluster_id: str
     snapshot: SnapshotPointer | None = None
     records: tuple[MetadataRecord, ...] = ()
+
+
+class ImageAt(NamedTuple):
+    """The image of the root's version `position`."""
+
+    position: int
+    image: ClusterImage
 
 
 class CommitTooLarge(InvalidRequest):
@@ -86,7 +93,7 @@ class ClusterStore:
         changed = await self._root.load_if_changed()
         return changed.epoch if changed is not None and changed.epoch > self.epoch else None
 
-    async def claim(self, cluster_id: str, node: NodeStarted) -> ClusterImage:
+    async def claim(self, cluster_id: str, node: NodeStarted) -> ImageAt:
         """Become the controller.
 
         Commit the next controller epoch together with our start. Fenced: another was first.
@@ -106,7 +113,7 @@ class ClusterStore:
         self.epoch = epoch
         if page is not None:
             await self._forget_page_before(before)
-        return await self._image(root.content)
+        return ImageAt(root.version, await self._image(root.content))
 
     @property
     def image_bytes(self) -> int:
@@ -117,7 +124,7 @@ class ClusterStore:
         page = known.content.snapshot
         return self._root.content_size(known.content) + (0 if page is None else page.size)
 
-    async def commit(self, records: Sequence[MetadataRecord]) -> ClusterImage:
+    async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
         """Make `records` facts.
 
         Returns the image with them. Fenced when this process is not the controller any more. Raises CommitTooLarge
@@ -128,9 +135,9 @@ class ClusterStore:
             raise CommitTooLarge(f"a change of {size} bytes; cluster.json takes {COMMIT_BYTES_MAX} at a time")
         await self._fold_if_full()
         root = await self._root.commit(lambda content: _with_records(content, records), epoch=self.epoch)
-        return await self._image(root.content)
+        return ImageAt(root.version, await self._image(root.content))
 
-    async def settle(self) -> ClusterImage:
+    async def settle(self) -> ImageAt:
         """After a commit with an unknown outcome: the image in which it is a fact, or never will be.
 
         Whatever was under way was conditional on a state that this commit, which always changes the root, replaces.
@@ -143,7 +150,7 @@ class ClusterStore:
 
         await self._fold_if_full()
         root = await self._root.commit(edit, epoch=self.epoch)
-        return await self._image(root.content)
+        return ImageAt(root.version, await self._image(root.content))
 
     async def _fold_if_full(self) -> None:
         known = self._root.known

@@ -113,6 +113,7 @@ class Replicas:
         self._removal = Removal(world, data_dir, tiers, tasks, report)
         self.upkeep = Upkeep(config, world, data_dir, registry, tiers)
         self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
+        self.is_starting = True  # until the first image was published
 
     @property
     def _config(self) -> BrokerConfig:
@@ -123,13 +124,16 @@ class Replicas:
         self._watchers.append(watcher)
 
     # ── what the publisher asks for ──────────────────────────────────────────────────────────────────────────────
-    def lead(self, topic: Topic, indexes: Collection[int], *, new: bool = True) -> None:
+    def lead(self, topic: Topic, indexes: Collection[int]) -> None:
         """Begin to lead these partitions; they are published when all of them are open (`opened` waits for it).
 
-        `new`: they were created by this very change, so nothing of them exists anywhere. Opening is tried until it
-        succeeds, and is given up by `withdraw` and `close` only."""
+        After the start they were created by this very change: nothing of them exists anywhere. Opening is tried until
+        it succeeds, and is given up by `withdraw` and `close` only."""
         self._topics[topic.topic_id] = topic
         way = _TopicOpening(topic.topic_id)
+        new = not self.is_starting
+        if new:
+            reach("topic.committed")
 
         async def attempt() -> None:
             missing = [index for index in indexes if index not in way.opened]
@@ -317,6 +321,7 @@ class Replicas:
     def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
         topic of the name is opened."""
+        reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
         cut_off = {task: way for task, way in self._opening.items() if way.topic_id == topic.topic_id}
         ending = [*cut_off, *(task for place, task in self._healing.items() if place.topic == topic.name)]

@@ -6,11 +6,12 @@ Codes and texts are those Apache Kafka 4.3.1 answered to the same requests.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.config.definitions import BROKER as DEFINITIONS
+from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.records import BrokerConfigsSet
@@ -197,8 +198,8 @@ def test_they_are_refused_in_kafkas_words(
     async def scenario() -> None:
         life = await Place().start()
         assert await altered(life, (BROKER, name, changes)) == [expected]
-        assert life.context.controller.image.cluster_configs == {}
-        assert life.context.controller.image.node_configs == {}
+        assert life.context.metadata.image.cluster_configs == {}
+        assert life.context.metadata.image.node_configs == {}
         await life.stop()
 
     play(scenario())
@@ -230,12 +231,12 @@ def test_deleting_and_trying_change_nothing_else() -> None:
         gone = [("num.partitions", DELETE, None), ("nonsense", DELETE, None), (MAX, DELETE, None)]
         assert await altered(life, (BROKER, "1", gone)) == [(0, None)]
         assert await replaced(life, (BROKER, "1", [(MAX, "5")]), dry=True) == [(0, None)]
-        assert life.context.controller.image.node_configs == {}
+        assert life.context.metadata.image.node_configs == {}
         policy = "log.cleanup.policy"
         assert await altered(life, (BROKER, "1", [(policy, SUBTRACT, "delete")])) == [(0, None)]
-        assert life.context.controller.image.node_configs == {1: {policy: ""}}
+        assert life.context.metadata.image.node_configs == {1: {policy: ""}}
         assert await altered(life, (BROKER, "1", [(policy, APPEND, "delete")])) == [(0, None)]
-        assert life.context.controller.image.node_configs == {1: {policy: "delete"}}
+        assert life.context.metadata.image.node_configs == {1: {policy: "delete"}}
         await life.stop()
 
     play(scenario())
@@ -249,7 +250,7 @@ def test_what_this_version_cannot_use_does_not_keep_it_from_starting(caplog: pyt
         life = await place.start()
         await life.create("a")
         wrong = {"nonsense": "1", "num.partitions": "7", "log.retention.ms": "soon", MAX: "5000"}
-        await life.context.controller._commit(BrokerConfigsSet(wrong))
+        await life.context.controller._decide(lambda _: Decision((BrokerConfigsSet(wrong),), None))
         await life.stop()
         with caplog.at_level(logging.ERROR):
             again = await place.start()
@@ -270,14 +271,14 @@ def test_they_stay_when_records_are_folded_into_a_page() -> None:
         life = await place.start()
         assert await altered(life, (BROKER, "1", [(MAX, SET, "5000")])) == [(0, None)]
         assert await altered(life, (BROKER, ALL, [(MAX, SET, "7000")])) == [(0, None)]
-        cluster: ClusterStore = life.context.controller._cluster
+        cluster = cast(ClusterStore, life.context.controller._office._root)
         known = cluster.known
         assert known is not None
         while (known := cluster.known) is not None and known.content.snapshot is None:
             await altered(life, (BROKER, "1", [("log.roll.ms", SET, str(known.version + 1))]))
         await life.stop()
         again = await place.start()
-        image = again.context.controller.image
+        image = again.context.metadata.image
         assert image.cluster_configs == {MAX: "7000"}
         assert image.node_configs[1][MAX] == "5000"
         await again.stop()
@@ -299,7 +300,7 @@ def test_what_is_kept_is_small() -> None:
         ((code, _),) = await replaced(life, (BROKER, "1", [(f"{at}", "x") for at in range(1_000)]))
         assert code == ErrorCode.INVALID_CONFIG
         assert await altered(life, (BROKER, "1", [(policy, SET, "delete,delete")])) == [(0, None)]
-        assert life.context.controller.image.node_configs == {1: {policy: "delete"}}
+        assert life.context.metadata.image.node_configs == {1: {policy: "delete"}}
         await life.stop()
 
     play(scenario())

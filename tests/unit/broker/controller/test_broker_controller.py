@@ -35,7 +35,7 @@ async def new_producer_id(life: Life) -> int:
 
 
 def names(life: Life) -> list[str]:
-    return sorted(topic.name for topic in life.context.controller.image.topics.values())
+    return sorted(topic.name for topic in life.context.metadata.image.topics.values())
 
 
 def test_a_topic_created_again_under_its_name_is_another_one() -> None:
@@ -58,7 +58,7 @@ def test_a_topic_created_again_under_its_name_is_another_one() -> None:
         await asyncio.sleep(120)
         assert not any(str(first) in key for key in place.memory.objects)
         assert any(str(second) in key for key in place.memory.objects)
-        assert not life.context.controller.image.deleted
+        assert not life.context.metadata.image.deleted
         await life.stop()
         life = await place.start()
         assert await life.read_all("log") == [(0, b"new")]
@@ -89,7 +89,7 @@ def test_design_c09_recreated_while_the_old_directory_is_still_there() -> None:
         assert await life.read_all("log") == []
         assert (await life.produce("log", b"new")).base_offset == 0
         await asyncio.sleep(60)
-        assert not life.context.controller.image.deleted
+        assert not life.context.metadata.image.deleted
         await life.stop()
 
     play(scenario())
@@ -276,7 +276,7 @@ def test_a_delete_whose_outcome_stayed_unknown_is_carried_out() -> None:
         await life.create("log")
         assert await life.read_all("log") == []
         await asyncio.sleep(60)
-        assert not life.context.controller.image.deleted
+        assert not life.context.metadata.image.deleted
         await life.stop()
 
     play(scenario())

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 
 from broker.config.live import LiveConfig
-from broker.config.resolve import BrokerConfig, resolve
+from broker.config.resolve import resolve
 from broker.context import Context
-from broker.controller.controller import Controller
+from broker.controller.door import ControllerDoor
+from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
+from broker.following.image_feed import ImageFeed
+from broker.following.metadata_cache import MetadataCache
+from broker.following.publisher import Publisher
 from broker.handlers.topics import within
 from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import ClusterImage, Topic
@@ -34,18 +39,24 @@ from tests.support.memory_store import MemoryStore
 
 
 @dataclass
-class NotedEffects:
-    """What the controller asked for, by topic name."""
+class StandInEffects:
+    """What the publisher asked for, by topic name."""
 
     serving: dict[str, Topic] = field(default_factory=dict)
-    configured: list[str] = field(default_factory=list)
     purged: list[str] = field(default_factory=list)
 
+    def resign(self, topic: Topic, indexes: Collection[int]) -> None:
+        raise AssertionError("nobody else leads here")
+
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
+        assert topic.name not in self.serving, "two topics of one name"
         self.serving[topic.name] = topic
 
+    def follow_config(self) -> None:
+        raise AssertionError("not in these tests")
+
     def reconfigure(self, topic: Topic) -> None:
-        self.configured.append(topic.name)
+        raise AssertionError("not in these tests")
 
     def withdraw(self, topic: Topic) -> None:
         assert self.serving.pop(topic.name).topic_id == topic.topic_id
@@ -53,15 +64,8 @@ class NotedEffects:
     def purge(self, topic: Topic) -> None:
         self.purged.append(topic.topic_id)
 
-    def follow_config(self) -> None:
-        raise AssertionError("not in these tests")
-
     async def opened(self, topic_id: str) -> None:
-        """At once."""
-
-
-def config() -> BrokerConfig:
-    return resolve({"log.dirs": "/data"}, [], {}, None)
+        pass
 
 
 class Place:
@@ -71,14 +75,20 @@ class Place:
         self.memory = MemoryStore()
         self.rng = SeededRng(5)
         self.store = FaultyStore(self.memory, self.rng)
-        self.effects = NotedEffects()
+        self.effects = StandInEffects()
         self.cluster = ClusterStore(self.store, self.rng, FastClock())
 
-    async def controller(self) -> Controller:
-        image = await self.cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
-        made = Controller(self.cluster, image, "c", LiveConfig(config()), self.rng)
-        made.effects = self.effects
-        return made
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[ControllerDoor]:
+        at = await self.cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
+        live, metadata = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None)), MetadataCache("c")
+        feed = ImageFeed(Publisher(self.effects, metadata, live, 1))
+        feed.take(at.position, at.image)
+        office = Office(self.cluster, feed)
+        tasks = Tasks()
+        tasks.spawn("controller", office.keep())
+        yield ControllerDoor(office, metadata, live, self.rng, self.effects.opened)
+        await tasks.close()
 
     async def image(self) -> ClusterImage:
         """As the next start will read it."""
@@ -92,18 +102,18 @@ def test_a_topic_whose_creation_landed_unseen_is_not_created_twice() -> None:
 
     async def scenario() -> None:
         place = Place()
-        controller = await place.controller()
-        place.store.script(Operation.PUT_ROOT, Fault.LOST)
-        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
-        place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=1000)
-        with pytest.raises(Retryable):
-            await controller.create_topic("orders", 1, {})
-        place.store.calm()
-        with contextlib.suppress(ApiError):
-            await controller.create_topic("orders", 1, {})
-        image = await place.image()
-        assert [topic.name for topic in image.topics.values()] == ["orders"]
-        assert list(image.topics.values()) == list(place.effects.serving.values())
+        async with place.controller() as controller:
+            place.store.script(Operation.PUT_ROOT, Fault.LOST)
+            place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+            place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=1000)
+            with pytest.raises(Retryable):
+                await controller.create_topic("orders", 1, {})
+            place.store.calm()
+            with contextlib.suppress(ApiError):
+                await controller.create_topic("orders", 1, {})
+            image = await place.image()
+            assert [topic.name for topic in image.topics.values()] == ["orders"]
+            assert list(image.topics.values()) == list(place.effects.serving.values())
 
     run_fast(scenario())
 
@@ -113,20 +123,20 @@ def test_a_creation_that_lands_late_is_settled_before_the_next_change() -> None:
 
     async def scenario(late_s: float) -> None:
         place = Place()
-        controller = await place.controller()
-        place.store.plan = type(place.store.plan)(late_s=(late_s, late_s + 0.001))
-        place.store.script(Operation.PUT_ROOT, Fault.LATE)
-        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
-        with pytest.raises(Retryable):
-            await controller.create_topic("orders", 1, {})
-        place.store.calm()
-        with contextlib.suppress(ApiError):
-            await controller.create_topic("orders", 1, {})
-        await place.store.settle()
-        await controller.create_topic("others", 1, {})
-        image = await place.image()
-        assert sorted(topic.name for topic in image.topics.values()) == ["orders", "others"]
-        assert {t.topic_id for t in image.topics.values()} == {t.topic_id for t in place.effects.serving.values()}
+        async with place.controller() as controller:
+            place.store.plan = type(place.store.plan)(late_s=(late_s, late_s + 0.001))
+            place.store.script(Operation.PUT_ROOT, Fault.LATE)
+            place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+            with pytest.raises(Retryable):
+                await controller.create_topic("orders", 1, {})
+            place.store.calm()
+            with contextlib.suppress(ApiError):
+                await controller.create_topic("orders", 1, {})
+            await place.store.settle()
+            await controller.create_topic("others", 1, {})
+            image = await place.image()
+            assert sorted(topic.name for topic in image.topics.values()) == ["orders", "others"]
+            assert {t.topic_id for t in image.topics.values()} == {t.topic_id for t in place.effects.serving.values()}
 
     for late_s in (0.01, 31.0, 600.0):
         run_fast(scenario(late_s))
@@ -137,18 +147,16 @@ def test_a_deletion_that_landed_unseen_stops_the_topic_by_itself() -> None:
 
     async def scenario() -> None:
         place = Place()
-        controller = await place.controller()
-        topic = await controller.create_topic("orders", 1, {})
-        place.store.script(Operation.PUT_ROOT, Fault.LOST)
-        place.store.script(Operation.GET, Fault.BEFORE, times=1000)
-        with pytest.raises(Retryable):
-            await controller.delete_topic("orders")
-        place.store.calm()
-        keeping = asyncio.get_running_loop().create_task(controller.keep_settled())
-        await asyncio.sleep(60)
-        keeping.cancel()
-        assert place.effects.serving == {} and place.effects.purged == [topic.topic_id]
-        assert (await place.image()).topics == {}
+        async with place.controller() as controller:
+            topic = await controller.create_topic("orders", 1, {})
+            place.store.script(Operation.PUT_ROOT, Fault.LOST)
+            place.store.script(Operation.GET, Fault.BEFORE, times=1000)
+            with pytest.raises(Retryable):
+                await controller.delete_topic("orders")
+            place.store.calm()
+            await asyncio.sleep(60)
+            assert place.effects.serving == {} and place.effects.purged == [topic.topic_id]
+            assert (await place.image()).topics == {}
 
     run_fast(scenario())
 
@@ -158,28 +166,28 @@ def test_a_caller_that_gives_up_in_the_middle_of_a_commit_leaves_no_second_topic
 
     async def scenario() -> None:
         place = Place()
-        controller = await place.controller()
-        place.store.plan = type(place.store.plan)(latency_s=(2.0, 2.001))
-        put_root = place.memory.put_root
-        landing: list[asyncio.Task[str]] = []
+        async with place.controller() as controller:
+            place.store.plan = type(place.store.plan)(latency_s=(2.0, 2.001))
+            put_root = place.memory.put_root
+            landing: list[asyncio.Task[str]] = []
 
-        async def lands_anyway(key: str, data: bytes, if_match: str | None) -> str:
-            landing.append(asyncio.get_running_loop().create_task(put_root(key, data, if_match)))
-            await asyncio.sleep(5)
-            return await landing[-1]
+            async def lands_anyway(key: str, data: bytes, if_match: str | None) -> str:
+                landing.append(asyncio.get_running_loop().create_task(put_root(key, data, if_match)))
+                await asyncio.sleep(5)
+                return await landing[-1]
 
-        place.memory.put_root = lands_anyway  # type: ignore[method-assign]
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(4.0):
+            place.memory.put_root = lands_anyway  # type: ignore[method-assign]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(4.0):
+                    await controller.create_topic("orders", 1, {})
+            assert landing
+            place.memory.put_root = put_root  # type: ignore[method-assign]
+            place.store.calm()
+            with contextlib.suppress(ApiError):
                 await controller.create_topic("orders", 1, {})
-        assert landing
-        place.memory.put_root = put_root  # type: ignore[method-assign]
-        place.store.calm()
-        with contextlib.suppress(ApiError):
-            await controller.create_topic("orders", 1, {})
-        image = await place.image()
-        assert list(image.topics.values()) == list(place.effects.serving.values())
-        assert len(image.topics) == 1
+            image = await place.image()
+            assert list(image.topics.values()) == list(place.effects.serving.values())
+            assert len(image.topics) == 1
 
     run_fast(scenario())
 

@@ -84,7 +84,7 @@ def test_a_topic_that_cannot_open_holds_up_nobody(trouble: Callable[[Place], Non
         assert codes["missing"] in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         assert await delete(life, "before") == ErrorCode.NONE
         assert await delete(life, "stuck") == ErrorCode.NONE
-        assert sorted(topic.name for topic in life.context.controller.image.topics.values()) == ["missing"]
+        assert sorted(topic.name for topic in life.context.metadata.image.topics.values()) == ["missing"]
         await life.crash()
 
     play(scenario())
@@ -160,7 +160,7 @@ def test_a_topic_deleted_before_it_was_open_ends_the_wait_of_its_creator() -> No
         full_disk(place)
         creating = asyncio.get_running_loop().create_task(create(life, "log", timeout_ms=60_000))
         async with asyncio.timeout(ANSWER_S):
-            while life.context.controller.image.topic_named("log") is None:
+            while life.context.metadata.image.topic_named("log") is None:
                 await asyncio.sleep(0.1)
         assert await delete(life, "log") == ErrorCode.NONE
         assert await creating == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -221,7 +221,7 @@ def test_a_topic_deleted_while_its_log_is_made_leaves_no_directory(monkeypatch: 
         await controller.delete_topic("log")
         await asyncio.gather(creating, return_exceptions=True)
         async with asyncio.timeout(60.0):
-            while controller.image.deleted:
+            while life.context.metadata.image.deleted:
                 await asyncio.sleep(0.1)
         await asyncio.sleep(10.0)
         assert "log-0" not in place.disk.list_dir("/data/a")

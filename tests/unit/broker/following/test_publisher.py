@@ -7,7 +7,10 @@ from collections.abc import Collection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.config.live import LiveConfig
+from broker.config.resolve import resolve
 from broker.following.changes import Share, changes, led_epochs
+from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import (
@@ -28,11 +31,13 @@ class Told:
     """Effects that remember what they were told, and refuse what no broker could do."""
 
     def __init__(self, node_id: int = NODE) -> None:
-        self.publisher = Publisher(self, node_id)
+        self.live = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None))
+        self.metadata = MetadataCache("c")
+        self.publisher = Publisher(self, self.metadata, self.live, node_id)
         self.node_id = node_id
         self.led: dict[str, dict[int, int]] = {}
         self.configs: dict[str, dict[str, str]] = {}
-        self.obeyed: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        self.obeyed = self.live.now
         self.purged: list[str] = []
         self.calls: list[str] = []
 
@@ -48,7 +53,7 @@ class Told:
 
     def follow_config(self) -> None:
         self.calls.append("follow_config")
-        self.obeyed = self.publisher.image.configs_of(self.node_id)
+        self.obeyed = self.live.now
 
     def reconfigure(self, topic: Topic) -> None:
         self.calls.append("reconfigure")
@@ -77,12 +82,17 @@ class Told:
         wanted = {id_: dict(led_epochs(image, topic, self.node_id)) for id_, topic in image.topics.items()}
         assert {id_: led for id_, led in self.led.items() if led} == {id_: led for id_, led in wanted.items() if led}
         assert self.configs == {id_: image.topics[id_].configs for id_ in self.configs}
-        assert self.obeyed == image.configs_of(self.node_id)
+        wanted_now = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None))
+        wanted_now.follow(*image.configs_of(self.node_id))
+        assert self.obeyed == wanted_now.now
         assert set(image.deleted) <= set(self.purged)
 
 
 IDS = st.sampled_from(["t0", "t1", "t2", "t3"])
 CONFIGS = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["1", "2"]), max_size=2)
+BROKER_CONFIGS = st.dictionaries(
+    st.sampled_from(["log.retention.ms", "log.roll.ms"]), st.sampled_from(["60000", "70000"]), max_size=2
+)
 RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
     st.builds(
         NodeStarted,
@@ -97,7 +107,7 @@ RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
     st.builds(TopicConfigsSet, IDS, CONFIGS),
     st.builds(TopicDeleted, IDS),
     st.builds(TopicPurged, IDS),
-    st.builds(BrokerConfigsSet, CONFIGS, st.sampled_from([None, NODE, 2])),
+    st.builds(BrokerConfigsSet, BROKER_CONFIGS, st.sampled_from([None, NODE, 2])),
 )
 
 
@@ -147,7 +157,7 @@ def test_a_start_is_a_jump_from_nothing() -> None:
             TopicCreated("gone", "old", 2, {}),
             TopicDeleted("gone"),
             TopicCreated("t", "log", 2, {"a": "1"}),
-            BrokerConfigsSet({"x": "1"}),
+            BrokerConfigsSet({"log.roll.ms": "60000"}),
         ]
     )
     told = Told()

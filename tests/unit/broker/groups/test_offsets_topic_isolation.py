@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from broker.config.resolve import resolve
-from broker.controller.controller import Controller
+from broker.controller.door import ControllerDoor
 from broker.groups.coordinator import GroupCoordinator
 from broker.metadata.image import Topic
 from broker.offsets_topic import TOPIC, OffsetsTopic
@@ -59,7 +59,7 @@ def offsets_topic(led: list[Led]) -> OffsetsTopic:
     registry = Registry()
     registry.publish(Topic(str(TOPIC_ID), TOPIC, 3, {}, True), cast("list[Partition]", led))
     config = resolve({"log.dirs": "/data"}, [], {}, None)
-    return OffsetsTopic(cast(Controller, None), registry, config, FastClock(), cast(Workers, None))
+    return OffsetsTopic(cast(ControllerDoor, None), registry, config, FastClock(), cast(Workers, None))
 
 
 def test_an_offline_partition_is_given_up_and_not_waited_for() -> None:

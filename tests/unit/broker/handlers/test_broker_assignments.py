@@ -64,7 +64,7 @@ def test_new_topics(name: str, partitions: int, replicas: int, assigned: Assigne
         wanted = CreateTopicsRequestTopic(name, partitions, replicas, assignments)
         answer: Any = await life.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[wanted], timeout_ms=5000))
         assert (answer.topics[0].error_code, answer.topics[0].error_message) == (code, text)
-        assert {topic.name for topic in life.context.controller.image.topics.values()} == {"a", "b.c"}
+        assert {topic.name for topic in life.context.metadata.image.topics.values()} == {"a", "b.c"}
         await life.stop()
 
     play(scenario())

@@ -122,8 +122,8 @@ def test_a_topic_deleted_in_the_moment_it_was_made_is_unknown(monkeypatch: pytes
         controller = life.context.controller
         create = controller.create_topic
 
-        async def create_and_lose(name: str, *rest: Any) -> Any:
-            made = await create(name, *rest)
+        async def create_and_lose(name: str, *rest: Any, **more: Any) -> Any:
+            made = await create(name, *rest, **more)
             await controller.delete_topic(name)
             return made
 

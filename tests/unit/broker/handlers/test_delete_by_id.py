@@ -45,11 +45,11 @@ def test_a_topic_made_again_while_the_deletion_waits_for_its_turn_stays() -> Non
             _delete(life, 1, name="log"), _create(life, 2, "log"), _delete(life, 3, topic_id=old)
         )
         assert outcomes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
-        made_again = life.context.controller.image.topic_named("log")
+        made_again = life.context.metadata.image.topic_named("log")
         assert made_again is not None and UUID(made_again.topic_id) != old
         assert (await life.produce("log", b"x")).error_code == ErrorCode.NONE
         assert await _delete(life, 4, topic_id=UUID(made_again.topic_id)) == ErrorCode.NONE
-        assert life.context.controller.image.topic_named("log") is None
+        assert life.context.metadata.image.topic_named("log") is None
         await life.stop()
 
     play(scenario())

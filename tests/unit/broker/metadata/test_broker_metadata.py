@@ -165,7 +165,7 @@ def test_a_bucket_nobody_formatted_has_no_cluster() -> None:
         bench = Bench()
         cluster = bench.cluster()
         assert await cluster.load() is None
-        image = await cluster.claim("cluster", node())
+        _, image = await cluster.claim("cluster", node())
         assert (cluster.epoch, image.nodes[1].epoch) == (1, 0)
         assert await bench.image() == image
 
@@ -184,7 +184,7 @@ def test_of_two_claims_one_wins() -> None:
         results = await asyncio.gather(
             *(rival.claim("cluster", node(f"rival-{at}")) for at, rival in enumerate(rivals)), return_exceptions=True
         )
-        assert sorted(type(result).__name__ for result in results) == ["ClusterImage", "Fenced"]
+        assert sorted(type(result).__name__ for result in results) == ["Fenced", "ImageAt"]
         assert sorted(rival.epoch for rival in rivals) == [0, 2]
 
     run_fast(scenario())
@@ -200,7 +200,7 @@ def test_two_claims_of_an_unformatted_bucket_make_one_cluster() -> None:
         results = await asyncio.gather(
             *(rival.claim(f"cluster-{at}", node(f"i{at}")) for at, rival in enumerate(rivals)), return_exceptions=True
         )
-        assert sorted(type(result).__name__ for result in results) == ["ClusterImage", "Fenced"]
+        assert sorted(type(result).__name__ for result in results) == ["Fenced", "ImageAt"]
 
     run_fast(scenario())
 
@@ -234,7 +234,7 @@ def test_a_commit_over_any_strange_answer_is_made_once(fault: Fault) -> None:
         cluster = await bench.controller()
         for number in range(5):
             bench.faulty.script(Operation.PUT_ROOT, fault)
-            image = await cluster.commit([created(number)])
+            _, image = await cluster.commit([created(number)])
             assert len(image.topics) == number + 1
         assert cluster.known is not None
         assert sum(isinstance(record, TopicCreated) for record in cluster.known.content.records) == 5
@@ -266,7 +266,7 @@ def test_a_claim_whose_answer_was_lost_is_ours() -> None:
         cluster = bench.cluster()
         await cluster.load()
         bench.faulty.script(Operation.PUT_ROOT, Fault.LOST)
-        image = await cluster.claim("cluster", node("again"))
+        _, image = await cluster.claim("cluster", node("again"))
         assert (cluster.epoch, image.nodes[1].epoch) == (2, 1)
 
     run_fast(scenario())
@@ -279,7 +279,7 @@ def test_records_fold_into_pages_and_the_root_stays_small() -> None:
         bench = Bench()
         cluster = await bench.controller()
         for number in range(100):
-            image = await cluster.commit([created(number, **{"retention.ms": "1" * 2500})])
+            _, image = await cluster.commit([created(number, **{"retention.ms": "1" * 2500})])
             assert len(bench.memory.objects[cluster_key()].data) <= ROOT_BYTES_MAX
             assert len(image.topics) == number + 1
             if number % 20 == 19:
@@ -367,7 +367,7 @@ def test_any_mix_of_faults_loses_no_record_that_was_confirmed_and_doubles_none(s
         confirmed: set[str] = set()
         for number in range(60):
             try:
-                image = await cluster.commit([created(number, filler="x" * 1500)])
+                _, image = await cluster.commit([created(number, filler="x" * 1500)])
             except Retryable:
                 continue
             confirmed.add(id_of(number))

@@ -11,7 +11,7 @@ from broker.config.alterations import CONFIGS_BYTES_MAX, Alteration, AlterOperat
 from broker.config.resolve import resolve
 from broker.config.topic_changes import altered_configs
 from broker.config.values import InvalidConfig
-from broker.controller import controller as controller_module
+from broker.controller import decision
 from broker.error_codes import ErrorCode
 from broker.metadata import cluster_store
 from broker.metadata.cluster_store import COMMIT_BYTES_MAX, ClusterStore, CommitTooLarge
@@ -90,7 +90,7 @@ def test_configs_that_would_outgrow_a_root_are_refused(configs: dict[str, str]) 
         code, message = await alter(life, "log", configs, AlterOperation.SET)
         assert code == ErrorCode.INVALID_CONFIG
         assert f"at most {CONFIGS_BYTES_MAX}" in message and len(message) < 500
-        assert life.context.controller.topic("log").configs == {"remote.storage.enable": "true"}
+        assert life.context.metadata.topic("log").configs == {"remote.storage.enable": "true"}
         await life.stop()
 
     play(scenario())
@@ -108,7 +108,7 @@ def test_configs_do_not_outgrow_a_root_bit_by_bit() -> None:
             more = ",".join(f"{pair}:1" for pair in range(10_000 + at * 50, 10_050 + at * 50))
             codes.append((await alter(life, "log", {THROTTLED[0]: more}, AlterOperation.APPEND))[0])
         assert set(codes) == {ErrorCode.NONE, ErrorCode.INVALID_CONFIG}
-        kept = life.context.controller.topic("log").configs[THROTTLED[0]]
+        kept = life.context.metadata.topic("log").configs[THROTTLED[0]]
         assert CONFIGS_BYTES_MAX * 3 // 4 < len(kept) <= CONFIGS_BYTES_MAX
         assert (await alter(life, "log", {THROTTLED[0]: kept}, AlterOperation.SUBTRACT))[0] == ErrorCode.NONE
         await life.stop()
@@ -149,7 +149,7 @@ def test_metadata_that_is_full_takes_no_more_topics_and_gives_some_up(monkeypatc
 
     async def scenario() -> None:
         life = await Place().start()
-        monkeypatch.setattr(controller_module, "IMAGE_BYTES_MAX", 2000)
+        monkeypatch.setattr(decision, "IMAGE_BYTES_MAX", 2000)
         codes = []
         while ErrorCode.POLICY_VIOLATION not in codes:
             codes.append((await create(life, f"log-{len(codes)}", {THROTTLED[0]: "0:1"}))[0])
@@ -183,7 +183,7 @@ def test_a_broker_that_is_only_ever_restarted_starts_again() -> None:
         for at in range(400):
             cluster = ClusterStore(store, SeededRng(at), FastClock())
             await cluster.load()
-            image = await cluster.claim("c", NodeStarted(1, "d" * 36, f"{at:032x}", "h" * 60, 9092))
+            _, image = await cluster.claim("c", NodeStarted(1, "d" * 36, f"{at:032x}", "h" * 60, 9092))
             assert image.nodes[1].epoch == at
         found = await ClusterStore(store, SeededRng(0), FastClock()).load()
         assert found is not None and found[1].nodes[1].epoch == 399

@@ -1,0 +1,43 @@
+"""What the controller decides with: an image goes in, records and an answer come out.
+
+Owns the shape that every decider has, and the one rule that all which adds to the image obey: it has a largest size.
+Deciders are pure functions of an image; they refuse with an ApiError in Kafka's code and words, and never see what is
+done with their records. Must not know how records are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.cluster_store import IMAGE_BYTES_MAX
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import MetadataRecord
+
+R = TypeVar("R", covariant=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[R]):
+    """`records` make it a fact (none: nothing has to change); `answer` is for whoever asked, once it is one."""
+
+    records: tuple[MetadataRecord, ...]
+    answer: R
+
+
+Decider: TypeAlias = Callable[[ClusterImage], Decision[T]]
+"""Raises ApiError, or what `broker.config` refuses values with."""
+
+
+def check_room(image_bytes: int) -> None:
+    """Before topics or configs are added; what takes some away is always welcome. `image_bytes`: as it is kept."""
+    if image_bytes > IMAGE_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"the cluster's metadata takes {image_bytes >> 20} MiB, at most {IMAGE_BYTES_MAX >> 20} are kept: delete "
+            "topics, or configs of topics",
+        )

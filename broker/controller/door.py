@@ -1,0 +1,152 @@
+"""What may be asked of the controller, and when each is answered.
+
+Owns what a change waits for besides its commit: a topic that is made is answered when its partitions serve. Always
+true: a caller that waits no longer ends the wait only, once the change was begun. Must not know how decisions are
+committed (office), or what makes them right (topics, configs).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from broker.config.live import LiveConfig
+from broker.controller import configs as config_decisions
+from broker.controller import topics
+from broker.controller.decision import Decider, Decision, T
+from broker.controller.office import Office
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.following.metadata_cache import MetadataCache
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.records import ProducerIdsReserved
+from seams.rng import Rng
+
+log = logging.getLogger(__name__)
+
+PRODUCER_ID_BLOCK: Final = 1000  # Kafka's ProducerIdsBlock
+
+
+class ControllerDoor:
+    """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`."""
+
+    def __init__(
+        self,
+        office: Office,
+        metadata: MetadataCache,
+        config: LiveConfig,
+        rng: Rng,
+        opened: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._office = office
+        self._metadata = metadata
+        self._config = config
+        self._rng = rng
+        self._opened = opened
+        self._producer_ids = range(0)
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch."""
+        return self._office.epoch
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str | None],
+        *,
+        internal: bool = False,
+        validate_only: bool = False,
+    ) -> Topic:
+        """Create a topic and wait until its partitions serve."""
+        wanted = topics.new_topic(str(self._rng.uuid()), name, partitions, configs, self._config.now, internal=internal)
+        topic = await self._decide(
+            lambda image: topics.create(image, wanted, self._office.image_bytes), validate_only=validate_only
+        )
+        if not validate_only:
+            await self.opened(topic)
+            log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, partitions)
+        return topic
+
+    async def create_if_missing(
+        self, name: str, partitions: int, configs: Mapping[str, str | None], *, internal: bool = False
+    ) -> None:
+        """Create a topic, or wait until it serves where another request came first."""
+        try:
+            await self.create_topic(name, partitions, configs, internal=internal)
+        except ApiError as refused:
+            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            await self.opened(self._metadata.topic(name))
+
+    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
+        """Let a topic have `count` partitions in all, and wait until they serve."""
+        topic = await self._decide(lambda image: topics.add_partitions(image, name, count), validate_only=validate_only)
+        if not validate_only:
+            await self.opened(topic)
+
+    async def delete_topic(self, name: str, topic_id: str | None = None) -> Topic:
+        """Free the name and stop serving. `topic_id`: only the topic of this id, whoever has the name now (KIP-516).
+
+        Files and objects follow in the background, remembered until they are gone.
+        """
+        topic = await self._decide(lambda image: topics.delete(image, name, topic_id))
+        log.info("deleted topic %s (%s); its objects go next", name, topic.topic_id)
+        return topic
+
+    async def forget(self, topic: Topic) -> None:
+        """A deleted topic of which nothing is left, neither files nor objects: its id is remembered no more."""
+        await self._decide(lambda image: topics.forget(image, topic.topic_id))
+
+    async def set_configs(
+        self, name: str, change: Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
+    ) -> None:
+        """Replace a topic's explicit overrides by what `change`, which judges them, makes of the topic."""
+        await self._decide(
+            lambda image: config_decisions.set_on_topic(image, name, change, self._office.image_bytes),
+            validate_only=validate_only,
+        )
+
+    async def set_broker_configs(
+        self,
+        node_id: int | None,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Replace what was set on a node (None: on every broker) by what `change`, which judges it, makes of it."""
+        configs = await self._decide(
+            lambda image: config_decisions.set_on_brokers(image, node_id, change), validate_only=validate_only
+        )
+        if not validate_only:
+            log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
+
+    async def next_producer_id(self) -> int:
+        """A producer id never given before: blocks are reserved by compare-and-set before use (C7)."""
+        if not self._producer_ids:
+            block = await self._decide(_block_of_producer_ids)
+            self._producer_ids = self._producer_ids or block  # another caller's may have come first
+        given, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return given
+
+    async def opened(self, topic: Topic) -> None:
+        """Wait until the partitions of `topic` that were decided so far serve; deleted first, it is an ApiError."""
+        await self._opened(topic.topic_id)
+        if topic.topic_id not in self._metadata.image.topics:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted before it could be opened"
+            )
+
+    async def _decide(self, decider: Decider[T], *, validate_only: bool = False) -> T:
+        """`validate_only`: the answer as it would be, of a change that is not made."""
+        if not validate_only:
+            return await self._office.decide(decider)
+        return await self._office.decide(lambda image: replace(decider(image), records=()))
+
+
+def _block_of_producer_ids(image: ClusterImage) -> Decision[range]:
+    first = image.producer_ids_end
+    return Decision((ProducerIdsReserved(first + PRODUCER_ID_BLOCK),), range(first, first + PRODUCER_ID_BLOCK))

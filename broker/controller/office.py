@@ -1,0 +1,226 @@
+"""The controller's office: what is asked, one commit at a time.
+
+Owns the queue of changes, and whether a commit is in doubt. Always true: a change is decided on the newest image and
+what was decided before it, committed, and only then obeyed (image feed) and answered, in this order; after a commit
+whose outcome is unknown nothing else is decided until the bucket settled it, so that a retry never makes a second topic
+of one name; who lost the controller epoch decides no more and does nothing else about it (R1). Must not know what the
+changes are, nor Kafka's requests.
+
+What waits together is committed together: a bucket takes a few commits a second, whatever the number of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from broker.controller.decision import Decider, T
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.following.image_feed import ImageFeed
+from broker.metadata.cluster_store import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
+from broker.metadata.records import MetadataRecord
+from coldstore.root import RootVanished
+from logformat.errors import Fenced, Retryable, ThermoclineError
+
+log = logging.getLogger(__name__)
+
+QUEUE_MAX: Final = 1000
+"""Changes that wait at once; above it whoever asks is told to come back."""
+_TURN_S: Final = 60.0  # a change waits for those before it, which may wait for the bucket
+_OUTCOME_S: Final = 120.0  # and for its own commit: a page, two roots and a page read again, of 30 s at most each
+_SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown, when nobody asks for another
+
+
+class ClusterRoot(Protocol):
+    """`broker.metadata.cluster_store.ClusterStore`. Errors are those of `coldstore.root.RootStore.commit`."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def image_bytes(self) -> int: ...
+    async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt: ...
+    async def settle(self) -> ImageAt: ...
+
+
+class _Asked:
+    """One change that somebody waits for. `outcome` is cancelled when nobody waits any more."""
+
+    __slots__ = ("decide", "is_begun", "outcome")
+
+    def __init__(self, decide: Decider[Any]) -> None:
+        self.decide = decide
+        self.is_begun = False
+        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def refuse(self, why: Exception) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(why)
+
+    def answer(self, answer: object) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(answer)
+
+
+class Office:
+    """Of the controller; `keep` is its one task."""
+
+    def __init__(self, root: ClusterRoot, feed: ImageFeed) -> None:
+        self._root = root
+        self._feed = feed
+        self._queue: deque[_Asked] = deque()
+        self._asked = asyncio.Event()
+        self._doubtful: tuple[MetadataRecord, ...] | None = None  # what a commit of unknown outcome may have made true
+        self._is_controller = True
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch this process committed last."""
+        return self._root.epoch
+
+    @property
+    def image_bytes(self) -> int:
+        """What the image takes in the bucket, about."""
+        return self._root.image_bytes
+
+    async def decide(self, decider: Decider[T]) -> T:
+        """Have `decider` decide, and wait until its records are committed and their image is obeyed here; its answer.
+
+        Raises what it raises; ApiError NOT_CONTROLLER; Retryable when others take too long or nothing is known of the
+        outcome; and as a commit does. A caller that waits no longer takes back what was not begun, and nothing else.
+        """
+        if not self._is_controller:
+            raise _not_controller()
+        if len(self._queue) >= QUEUE_MAX:
+            raise Retryable(f"{QUEUE_MAX} changes of the cluster wait already; ask again")
+        asked = _Asked(decider)
+        self._queue.append(asked)
+        self._asked.set()
+        try:
+            await asyncio.wait([asked.outcome], timeout=_TURN_S)
+            if asked.is_begun and not asked.outcome.done():
+                await asyncio.wait([asked.outcome], timeout=_OUTCOME_S)
+            if not asked.outcome.done():
+                raise Retryable(f"changes of the cluster still wait for the bucket after {_TURN_S:.0f} s; ask again")
+            return cast(T, asked.outcome.result())
+        finally:
+            asked.outcome.cancel()
+
+    def stand_down(self) -> None:
+        """Another process is the controller: decide nothing more. What this broker leads and answers is not touched."""
+        self._is_controller = False
+        for asked in self._taken():
+            asked.refuse(_not_controller())
+
+    async def keep(self) -> None:
+        """Until cancelled: one commit after the other, and a look at what is in doubt when nobody asks."""
+        while True:
+            if not self._queue:
+                self._asked.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SETTLE_S if self._doubtful and self._is_controller else None):
+                        await self._asked.wait()
+            if self._is_controller and await self._settled():
+                await self._commit_next()
+
+    async def _settled(self) -> bool:
+        """Learn what became of a commit in doubt, and obey; False when the bucket does not tell: who waits is told."""
+        doubtful = self._doubtful
+        if doubtful is None:
+            return True
+        try:
+            at = await self._root.settle()
+        except (ThermoclineError, OSError) as unanswered:
+            log.warning("a change of the cluster is still in doubt: %s", unanswered)
+            why = self._refusal(unanswered)
+            for asked in self._taken():
+                asked.refuse(why)
+            return False
+        self._doubtful = None
+        came_true = at.image.with_records(doubtful) == at.image
+        log.warning("a change of the cluster that was in doubt %s true", "came" if came_true else "did not come")
+        self._feed.take(at.position, at.image)
+        return True
+
+    async def _commit_next(self) -> None:
+        """Decide what waits, commit it, obey it, answer it."""
+        begun: list[tuple[_Asked, object | Exception]] = []  # with answer or refusal, which hold once all is committed
+        records: list[MetadataRecord] = []
+        try:
+            self._decide_next(begun, records)
+            if records:
+                await self._commit(tuple(records))
+        except (ThermoclineError, OSError) as failure:
+            why = self._refusal(failure)
+            for asked, _ in begun:
+                asked.refuse(why)
+        else:
+            for asked, outcome in begun:
+                if isinstance(outcome, Exception):
+                    asked.refuse(outcome)
+                else:
+                    asked.answer(outcome)
+        finally:
+            for asked, _ in begun:  # of a bug, which is reported by whoever keeps this running; nobody waits for it
+                asked.refuse(Retryable("the change was given up in the middle; look whether it came true"))
+
+    def _decide_next(self, begun: list[tuple[_Asked, object | Exception]], records: list[MetadataRecord]) -> None:
+        """As many changes as one commit takes, each on the image that those before it make."""
+        image = self._feed.image
+        size = 0
+        while self._queue:
+            asked = self._queue[0]
+            if asked.outcome.done():
+                self._queue.popleft()
+                continue
+            outcome: object | Exception
+            added: tuple[MetadataRecord, ...] = ()
+            try:
+                decision = asked.decide(image)
+                added, outcome = decision.records, decision.answer
+            except ThermoclineError as refused:
+                outcome = refused
+            size += len(msgspec.json.encode(added)) if added else 0
+            if records and size > COMMIT_BYTES_MAX:
+                return  # the next commit's, decided anew
+            self._queue.popleft()
+            asked.is_begun = True
+            begun.append((asked, outcome))
+            if added:
+                records += added
+                image = image.with_records(added)
+
+    async def _commit(self, records: tuple[MetadataRecord, ...]) -> None:
+        self._doubtful = records  # whatever ends the commit, the PUT may land
+        try:
+            at = await self._root.commit(records)
+        except CommitTooLarge:  # before anything was written
+            self._doubtful = None
+            raise
+        self._doubtful = None
+        self._feed.take(at.position, at.image)
+
+    def _refusal(self, failure: Exception) -> Exception:
+        """What to tell those whose change failed; a fence ends this controller."""
+        # A root that is gone may be a directory that was unmounted: nobody took our place in it.
+        if not isinstance(failure, Fenced) or isinstance(failure, RootVanished):
+            return failure
+        log.error("not the controller any more: %s", failure)
+        self.stand_down()
+        return _not_controller()
+
+    def _taken(self) -> list[_Asked]:
+        """All that waits, which waits no more."""
+        taken = list(self._queue)
+        self._queue.clear()
+        return taken
+
+
+def _not_controller() -> ApiError:
+    return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")

@@ -1,0 +1,258 @@
+"""The controller's office: one commit at a time, and nobody is answered before what was decided is obeyed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from broker.controller import office as office_module
+from broker.controller.decision import Decision
+from broker.controller.office import Office
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError, code_of
+from broker.following.image_feed import ImageFeed
+from broker.metadata.cluster_store import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import MetadataRecord, NodeStarted, TopicConfigsSet, TopicCreated
+from coldstore.root import RootVanished, Unsettled
+from logformat.errors import Fenced, Retryable
+from seams.tasks import Tasks
+from tests.support.fast_loop import run_fast
+from tests.unit.broker.following.test_publisher import Told
+
+
+class Root:
+    """A root whose commits take a second; `fails` are raised by the next ones, of which a lost one comes true."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.image_bytes = 0
+        self.at = ImageAt(1, ClusterImage().with_records([NodeStarted(1, "d", "i", "h", 1)]))
+        self.commits: list[tuple[MetadataRecord, ...]] = []
+        self.fails: list[Exception] = []
+        self.comes_true = True
+        self.settled = 0
+
+    async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
+        await asyncio.sleep(1.0)
+        self.commits.append(tuple(records))
+        failure = self.fails.pop(0) if self.fails else None
+        if failure is None or (isinstance(failure, Unsettled) and self.comes_true):
+            self.at = ImageAt(self.at.position + 1, self.at.image.with_records(records))
+        if failure is not None:
+            raise failure
+        return self.at
+
+    async def settle(self) -> ImageAt:
+        await asyncio.sleep(1.0)
+        self.settled += 1
+        if self.fails:
+            raise self.fails.pop(0)
+        self.at = ImageAt(self.at.position + 1, self.at.image)
+        return self.at
+
+
+class Place:
+    def __init__(self) -> None:
+        self.root = Root()
+        self.effects = Told()
+        self.metadata = self.effects.metadata
+        self.office = Office(self.root, ImageFeed(self.effects.publisher))
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Office]:
+        tasks = Tasks()
+        tasks.spawn("office", self.office.keep())
+        yield self.office
+        await tasks.close()
+
+    async def make(self, name: str, filler: str = "") -> str:
+        """A topic whose id is its name; its answer says whether it was obeyed by then."""
+
+        def decide(image: ClusterImage) -> Decision[str]:
+            if name in image.topics:
+                raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
+            return Decision((TopicCreated(name, name, 1, {"x": filler}),), name)
+
+        answer = await self.office.decide(decide)
+        assert name in self.metadata.image.topics, "answered before it was obeyed"
+        return answer
+
+
+def test_what_waits_together_is_committed_together_each_on_what_came_before() -> None:
+    """Ten clients: two commits, not ten; of two that want one name, one gets it."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with place.open():
+            names = ["a", "b", "c", "a", *map(str, range(6))]
+            ended = await asyncio.gather(*map(place.make, names), return_exceptions=True)
+        assert sum(isinstance(each, ApiError) for each in ended) == 1
+        assert isinstance(ended[3], ApiError) and ended[3].code is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert len(place.root.commits) == 1
+        assert len(place.root.at.image.topics) == 9
+
+    run_fast(scenario())
+
+
+def test_a_commit_takes_no_more_than_the_root_has_room_for() -> None:
+    """What does not fit beside the others is decided anew with the next commit."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with place.open():
+            filler = "x" * (COMMIT_BYTES_MAX // 3)
+            await asyncio.gather(*(place.make(f"t{at}", filler) for at in range(7)))
+        assert [len(records) for records in place.root.commits] == [2, 2, 2, 1]
+
+    run_fast(scenario())
+
+
+def test_a_refusal_that_rests_on_a_commit_that_failed_is_not_given() -> None:
+    """The second creation would be told that the topic exists; nobody knows."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.root.fails = [Unsettled("no answer")]
+        place.root.comes_true = False
+        async with place.open():
+            ended = await asyncio.gather(place.make("a"), place.make("a"), return_exceptions=True)
+            assert [type(each) for each in ended] == [Unsettled, Unsettled]
+            assert not place.metadata.image.topics
+            assert await place.make("a") == "a"
+        assert place.root.settled == 1
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("comes_true", [True, False])
+def test_what_is_in_doubt_is_settled_before_anything_else_and_without_being_asked(comes_true: bool) -> None:
+    """Its effects come with the image that tells of it, or never."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.root.fails = [Unsettled("no answer"), Retryable("away")]
+        place.root.comes_true = comes_true
+        async with place.open():
+            with pytest.raises(Unsettled):
+                await place.make("a")
+            assert not place.effects.led
+            with pytest.raises(Retryable, match="away"):
+                await place.make("b")
+            assert len(place.root.commits) == 1, "decided while a change was in doubt"
+            await asyncio.sleep(10.0)
+            assert ("a" in place.metadata.image.topics) == comes_true
+            assert place.root.settled == 2
+
+    run_fast(scenario())
+
+
+def test_a_change_that_does_not_fit_leaves_no_doubt() -> None:
+    """It was refused before anything was written."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.root.fails = [CommitTooLarge("9000 bytes")]
+        async with place.open() as office:
+            with pytest.raises(CommitTooLarge):
+                await office.decide(lambda _: Decision((TopicConfigsSet("t", {}),), None))
+            await asyncio.sleep(60.0)
+        assert place.root.settled == 0
+
+    run_fast(scenario())
+
+
+def test_who_lost_the_controller_epoch_decides_nothing_more() -> None:
+    """And that is all: what this broker leads goes on (R1). Who waited is told, in Kafka's code."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with place.open():
+            await place.make("a")
+            place.root.fails = [Fenced("epoch 2")]
+            first = asyncio.ensure_future(place.make("b"))
+            await asyncio.sleep(0.5)
+            ended = await asyncio.gather(first, place.make("c"), place.make("d"), return_exceptions=True)
+            for refused in ended:
+                assert isinstance(refused, ApiError) and code_of(refused) is ErrorCode.NOT_CONTROLLER
+            with pytest.raises(ApiError, match="not the correct controller"):
+                await place.make("e")
+            await asyncio.sleep(60.0)
+        assert len(place.root.commits) == 2 and place.root.settled == 0
+        assert place.effects.calls == ["lead"] and "a" in place.metadata.image.topics
+
+    run_fast(scenario())
+
+
+def test_a_root_that_is_gone_is_an_outage_not_a_rival() -> None:
+    """A directory that was unmounted comes back."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.root.fails = [RootVanished("gone")]
+        async with place.open():
+            with pytest.raises(RootVanished):
+                await place.make("a")
+            assert await place.make("b") == "b"
+
+    run_fast(scenario())
+
+
+def test_who_waits_no_longer_takes_back_what_was_not_begun() -> None:
+    """And leaves alone what was: it may be committed already."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with place.open():
+            begun = asyncio.ensure_future(place.make("a"))
+            await asyncio.sleep(0.5)
+            waiting = asyncio.ensure_future(place.make("b"))
+            await asyncio.sleep(0)
+            begun.cancel()
+            waiting.cancel()
+            await place.make("c")
+        assert set(place.metadata.image.topics) == {"a", "c"}
+
+    run_fast(scenario())
+
+
+def test_the_queue_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above it, whoever asks is told to come back; nobody's memory is the limit."""
+    monkeypatch.setattr(office_module, "QUEUE_MAX", 3)
+
+    async def scenario() -> None:
+        place = Place()
+        waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Retryable, match="ask again"):
+            await place.make("one more")
+        async with place.open():
+            assert await asyncio.gather(*waiting) == ["0", "1", "2"]
+
+    run_fast(scenario())
+
+
+def test_nobody_waits_for_ever() -> None:
+    """Not for a turn that does not come, nor for the end of what was begun."""
+
+    async def scenario() -> None:
+        place = Place()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        with pytest.raises(Retryable):
+            await place.make("never begun")
+
+        async def hangs(records: Sequence[MetadataRecord]) -> ImageAt:
+            await asyncio.sleep(3600.0)
+            raise AssertionError("cancelled before")
+
+        place.root.commit = hangs  # type: ignore[method-assign]
+        async with place.open():
+            with pytest.raises(Retryable):
+                await place.make("never done")
+        assert loop.time() - began_s < 600.0
+
+    run_fast(scenario())

@@ -1,0 +1,34 @@
+"""Images come from commits and from polls, in any order: a broker only ever goes forward."""
+
+from __future__ import annotations
+
+from broker.following.image_feed import ImageFeed
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import NodeStarted, TopicCreated, TopicDeleted
+from tests.unit.broker.following.test_publisher import NODE, Told
+
+
+def test_what_comes_late_or_again_changes_nothing() -> None:
+    """A poll that was under way while a commit landed shows what was before it."""
+    started = ClusterImage().with_records([NodeStarted(NODE, "d", "i", "h", 1)])
+    made = started.with_records([TopicCreated("t", "log", 1, {})])
+    deleted = made.with_records([TopicDeleted("t")])
+    told = Told()
+    feed = ImageFeed(told.publisher)
+    assert feed.take(3, started) and feed.take(5, deleted)
+    calls = list(told.calls)
+    for position, image in ((5, deleted), (4, made), (3, started)):
+        assert not feed.take(position, image)
+    assert told.calls == calls == ["purge"]
+    assert (feed.position, feed.image) == (5, deleted)
+
+
+def test_a_page_that_says_the_same_is_a_new_position_and_nothing_else() -> None:
+    """Folding changes the root, not the image."""
+    told = Told()
+    feed = ImageFeed(told.publisher)
+    for position in (1, 2):
+        records = [NodeStarted(NODE, "d", "i", "h", 1), TopicCreated("t", "log", 1, {})]
+        assert feed.take(position, ClusterImage().with_records(records)) and feed.position == position
+        assert told.metadata.topic("log").topic_id == "t"
+    assert told.calls == ["lead"]
