@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from hotstore.errors import RecordListTooLarge
+from hotstore.errors import DivergingAppend, RecordListTooLarge
 from hotstore.log_config import LogConfig
 from logformat.record_batch import INT32_MAX, LOG_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader
 from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
@@ -55,6 +55,21 @@ def place(headers: Sequence[BatchHeader], base_offset: int, leader_epoch: int, a
         offset += delta + 1
         size += length + LOG_OVERHEAD
     return Placement(placed, size, offset)
+
+
+def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> Placement:
+    """Batches that carry their places already, as they are. Raises DivergingAppend unless they continue a log that ends
+    at `log_end_offset` and whose latest epoch is `leader_epoch`."""
+    assert headers
+    offset, epoch, size = log_end_offset, leader_epoch, 0
+    for header in headers:
+        if header.base_offset != offset:
+            raise DivergingAppend(f"a batch begins at offset {header.base_offset}, the log before it ends at {offset}")
+        if header.leader_epoch < epoch:
+            raise DivergingAppend(f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {epoch}")
+        offset, epoch = header.next_offset, header.leader_epoch
+        size += header.size
+    return Placement(list(headers), size, offset)
 
 
 def index_room_bytes(config: LogConfig) -> int:

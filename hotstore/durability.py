@@ -131,6 +131,10 @@ class Durability:
         if self._epochs_dirty_from is None:
             self._epochs_dirty_from = start_offset
 
+    def epochs_saved(self) -> None:
+        """The checkpoint file holds the lineage as it is now."""
+        self._epochs_dirty_from = None
+
     def rolled(self, segment: Segment, producers: ProducersAt) -> None:
         """`segment` is sealed; a new file took its place."""
         self.directory_dirty = True
@@ -168,8 +172,8 @@ class Durability:
     def begin_seal(self, epochs: LeaderEpochs) -> SealJob | None:
         """Small files that may be written now; None when there are none. One job at a time."""
         seals = tuple(seal for seal in self._seals if seal.segment not in self._unsynced)
-        if not seals and self._epochs_dirty_from is None:
-            return None
+        if not seals and self.recovery_point >= self.flushed_end_offset:
+            return None  # an epoch without a durable record is no reason: idle logs cost a stop no syncs
         return SealJob(self._disk, self._directory, None if self._epochs_dirty_from is None else epochs, seals)
 
     def finish_seal(self, job: SealJob, epochs: LeaderEpochs) -> None:

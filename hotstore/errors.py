@@ -43,6 +43,11 @@ class LeaderEpochFenced(Fenced):
     """The log holds batches of a later leader epoch than the one that wants to append."""
 
 
+class DivergingAppend(InvalidRequest):
+    """A replica's batches do not continue its log: another offset than its end, a hole between two of them, or an epoch
+    below one it knows. Nothing was written: compare lineages with the leader, cut, and ask again (KIP-101)."""
+
+
 class LogFull(StorageFailed):
     """No space left: nothing was written; the next append tries again. Kafka's KAFKA_STORAGE_ERROR."""
 

@@ -48,7 +48,7 @@ from hotstore.scan import Damage, SegmentScanner
 from hotstore.segment import IndexCache, Segment, build_indexer, create_segment, load_indexes
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
 from logformat.errors import Corrupt
-from logformat.leader_epochs import LeaderEpochs
+from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, CorruptBatch, check_stored, read_header
 from logformat.segment_index import SegmentIndexer
 from logformat.time_index import TimestampOffset
@@ -186,7 +186,7 @@ class _Recovery:
         self._epochs = LeaderEpochs()
         self._epoch = -1
         self._durable = 0
-        self._durable_epoch = -1
+        self._checkpointed: EpochStart | None = None
         """The checkpoint's latest epoch: it was written before the recovery point passed a later one."""
         self._last_epochs: dict[int, int] = {}
         """By base offset of a trusted segment: the epoch of its last batch."""
@@ -289,7 +289,7 @@ class _Recovery:
         loaded = LeaderEpochs()
         try:
             loaded = LeaderEpochs.from_bytes(read_file(self._disk, f"{self._path}/{EPOCHS_FILE}"))
-            self._durable_epoch = -1 if loaded.latest is None else loaded.latest.epoch
+            self._checkpointed = loaded.latest
             loaded = loaded.truncate_from_end(scan_start)
             if self._confirms(loaded, trusted):
                 return loaded
@@ -358,7 +358,7 @@ class _Recovery:
     def _on_batch(self, header: BatchHeader) -> None:
         epoch = header.leader_epoch
         if epoch != self._epoch and epoch >= 0:
-            known = self._durable_epoch
+            known = -1 if self._checkpointed is None else self._checkpointed.epoch
             if epoch < self._epoch or (known >= 0 and epoch > known and header.base_offset < self._durable):
                 raise CorruptBatch(
                     f"batch at offset {header.base_offset} has epoch {epoch} after {self._epoch}, the checkpoint's "
@@ -385,7 +385,7 @@ class _Recovery:
                 self._scanner.rewrite(segment, rewrite_from, segment.size)
                 segment.file.sync()
         active = kept[-1]
-        epochs = self._epochs.truncate_from_end(active.end_offset).truncate_from_start(log_start)
+        epochs = self._lineage(active.end_offset).truncate_from_start(log_start)
         self._remove_strays(plan, [segment.base_offset for segment in kept], active.end_offset)
         found = Recovered(
             list(kept),
@@ -408,6 +408,15 @@ class _Recovery:
                 found.unwritten.append(PendingSeal(None, producers))
         disk.sync_dir(path)
         return found
+
+    def _lineage(self, log_end: int) -> LeaderEpochs:
+        """What the batches say; and an epoch that began at the log's end, of which there is no record."""
+        epochs, begun = self._epochs.truncate_from_end(log_end), self._checkpointed
+        if begun is not None and begun.start_offset == log_end:
+            latest = epochs.latest
+            if latest is None or latest.epoch < begun.epoch:
+                return epochs.assign(*begun)
+        return epochs
 
     def _save_epochs(self, epochs: LeaderEpochs) -> None:
         file = f"{self._path}/{EPOCHS_FILE}"

@@ -288,7 +288,7 @@ class Bootstrap:
         local.reserved_end = reserved_end
         try:
             for batch in gap_batches(first, reserved_end, self._opening.leader_epoch):
-                local.append_control(batch, self._world.clock.wall_ms())
+                local.append_gap(batch, self._world.clock.wall_ms())
             await opened.flusher.flush()
             reach("gap.appended")
             if self._opening.tier.enabled:

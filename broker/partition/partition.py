@@ -91,6 +91,8 @@ class Partition:
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_answers = self.fetched_bytes = 0
         log.owner = self
+        if log.leader_epoch <= leader_epoch:  # else it is only read: each append is refused
+            log.begin_epoch(leader_epoch)
         tier.visible_end = lambda: self.high_watermark
 
     @property
@@ -146,7 +148,7 @@ class Partition:
         """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
         log = self.log
         try:
-            appended = log.append(batches, headers, self.leader_epoch, now_ms)
+            appended = log.append_as_leader(batches, headers, self.leader_epoch, now_ms)
         except ReservationExhausted as short:
             self.tier.reserve_soon(short.end_offset)  # a sealed log gave its offsets back (ADR 13)
             raise

@@ -42,7 +42,12 @@ def batch(
 
 
 def append(log: PartitionLog, data: bytearray, leader_epoch: int = 0, now_ms: int = 10_000) -> Appended:
-    return log.append(*batches_of(data), leader_epoch, now_ms)
+    return log.append_as_leader(*batches_of(data), leader_epoch, now_ms)
+
+
+def copied(log: PartitionLog, batches: list[bytes], now_ms: int = 10_000) -> None:
+    """Append batches of another log as its follower does."""
+    log.append_as_follower(batches, headers_of(batches), now_ms)
 
 
 def batches_of(data: bytearray) -> tuple[list[memoryview], list[BatchHeader]]:
@@ -170,6 +175,7 @@ __all__ = [
     "SteppedWorkers",
     "append",
     "batch",
+    "copied",
     "flush",
     "headers_of",
     "new_log",

@@ -206,7 +206,7 @@ class Life:
         data = bytearray(
             encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
         )
-        appended = opened.log.append(*batches_of(data), self.epoch, now_ms)
+        appended = opened.log.append_as_leader(*batches_of(data), self.epoch, now_ms)
         opened.flusher.request()
         if appended.last_offset >= opened.tier.reserve_at:
             opened.tier.reserve_soon()

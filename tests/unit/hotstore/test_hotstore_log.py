@@ -136,10 +136,10 @@ def test_a_run_that_spans_more_offsets_than_an_index_can_tell_is_refused_before_
     HEADER.pack_into(wide, 0, *header._replace(last_offset_delta=INT32_MAX))
     run = [memoryview(bytearray(wide)) for _ in range(2)]
     with pytest.raises(RecordListTooLarge, match="offsets"):
-        log.append(run, [read_header(one) for one in run], 0, 5)
+        log.append_as_leader(run, [read_header(one) for one in run], 0, 5)
     assert (log.log_end_offset, log.local_bytes, bases(log)) == (first, size, [0])
     for one in run:
-        log.append([one], [read_header(one)], 0, 5)
+        log.append_as_leader([one], [read_header(one)], 0, 5)
     assert log.log_end_offset == first + 2 * (INT32_MAX + 1)
     assert len(bases(log)) == 2 + first
 
@@ -151,7 +151,7 @@ def test_gaps_roll_where_offsets_would_not_fit() -> None:
     end = 3 + 2 * INT32_MAX + 10
     gaps = list(gap_batches(3, end, 4))
     for gap in gaps:
-        log.append_control(gap, 5)
+        log.append_gap(gap, 5)
     assert log.log_end_offset == end and len(gaps) == 3
     assert bases(log) == [0, 3, 3 + INT32_MAX, 3 + 2 * INT32_MAX]
     found = log.read(3 + INT32_MAX + 77, 1, end, min_one=True)

@@ -237,7 +237,7 @@ def test_design_c05_a_segment_that_straddles_the_remote_end_gives_its_rest() -> 
         log = directory.create_log(TOPIC, 0, TOPIC_ID.bytes, config)
         for position, header in walk(data):
             batch = bytearray(data[position : position + header.size])
-            log.append([memoryview(batch)], [header], header.leader_epoch, 0)
+            log.append_as_leader([memoryview(batch)], [header], header.leader_epoch, 0)
         log.close(True)
         write_reservation(other.disk, log.path, LocalReservation(TOPIC_ID, 0, 1000, True, "boot-1"))
         directory.close()

@@ -165,7 +165,7 @@ def test_the_ballast_is_not_for_appends() -> None:
         with pytest.raises(LogFull, match="free space below"):
             life.append(sequence=1)
         again = encode_batch([Record(0, 1, None, b"")], producer_id=7, producer_epoch=0, base_sequence=0)
-        assert opened.log.append(*batches_of(bytearray(again)), 1, 1).base_offset == first
+        assert opened.log.append_as_leader(*batches_of(bytearray(again)), 1, 1).base_offset == first
         assert house.disk.space("/").free == free
         house.disk.unlink(SOMEBODY)
         await settle(lambda: not opened.log.ballast.is_short)

@@ -1,0 +1,209 @@
+"""New epochs, cuts and starts elsewhere: what a log is afterwards, on disk too, and what its readers get."""
+
+from __future__ import annotations
+
+import pytest
+
+from hotstore.errors import LeaderEpochFenced
+from hotstore.locator import LogSlice
+from hotstore.log_config import LogConfig
+from hotstore.partition_log import PartitionLog
+from logformat.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
+from seams.rng import SeededRng
+from tests.support.crash_disk import CrashDisk
+from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, read_all, seal
+
+CONFIG = LogConfig(segment_bytes=600, tiered=True)
+
+
+def log_of_epochs(disk: CrashDisk, *epochs: int) -> PartitionLog:
+    """A log with one batch of 4 records by each of `epochs`."""
+    _, log = new_log(disk, CONFIG)
+    for epoch in epochs:
+        append(log, batch(4, size=60), epoch)
+    return log
+
+
+def taken(log: PartitionLog, offset: int) -> LogSlice:
+    found = log.read(offset, 1 << 20, log.log_end_offset, min_one=True)
+    assert found is not None
+    return found
+
+
+def bytes_of(found: LogSlice) -> bytes:
+    return found.file.read_at(found.position, found.length)
+
+
+# ── epochs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_epoch_enters_the_lineage_before_its_first_record() -> None:
+    """KIP-279: asked for it, the log answers its end; the epoch before ends where it begins."""
+    log = log_of_epochs(CrashDisk(), 2)
+    log.begin_epoch(5)
+    assert log.leader_epoch == 5 and log.epochs.entries == ((2, 0), (5, 4))
+    assert log.epochs.end_offset_for(5, log.log_end_offset) == EpochEnd(5, 4)
+    assert log.epochs.end_offset_for(4, log.log_end_offset) == EpochEnd(2, 4)
+    append(log, batch(2), 5)
+    assert log.epochs.entries == ((2, 0), (5, 4)) and log.log_end_offset == 6
+
+
+def test_an_epoch_without_records_gives_way_to_the_next() -> None:
+    """Leaderships that wrote nothing leave no trace; an older leader is refused, the same one again changes nothing."""
+    log = log_of_epochs(CrashDisk(), 2)
+    log.begin_epoch(5)
+    log.begin_epoch(5)
+    log.begin_epoch(7)
+    assert log.epochs.entries == ((2, 0), (7, 4))
+    with pytest.raises(LeaderEpochFenced):
+        log.begin_epoch(6)
+    with pytest.raises(LeaderEpochFenced):
+        append(log, batch(), 6)
+
+
+def test_an_epoch_that_the_checkpoint_names_survives_every_opening() -> None:
+    """It begins at the log's end, where recovery finds no batch of it: after a stop, after kill -9 and a power cut."""
+    disk = CrashDisk()
+    log = log_of_epochs(disk, 2)
+    flush(log)
+    log.begin_epoch(5)
+    log.roll()  # what makes the checkpoint be written
+    flush(log)
+    seal(log)
+    for cut in (disk.kill(), disk.crash(SeededRng(1), 0.0)):
+        directory, found = open_log(cut, CONFIG)
+        assert found.epochs.entries == ((2, 0), (5, 4)) and found.leader_epoch == 5
+        found.close(clean=True)
+        directory.checkpoint([found]).run()
+        directory.mark_clean()
+        directory.close()
+        directory, found = open_log(cut.crash(SeededRng(2), 0.0), CONFIG)
+        assert directory.was_clean and found.epochs.entries == ((2, 0), (5, 4))
+
+
+def test_to_begin_an_epoch_costs_no_sync_and_a_stop_does_not_either() -> None:
+    """5 000 partitions begin to lead at every start, and most of them are not written to before the next."""
+    disk = CrashDisk()
+    log_of_epochs(disk, 2).close(clean=True)
+    _, log = open_log(disk.kill(), CONFIG)
+    assert isinstance(log.disk, CrashDisk)
+    disk = log.disk
+    before = disk.hits["sync"]
+    log.begin_epoch(5)
+    log.close(clean=True)
+    assert disk.hits["sync"] == before
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_an_epoch_that_a_power_cut_forgot_changes_no_answer(keep: float) -> None:
+    """Whoever leads next has a later epoch; what it answers is the same whether the forgotten one stands or not."""
+    disk = CrashDisk()
+    log = log_of_epochs(disk, 2)
+    flush(log)
+    log.begin_epoch(5)
+    told = [log.epochs.end_offset_for(epoch, log.log_end_offset).end_offset for epoch in range(2, 6)]
+    _, found = open_log(disk.crash(SeededRng(3), keep), CONFIG)
+    found.begin_epoch(6)
+    log.begin_epoch(6)
+    assert found.epochs == log.epochs
+    assert [found.epochs.end_offset_for(e, found.log_end_offset).end_offset for e in range(2, 6)] == told
+
+
+# ── cuts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("above", [0, 3])
+def test_a_cut_to_the_end_takes_the_epochs_that_begin_there(above: int) -> None:
+    """KAFKA-10706: who led without writing would look diverged for ever. The file loses the epoch as well."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    log.start_at(40, LeaderEpochs((EpochStart(2, 0), EpochStart(4, 40))), ())
+    log.truncate_to(40 + above)
+    assert log.epochs.entries == ((2, 0),) and log.log_end_offset == 40
+    append(log, batch(), 3)
+    _, found = open_log(disk.crash(SeededRng(1), 0.0), CONFIG)
+    assert found.leader_epoch == 2, "durable when it returned"
+
+
+def test_a_cut_takes_epochs_and_brings_everything_down() -> None:
+    """Log start, flushed end and recovery point never lie above the log's end."""
+    disk = CrashDisk()
+    log = log_of_epochs(disk, 1, 2, 3)
+    flush(log)
+    log.advance_log_start(9)
+    log.truncate_to(6)
+    assert (log.log_start_offset, log.flushed_end_offset, log.recovery_point, log.log_end_offset) == (4, 4, 4, 4)
+    assert log.epochs.entries == ((1, 0),) and log.dirty_bytes == 0
+    append(log, batch(4), 2)
+    assert log.epochs.entries == ((1, 0), (2, 4)) and log.log_end_offset == 8
+
+
+def test_a_cut_to_the_first_local_batch_keeps_the_producers() -> None:
+    """The log starts anew at its local start: a producer's resend of what lies below is still known."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    first = batch(4, size=60, producer_id=9, epoch=0, sequence=0)
+    append(log, bytearray(first))
+    append(log, batch(4, size=60, producer_id=9, epoch=0, sequence=4))
+    log.roll()
+    append(log, batch(4, size=60, producer_id=9, epoch=0, sequence=8))
+    flush(log)
+    seal(log)
+    log.unlink(log.delete_local_before(8))
+    log.advance_log_start(8)
+    assert log.local_log_start_offset == 8
+    log.truncate_to(8)
+    again = append(log, bytearray(first))
+    assert again.duplicate and again.base_offset == 0
+    _, found = open_log(disk.crash(SeededRng(1), 0.0), CONFIG)
+    assert append(found, bytearray(first)).duplicate
+
+
+def test_a_cut_below_the_local_start_starts_there() -> None:
+    """Nothing local is left: the log goes on empty at the offset it was cut to."""
+    log = log_of_epochs(CrashDisk(), 1, 2, 3)
+    flush(log)
+    seal(log)
+    log.unlink(log.delete_local_before(8))
+    assert log.local_log_start_offset >= 4
+    log.truncate_to(3)
+    assert (log.log_end_offset, log.local_log_start_offset, log.local_bytes) == (3, 3, 0)
+    assert log.epochs.entries == ((1, 0),)
+
+
+# ── readers that were there ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("cut", range(13))
+def test_a_slice_taken_before_a_cut_never_shows_what_was_written_after_it(cut: int) -> None:
+    """D26: a connection may still be sending it. It gets the bytes it was answered, or the file ends before them."""
+    log = log_of_epochs(CrashDisk(), 1, 1, 1)
+    before = {offset: taken(log, offset) for offset in (0, 4, 8)}
+    answered = {offset: bytes_of(found) for offset, found in before.items()}
+    log.truncate_to(cut)
+    end = log.log_end_offset
+    for _ in range(4):
+        append(log, batch(4, size=60, fill=b"n"), 2)
+    for offset, found in before.items():
+        now = bytes_of(found)
+        assert now == answered[offset][: len(now)], "only what was answered"
+        assert now or offset >= end, "what stays is sent on"
+
+
+def test_a_file_that_lost_its_end_is_not_written_to_again() -> None:
+    """The log goes on in a new segment, and both are opened again as they are."""
+    disk = CrashDisk()
+    _, log = new_log(disk, LogConfig(segment_bytes=60_000))
+    for _ in range(3):
+        append(log, batch(4), 1)
+    flush(log)
+    log.truncate_to(8)
+    append(log, batch(4), 2)
+    assert [segment.base_offset for segment in log.sealed_segments()] == [0] and log.active_info().base_offset == 8
+    assert disk.stat(f"{LOG_PATH}/{8:020d}.log") is not None
+    kept = read_all(log, 0)
+    flush(log)
+    seal(log)
+    for cut in (disk.kill(), disk.crash(SeededRng(4), 0.0)):
+        _, found = open_log(cut, LogConfig(segment_bytes=60_000))
+        assert read_all(found, 0) == kept and found.epochs.entries == ((1, 0), (2, 8))
