@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from functools import partial
 from typing import TypeVar
 
 from broker.authorizer import Authorizer
@@ -31,6 +30,8 @@ from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.snapshots import Snapshots
+from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.limits import check_tiering, net_limits, tier_limits
 from broker.metadata.cluster_store import ClusterStore
 from broker.metrics import BrokerMetrics
@@ -236,9 +237,8 @@ class Broker:
             replicas.is_starting = False
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in joined.image.topics])
         config = self._live.now
-        rooms.offsets = offsets = OffsetsTopic(controller, registry, config, world.clock, world.workers)
         rooms.groups = groups = GroupCoordinator(
-            offsets,
+            OffsetsTopic(controller, registry, config),
             world.clock,
             world.rng,
             config.groups,
@@ -247,10 +247,16 @@ class Broker:
             names=registry.names.get,
             leaving=metadata.leaving,
         )
+        rooms.snapshots = snapshots = Snapshots(groups.log, world.clock)
+        offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
+        replicas.watch(offsets)
         replicas.watch(groups)
+        # Not before all topics are known: a position in a topic that is not would be taken for one of a deleted topic.
+        for partition in registry:
+            offsets.led(partition)
         groups.start()
         for name, service in (
-            ("group snapshots", partial(offsets.keep_snapshots, groups)),
+            ("group snapshots", snapshots.keep),
             ("checkpoints", replicas.upkeep.keep_checkpoints),
             ("ticks", replicas.upkeep.keep_ticking),
         ):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from broker.config.resolve import BrokerConfig
 from broker.controller.membership import Membership
 from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.snapshots import Snapshots
 from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.status import Waits
-from broker.offsets_topic import OffsetsTopic
 from broker.partition.replicas import Replicas
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
@@ -41,8 +41,8 @@ class Rooms:
     residency: Residency | None = None
     tiers: TierService | None = None
     replicas: Replicas | None = None
-    offsets: OffsetsTopic | None = None
     groups: GroupCoordinator | None = None
+    snapshots: Snapshots | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class Closing:
         """Leave disk and bucket so that the next start needs no recovery."""
         rooms, waits = self.rooms, self.waits
         assert rooms.tiers is not None and rooms.replicas is not None and rooms.data_dir is not None
-        if rooms.offsets is not None and rooms.groups is not None:
-            await self._last_write("group snapshots", rooms.offsets.write_snapshots(rooms.groups, force=True))
+        if rooms.snapshots is not None:
+            await self._last_write("group snapshots", rooms.snapshots.write_all())
         if self.config.seal_on_shutdown:
             most_s = self.config.store_upload_timeout_ms / 1000
             with waits.counting(lambda: f"stopping: sealing, and copying to the bucket, for at most {most_s:.0f} s"):

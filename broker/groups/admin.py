@@ -23,7 +23,8 @@ from broker.groups.expiry import subscribed_of
 from broker.groups.fate import fate_of
 from broker.groups.offsets import TopicPosition
 from broker.groups.records import stored_group_record
-from broker.groups.shard import Group, Shard, ShardState
+from broker.groups.shard import Group, GroupShard
+from broker.internal_topics.internal_log import InternalLog
 from broker.metadata.topic_facts import TopicLookup
 from seams.turns import Turns, next_turn
 
@@ -64,8 +65,8 @@ class Described(msgspec.Struct, frozen=True, gc=False):
 class Groups(Protocol):
     """What the coordinator lends its administrators."""
 
-    def shard_of(self, group_id: str) -> tuple[Shard | None, ErrorCode]: ...
-    def unload(self, shard: Shard, group: Group, error: ErrorCode) -> None:
+    def shard_of(self, group_id: str) -> tuple[GroupShard | None, ErrorCode]: ...
+    def unload(self, shard: GroupShard, group: Group, error: ErrorCode) -> None:
         """Answer whoever waits for the group, stop its timers, let nobody in: its machine is Dead after this."""
         ...
 
@@ -75,13 +76,13 @@ class GroupAdmin:
 
     def __init__(
         self,
-        shards: Sequence[Shard],
+        log: InternalLog[GroupShard],
         groups: Groups,
         config: GroupConfig,
         topics: TopicLookup,
         now_ms: Callable[[], int],
     ) -> None:
-        self._shards = shards
+        self._log = log
         self._groups = groups
         self._config = config
         self._topics = topics
@@ -93,7 +94,7 @@ class GroupAdmin:
         COORDINATOR_LOAD_IN_PROGRESS while some are still loaded: half a list would look like a whole one. Groups whose
         partition cannot be read are left out, as those of another coordinator are. POLICY_VIOLATION: too many bytes.
         """
-        if any(shard.state is ShardState.LOADING for shard in self._shards):
+        if self._log.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         wanted = frozenset(state.lower() for state in states)
         if types and GROUP_TYPE not in {name.lower() for name in types}:
@@ -101,9 +102,7 @@ class GroupAdmin:
         found: list[Listed] = []
         size = 0
         turns = Turns()
-        for shard in self._shards:
-            if shard.state is not ShardState.READY:
-                continue
+        for shard in self._log.all_ready():
             for group in list(shard.groups.values()):
                 state = group.machine.state
                 if state is not GroupState.DEAD and (not wanted or state.value.lower() in wanted):
@@ -177,7 +176,7 @@ class GroupAdmin:
         try:
             error = await self._write_tombstones(shard, group)
         finally:
-            if shard.state is ShardState.READY and shard.groups.get(group_id) is group:
+            if shard.is_ready and shard.groups.get(group_id) is group:
                 if error is ErrorCode.NONE:
                     group.machine = ClassicGroup(self._config, self._now_ms())
                 else:
@@ -185,7 +184,7 @@ class GroupAdmin:
                 shard.settle(group)
         return error
 
-    async def _write_tombstones(self, shard: Shard, group: Group) -> ErrorCode:
+    async def _write_tombstones(self, shard: GroupShard, group: Group) -> ErrorCode:
         if not group.writes.is_settled:  # commits that were accepted before this go first
             try:
                 async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
@@ -201,7 +200,7 @@ class GroupAdmin:
         error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN))
         return error or await self._fate(ended)
 
-    def _end(self, shard: Shard, group: Group) -> asyncio.Future[Exception | None]:
+    def _end(self, shard: GroupShard, group: Group) -> asyncio.Future[Exception | None]:
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def then(failure: Exception | None) -> None:
@@ -251,7 +250,7 @@ class GroupAdmin:
                 codes.append(ErrorCode.NONE)
         return codes
 
-    async def _forget(self, shard: Shard, group: Group, positions: Sequence[TopicPosition]) -> ErrorCode:
+    async def _forget(self, shard: GroupShard, group: Group, positions: Sequence[TopicPosition]) -> ErrorCode:
         return await self._fate(shard.write_positions(group, [(position, None) for position in positions]))
 
     async def _fate(self, write: asyncio.Future[Exception | None]) -> ErrorCode:

@@ -20,7 +20,7 @@ from broker.groups.expiry import expiry_rule
 from broker.groups.fate import Write
 from broker.groups.offsets import TopicPosition
 from broker.groups.records import CommittedOffset, stored_group_record
-from broker.groups.shard import Group, Shard, ShardState
+from broker.groups.shard import Group, GroupShard
 from broker.metadata.topic_facts import TopicLookup
 from seams.clock import Clock
 from seams.turns import next_turn
@@ -31,7 +31,7 @@ _GROUPS_AT_ONCE: Final = 200  # before others get a turn, and before their write
 _POSITIONS_AT_ONCE: Final = 2_000  # 10 µs each: encoded, and put into a batch
 
 Changes = list[tuple[TopicPosition, CommittedOffset | None]]
-Clean = Callable[[Shard, Group], Changes]
+Clean = Callable[[GroupShard, Group], Changes]
 
 
 class Cleaner:
@@ -39,18 +39,19 @@ class Cleaner:
 
     def __init__(
         self,
-        shards: Sequence[Shard],
+        ready: Callable[[], Sequence[GroupShard]],
         clock: Clock,
         config: GroupConfig,
         topics: TopicLookup,
         leaving: Callable[[], Collection[str]],
     ) -> None:
-        self._shards = shards
+        self._ready = ready
         self._clock = clock
         self._config = config
         self._topics = topics
         self._leaving = leaving
         self._withdrawn: set[str] = set()
+        self._loaded: list[GroupShard] = []  # since the last look
         self._wake = asyncio.Event()
 
     def topic_withdrawn(self, name: str) -> None:
@@ -58,16 +59,19 @@ class Cleaner:
         self._withdrawn.add(name)
         self._wake.set()
 
-    def adopt(self, shard: Shard) -> None:
-        """Before a loaded shard is asked anything: positions without a topic id (OffsetCommit 2–4 with a retention, as
+    def adopt(self, group: Group) -> None:
+        """Before a loaded group is asked anything: positions without a topic id (OffsetCommit 2–4 with a retention, as
         Kafka and earlier versions of this broker store it) are the present topic's, unless an earlier topic of that
         name is still being removed: then they are most likely its own, and stay nobody's."""
-        leaving = frozenset(self._leaving())
-        for group in shard.groups.values():
-            group.offsets.adopt(self._topics, leaving)
+        group.offsets.adopt(self._topics, self._leaving)
+
+    def shard_loaded(self, shard: GroupShard) -> None:
+        """Write soon what loading found out: who owns what it adopted, and which positions are nobody's."""
+        self._loaded.append(shard)
+        self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled: expire at every interval, and see to deleted topics when there are any."""
+        """Until cancelled: expire at every interval, and see to loaded shards and deleted topics when there are any."""
         interval_s = self._config.offsets_retention_check_interval_ms / 1000
         next_s = self._clock.monotonic_s() + interval_s
         while True:
@@ -79,22 +83,22 @@ class Cleaner:
                 await self._everywhere(self._expire)
                 continue
             self._wake.clear()
+            loaded, self._loaded = self._loaded, []
             names, self._withdrawn = frozenset(self._withdrawn), set()
-            await self._everywhere(partial(self._forget, names=names))
-
-    async def after_load(self, shard: Shard) -> None:
-        """Write what loading found out: who owns what it adopted, and which positions are nobody's."""
-        await self._in(shard, self._settle_owners)
+            for shard in loaded:
+                await self._in(shard, self._settle_owners)
+            if names:
+                await self._everywhere(partial(self._forget, names=names))
 
     async def _everywhere(self, clean: Clean) -> None:
-        for shard in self._shards:
+        for shard in self._ready():
             await self._in(shard, clean)
 
-    async def _in(self, shard: Shard, clean: Clean) -> None:
+    async def _in(self, shard: GroupShard, clean: Clean) -> None:
         """Changes of a bounded number of groups and positions at a time: a queue of tombstones must not push commits
         out. Every decision is made at the moment of its write."""
         left = deque(shard.groups.values())
-        while left and shard.state is ShardState.READY:
+        while left and shard.is_ready:
             writes: list[Write] = []
             unfinished: list[Group] = []
             room = _POSITIONS_AT_ONCE
@@ -113,7 +117,7 @@ class Cleaner:
                 left.extend(unfinished)  # else a log that takes nothing would be asked without end
             await next_turn()
 
-    async def _are_settled(self, shard: Shard, writes: list[Write]) -> bool:
+    async def _are_settled(self, shard: GroupShard, writes: list[Write]) -> bool:
         if not writes:
             return True
         done, late = await asyncio.wait(writes, timeout=self._config.offsets_commit_timeout_ms / 1000)
@@ -123,7 +127,7 @@ class Cleaner:
             log.warning("cleaning __consumer_offsets-%d: %s; trying again later", shard.partition, why)
         return not failures and not late
 
-    def _expire(self, shard: Shard, group: Group) -> Changes:
+    def _expire(self, shard: GroupShard, group: Group) -> Changes:
         changes = self._settle_owners(shard, group)
         rule = expiry_rule(group.machine)
         if changes or rule is None:
@@ -134,10 +138,10 @@ class Cleaner:
             shard.write_group(group, stored_group_record(group.group_id, None), lambda _: None)
         return _tombstones(gone)
 
-    def _settle_owners(self, shard: Shard, group: Group) -> Changes:
+    def _settle_owners(self, shard: GroupShard, group: Group) -> Changes:
         return [*group.offsets.adopted(), *self._forget(shard, group)]
 
-    def _forget(self, shard: Shard, group: Group, names: frozenset[str] | None = None) -> Changes:
+    def _forget(self, shard: GroupShard, group: Group, names: frozenset[str] | None = None) -> Changes:
         """Positions in topics that are gone, of these names only if there are any."""
         return _tombstones(group.offsets.orphaned(self._topics, names))
 

@@ -1,9 +1,9 @@
 """The group coordinator: the shell around the machines.
 
-Owns the shards, the timers and the requests that wait. Always true: between an event and its effects nothing else runs;
-a commit is answered, and seen, only once its records are durable; everything a client can grow has a bound in
-`GroupConfig`; two background tasks serve all groups (timers, `cleaner`), and one a partition while it has writes. Must
-not know the wire (`broker.handlers.groups`), nor how the log is kept (`log.OffsetsLog`).
+Owns which shard answers a request, and what becomes of requests at the limits. Always true: a commit is answered, and
+seen, only once its records are durable; everything a client can grow has a bound in `GroupConfig`; two background tasks
+serve all groups (timers, `cleaner`), and one a partition while it is loaded or written to. Must not know the wire
+(`broker.handlers.groups`), nor how the log is kept (`broker.internal_topics`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 from broker.config.groups import CLIENT_ID_CHARS_MAX, GroupConfig, is_too_long
@@ -26,7 +26,6 @@ from broker.groups.events import (
     AdmitCommit,
     AdmitReply,
     Effect,
-    Event,
     Heartbeat,
     HeartbeatReply,
     Join,
@@ -35,62 +34,41 @@ from broker.groups.events import (
     Leaver,
     LeaveReply,
     LeftMember,
-    Reply,
     Result,
-    StartTimer,
-    StopTimer,
-    Store,
-    Stored,
     Sync,
     SyncReply,
-    TimedOut,
-    Timer,
     Unload,
 )
-from broker.groups.fate import code_of, fate_of
+from broker.groups.fate import fate_of
+from broker.groups.held import Held
 from broker.groups.lag import EndLookup, Survey, survey
-from broker.groups.ledger import Ledger
-from broker.groups.log import OffsetsLog
 from broker.groups.offsets import (
     Fetched,
     GroupOffsets,
     Wanted,
     any_topic,
 )
-from broker.groups.records import (
-    KeyValue,
-    group_record,
-    partition_of,
-)
-from broker.groups.shard import Group, Shard, ShardState, Snapshot
-from broker.groups.timers import Timers
+from broker.groups.performer import Performer
+from broker.groups.records import partition_of
+from broker.groups.shard import Group, GroupShard
+from broker.groups.topic import OFFSETS_TOPIC, OffsetsTopic
+from broker.internal_topics.internal_log import InternalLog
+from broker.internal_topics.led_shard import Shard
+from broker.internal_topics.partition_door import LogLimits
+from broker.internal_topics.shard_life import ShardState
 from broker.metadata.topic_facts import TopicLookup
-from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed, ThermoclineError
+from logformat.errors import ThermoclineError
 from seams.clock import Clock
 from seams.rng import Rng
 from seams.tasks import Tasks, supervise
-from seams.turns import next_turn
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Result)
 
 
-_TIMERS_AT_ONCE: Final = 200  # before others get a turn: about 5 ms of expiries
-_LOAD_BACKOFF_S: Final = 0.5
-_LOAD_BACKOFF_MAX_S: Final = 30.0
-_RELOAD_S: Final = 5.0  # a partition that comes back does so after some seconds; replaying a damaged one costs reads
-_RELOAD_MAX_S: Final = 60.0
-
-
 def _no_name(_: UUID) -> None:
     """Topics without ids."""
-
-
-class _TimerKey(NamedTuple):
-    partition: int
-    group_id: str
-    timer: Timer
 
 
 class GroupCoordinator:
@@ -98,7 +76,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        offsets_log: OffsetsLog,
+        topic: OffsetsTopic,
         clock: Clock,
         rng: Rng,
         config: GroupConfig,
@@ -112,146 +90,86 @@ class GroupCoordinator:
 
         `names`: of topics by their ids. `leaving`: names of deleted topics that are still being removed.
         """
-        self._log = offsets_log
+        self._topic = topic
         self._clock = clock
         self._rng = rng
         self._config = config
         self._tasks = tasks
         self._topics = topics
         self.topic_name = names
-        self._timers: Timers[_TimerKey] = Timers()
-        self._timer_set = asyncio.Event()
-        self._loaded = asyncio.Event()
+        self._performer = Performer(clock)
+        self._held = Held(config)
         self._background: list[asyncio.Task[None]] = []
-        self._ledger = Ledger(config)
-        self._shards = [
-            Shard(partition, offsets_log, clock, config, tasks, self._ledger)
-            for partition in range(offsets_log.partitions)
-        ]
-        self._cleaner = Cleaner(self._shards, clock, config, topics, leaving)
-        self.admin = GroupAdmin(self._shards, self, config, topics, clock.wall_ms)
+        self.log: InternalLog[GroupShard] = InternalLog(
+            OFFSETS_TOPIC, clock, rng, _limits_of(config), tasks, _report, self._make_shard, self._shard_loaded
+        )
+        self._cleaner = Cleaner(self.log.all_ready, clock, config, topics, leaving)
+        self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to load; until a group's partition is loaded, its requests get COORDINATOR_LOAD_IN_PROGRESS."""
-        services = (
-            ("groups-load", self._load),
-            ("groups-timers", self._run_timers),
-            ("groups-cleaner", self._cleaner.run),
-        )
-        for name, service in services:
+        """Begin to serve: the groups of every partition that `log` is told to lead."""
+        for name, service in (("groups-timers", self._performer.run_timers), ("groups-cleaner", self._cleaner.run)):
             self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
 
-    async def wait_loaded(self) -> None:
-        """Until every partition was loaded or given up."""
-        await self._loaded.wait()
-
     async def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Answer everyone who waits, refuse what comes, let running appends end (5 s at most).
+        """Answer everyone who waits, refuse what comes, let running appends end (offsets.commit.timeout.ms at most).
 
         Snapshots can still be taken afterwards: state and log do not change any more.
         """
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        for shard in self._shards:
-            if shard.state is ShardState.READY:
-                for group in list(shard.groups.values()):
-                    self.unload(shard, group, error)
-            shard.state = ShardState.CLOSED
-        deadline_s = self._clock.monotonic_s() + self._config.offsets_commit_timeout_ms / 1000
-        while any(not shard.writer.is_idle for shard in self._shards) and self._clock.monotonic_s() < deadline_s:
-            await asyncio.sleep(0.01)
+        for shard in self.log.all_ready():
+            self._unload_all(shard, error)
+        await self.log.close()
 
-    def unload(self, shard: Shard, group: Group, error: ErrorCode) -> None:
+    def _make_shard(self, shard: Shard) -> GroupShard:
+        return GroupShard(shard, self._clock, self._config, self._held, self)
+
+    def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
+        self._cleaner.adopt(group)
+        self._performer.perform(shard, group, effects)
+
+    def _shard_loaded(self, shard: GroupShard) -> None:
+        self._cleaner.shard_loaded(shard)
+
+    def unloaded(self, shard: GroupShard) -> None:
+        self._unload_all(shard, ErrorCode.NOT_COORDINATOR)
+
+    def _unload_all(self, shard: GroupShard, error: ErrorCode) -> None:
+        for group in list(shard.groups.values()):
+            self.unload(shard, group, error)
+
+    def unload(self, shard: GroupShard, group: Group, error: ErrorCode) -> None:
         """Answer whoever waits for the group with `error`, stop its timers, let nobody in."""
-        self._perform(shard, group, group.machine.step(Unload(error), self._clock.wall_ms()))
+        self._performer.step(shard, group, Unload(error))
 
-    async def _load(self) -> None:
-        backoff_s = _LOAD_BACKOFF_S
-        for shard in self._shards:
-            while shard.state is ShardState.LOADING:
-                try:
-                    await self._load_shard(shard)
-                    backoff_s = _LOAD_BACKOFF_S
-                except (Retryable, OSError) as failure:
-                    log.warning("loading __consumer_offsets-%d: %s; trying again", shard.partition, failure)
-                    await asyncio.sleep(backoff_s * self._rng.uniform(0.8, 1.2))
-                    backoff_s = min(backoff_s * 2, _LOAD_BACKOFF_MAX_S)
-                except (Corrupt, StorageFailed, Fenced) as failure:
-                    log.error("__consumer_offsets-%d cannot be read, its groups are off: %s", shard.partition, failure)
-                    shard.reset()
-                    shard.state = ShardState.FAILED
-        self._loaded.set()
-        for shard in self._shards:
-            await self._cleaner.after_load(shard)
-        await self._load_failed()
+    def led(self, _partition: object) -> None:
+        """Its shard is the log's business."""
 
-    async def _load_failed(self) -> None:
-        """What could not be read may be whole later: the bucket's answer was, or the partition opened after all."""
-        backoff_s = _RELOAD_S
-        while failed := [shard for shard in self._shards if shard.state is ShardState.FAILED]:
-            await asyncio.sleep(backoff_s * self._rng.uniform(0.8, 1.2))
-            backoff_s = min(backoff_s * 2, _RELOAD_MAX_S)
-            for shard in failed:
-                try:
-                    await self._load_shard(shard)
-                    log.warning("__consumer_offsets-%d can be read again, its groups are back", shard.partition)
-                    await self._cleaner.after_load(shard)
-                except (ThermoclineError, OSError) as failure:
-                    log.debug("__consumer_offsets-%d still cannot be read: %s", shard.partition, failure)
-                    shard.reset()
+    def resigned(self, _topic: str, _index: int) -> None:
+        """Its shard is the log's business."""
 
-    async def _load_shard(self, shard: Shard) -> None:
-        shard.reset()
-        async for batches in self._log.replay(shard.partition):
-            shard.replay(batches)
-            await next_turn()
-        for group, effects in shard.restore():
-            self._perform(shard, group, effects)
-            shard.settle(group)
-        self._cleaner.adopt(shard)
-        shard.state = ShardState.READY
+    def withdrawn(self, topic: str) -> None:
+        """A topic was deleted. Its positions are shown no more from now on, and get tombstones soon."""
+        self._cleaner.topic_withdrawn(topic)
 
-    # ---- snapshots (the broker writes them) ------------------------------------------------------------------------
-
-    @property
-    def partitions(self) -> int:
-        return len(self._shards)
+    # ---- for whoever watches ---------------------------------------------------------------------------------------
 
     @property
     def held_bytes(self) -> int:
         """Estimate of the memory that groups take."""
-        return self._ledger.held_bytes
+        return self._held.bytes
 
     @property
     def group_count(self) -> int:
-        return self._ledger.group_count
-
-    def state_of(self, partition: int) -> ShardState:
-        return self._shards[partition].state
+        return self._held.group_count
 
     async def survey(self, ends: EndLookup) -> Survey:
-        """How far behind the groups are, for whoever watches."""
-        return await survey(self._shards, self._topics, ends)
-
-    def dirty_since(self, partition: int) -> float | None:
-        """Clock.monotonic_s since when a lost disk would lose changes of `partition`: the cut of its newest written
-        snapshot; −∞ after a start that replayed what nobody knows to be in one. None while nothing changed after that,
-        and while the partition is not loaded.
-
-        A snapshot is due when it lies GroupConfig.snapshot_interval_ms back: at once for a change after a quiet time.
-        """
-        return self._shards[partition].dirty_since_s
-
-    async def snapshot(self, partition: int) -> Snapshot:
-        """The durable state of `partition` now; Retryable while it is not loaded. One at a time a partition."""
-        return await self._shards[partition].snapshot()
-
-    def snapshot_written(self, partition: int, end_offset: int) -> None:
-        """That snapshot is in the bucket, committed. Also to be told once after loading, of the one found there."""
-        self._shards[partition].snapshot_written(end_offset)
+        """How far behind the groups are."""
+        return await survey(self.log.all_ready(), self._topics, ends)
 
     # ---- membership requests ---------------------------------------------------------------------------------------
 
@@ -259,8 +177,14 @@ class GroupCoordinator:
         """Make sure that there is somewhere to coordinate `group_id` (FindCoordinator)."""
         if is_too_long(group_id):
             return ErrorCode.INVALID_GROUP_ID
+        is_first = self.log.state_of(self._index_of(group_id)) is ShardState.ABSENT
         try:
-            await self._log.ensure_created()
+            await self._topic.ensure_created()
+            if is_first:  # a new shard is empty: a moment's wait here spares the client one of its back-offs
+                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
+                    await self.log.wait_loaded()
+        except TimeoutError:
+            return ErrorCode.NONE  # who asks it is told COORDINATOR_LOAD_IN_PROGRESS
         except (ThermoclineError, OSError) as failure:
             log.warning("__consumer_offsets is not there: %s", failure)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -276,7 +200,7 @@ class GroupCoordinator:
         if group is None and event.member_id != NO_MEMBER:
             return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id)
         metadata_bytes = sum(len(protocol.metadata) for protocol in event.protocols)
-        if self._ledger.is_full(metadata_bytes, new_group=group is None):
+        if self._held.is_full(metadata_bytes, new_group=group is None):
             return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED)
         future = self._future(JoinReply)
         prefix = event.client_id[:CLIENT_ID_CHARS_MAX] if event.instance_id is None else event.instance_id
@@ -286,7 +210,7 @@ class GroupCoordinator:
             new_member_id=self._new_member_id(prefix, group),
             client_id=event.client_id[:CLIENT_ID_CHARS_MAX],
         )
-        self._give(shard, group or shard.create(group_id), named)
+        self._performer.give(shard, group or shard.create(group_id), named)
         return await future
 
     def _new_member_id(self, prefix: str, group: Group | None) -> str:
@@ -304,10 +228,10 @@ class GroupCoordinator:
         group = shard.groups.get(group_id)
         if group is None:
             return SyncReply(ErrorCode.UNKNOWN_MEMBER_ID)
-        if self._ledger.is_full(sum(len(assignment) for _, assignment in event.assignments), new_group=False):
+        if self._held.is_full(sum(len(assignment) for _, assignment in event.assignments), new_group=False):
             return SyncReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         future = self._future(SyncReply)
-        self._give(shard, group, replace(event, token=future))
+        self._performer.give(shard, group, replace(event, token=future))
         return await future
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
@@ -319,7 +243,7 @@ class GroupCoordinator:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         future = self._future(HeartbeatReply)
-        self._give(shard, group, Heartbeat(future, member_id, generation, instance_id))
+        self._performer.give(shard, group, Heartbeat(future, member_id, generation, instance_id))
         return future.result().error
 
     async def leave(self, group_id: str, members: Sequence[Leaver]) -> LeaveReply:
@@ -333,7 +257,7 @@ class GroupCoordinator:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return LeaveReply(members=tuple(LeftMember(m.member_id, m.instance_id, unknown) for m in members))
         future = self._future(LeaveReply)
-        self._give(shard, group, Leave(future, tuple(members)))
+        self._performer.give(shard, group, Leave(future, tuple(members)))
         return future.result()
 
     # ---- offsets ---------------------------------------------------------------------------------------------------
@@ -360,14 +284,14 @@ class GroupCoordinator:
         if group is None:
             if member.generation >= 0:
                 return [unknown_group] * len(rows)
-            if self._ledger.is_full(0, new_group=True):
+            if self._held.is_full(0, new_group=True):
                 return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
             group = shard.create(group_id)
         future = self._future(AdmitReply)
-        self._step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
+        self._performer.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
         error = future.result().error
         if error is ErrorCode.NONE:
-            is_full = partial(self._ledger.is_full, new_group=False)
+            is_full = partial(self._held.is_full, new_group=False)
             now_ms = self._clock.wall_ms()
             codes, values = judge(
                 rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=retention_ms
@@ -401,94 +325,47 @@ class GroupCoordinator:
                     await group.writes.settled()
             except TimeoutError:
                 return ErrorCode.NOT_COORDINATOR, ()  # every client asks again after this one
+            if not shard.is_ready:  # what it knew went to the next coordinator
+                return ErrorCode.NOT_COORDINATOR, ()
             group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE, GroupOffsets().fetch(wanted)
         return ErrorCode.NONE, group.offsets.fetch(wanted, self._topics)
 
-    def led(self, _partition: object) -> None:
-        """Every shard is loaded once, at the start: nothing follows yet."""
+    # ---- shards ----------------------------------------------------------------------------------------------------
 
-    def resigned(self, topic: str, index: int) -> None:
-        """Its commits fail from now on; the shard stays until the process ends."""
-
-    def withdrawn(self, topic: str) -> None:
-        """A topic was deleted. Its positions are shown no more from now on, and get tombstones soon."""
-        self._cleaner.topic_withdrawn(topic)
-
-    # ---- machines, effects, timers ---------------------------------------------------------------------------------
-
-    def shard_of(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[Shard | None, ErrorCode]:
+    def shard_of(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[GroupShard | None, ErrorCode]:
         """Where the group lives, or why nobody can say now."""
         if is_too_long(group_id) or (not group_id and not empty_is_valid):
             return None, ErrorCode.INVALID_GROUP_ID
-        shard = self._shards[partition_of(group_id, len(self._shards))]
-        match shard.state:
-            case ShardState.READY:
-                return shard, ErrorCode.NONE
+        index = self._index_of(group_id)
+        shard = self.log.ready(index)
+        if shard is not None:
+            return shard, ErrorCode.NONE
+        match self.log.state_of(index):
             case ShardState.LOADING:
                 return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             case ShardState.FAILED:
                 return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
-            case ShardState.CLOSED:
-                return None, ErrorCode.NOT_COORDINATOR
+            case ShardState.ABSENT if self._topic.is_offline(index):
+                return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return None, ErrorCode.NOT_COORDINATOR
+
+    def _index_of(self, group_id: str) -> int:
+        return partition_of(group_id, self._topic.partitions)
 
     def _future(self, _: type[R]) -> asyncio.Future[R]:
         return cast("asyncio.Future[R]", asyncio.get_running_loop().create_future())
 
-    def _give(self, shard: Shard, group: Group, event: Event) -> None:
-        self._step(shard, group, event)
-        shard.settle(group)
 
-    def _step(self, shard: Shard, group: Group, event: Event) -> None:
-        self._perform(shard, group, group.machine.step(event, self._clock.wall_ms()))
-
-    def _perform(self, shard: Shard, group: Group, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reply(token, result):
-                    future = cast("asyncio.Future[Result]", token)
-                    if not future.done():  # its connection may be gone
-                        future.set_result(result)
-                case StartTimer(timer, delay_ms):
-                    self._start_timer(_TimerKey(shard.partition, group.group_id, timer), delay_ms)
-                case StopTimer(timer):
-                    self._timers.stop(_TimerKey(shard.partition, group.group_id, timer))
-                case Store(ticket, metadata):
-                    self._store(shard, group, ticket, group_record(group.group_id, metadata))
-
-    def _store(self, shard: Shard, group: Group, ticket: int, record: KeyValue) -> None:
-        def stored(failure: Exception | None) -> None:
-            error = ErrorCode.NONE if failure is None else code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._step(shard, group, Stored(ticket, error))
-
-        shard.write_group(group, record, stored)
-
-    def _start_timer(self, key: _TimerKey, delay_ms: int) -> None:
-        before = self._timers.next_s()
-        self._timers.start(key, self._clock.monotonic_s() + delay_ms / 1000)
-        after = self._timers.next_s()
-        if after is not None and (before is None or after < before):
-            self._timer_set.set()
-
-    async def _run_timers(self) -> None:
-        while True:
-            self._timer_set.clear()
-            next_s = self._timers.next_s()
-            wait_s = None if next_s is None else max(next_s - self._clock.monotonic_s(), 0)
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._timer_set.wait()
-            except TimeoutError:
-                self._fire_timers()
-                await next_turn()
-
-    def _fire_timers(self) -> None:
-        for key in self._timers.due(self._clock.monotonic_s(), _TIMERS_AT_ONCE):
-            shard = self._shards[key.partition]
-            group = shard.groups.get(key.group_id)
-            if group is not None and shard.state is ShardState.READY:
-                self._give(shard, group, TimedOut(key.timer))
+def _limits_of(config: GroupConfig) -> LogLimits:
+    return LogLimits(
+        append_batch_bytes_max=config.append_batch_bytes_max,
+        append_queue_max=config.append_queue_max,
+        append_queue_bytes_max=config.append_queue_bytes_max,
+        snapshot_interval_ms=config.snapshot_interval_ms,
+        close_timeout_ms=config.offsets_commit_timeout_ms,
+    )
 
 
 def _report(name: str, failure: BaseException) -> None:

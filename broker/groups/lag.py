@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.groups.events import GroupState
-from broker.groups.shard import Shard, ShardState
+from broker.groups.shard import GroupShard
 from broker.metadata.topic_facts import TopicLookup
 from seams.turns import Turns, next_turn
 
@@ -44,15 +44,13 @@ class Survey:
     states: Counter[GroupState]
 
 
-async def survey(shards: Sequence[Shard], topics: TopicLookup, ends: EndLookup) -> Survey:
-    """Look at every position of every group that is loaded. One beyond its log's end does not lag."""
+async def survey(shards: Sequence[GroupShard], topics: TopicLookup, ends: EndLookup) -> Survey:
+    """Look at every position of every group of these shards. One beyond its log's end does not lag."""
     most: list[Lag] = []
     states: Counter[GroupState] = Counter()
     positions = 0
     group_turns, position_turns = Turns(), Turns(_POSITIONS_PER_TURN)
     for shard in shards:
-        if shard.state is not ShardState.READY:
-            continue
         for group in list(shard.groups.values()):
             states[group.machine.state] += 1
             for topic, held in group.offsets.fetch(None, topics):

@@ -8,7 +8,7 @@ members, generations (the machine admits a commit before it comes here), the log
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.error_codes import ErrorCode
@@ -140,11 +140,15 @@ class GroupOffsets:
 
     # ---- topics that come and go -----------------------------------------------------------------------------------
 
-    def adopt(self, topics: TopicLookup, leaving: Collection[str]) -> None:
+    def adopt(self, topics: TopicLookup, leaving: Callable[[], Collection[str]]) -> None:
         """Give positions without a topic id to the topics of their names, those in `leaving` excepted."""
+        kept: Collection[str] | None = None  # asked for once, and only where such a position is
         for topic, partitions in self._topics.items():
             for partition, value in partitions.items():
-                if value.topic_id != ZERO_UUID or topic in leaving:
+                if value.topic_id != ZERO_UUID:
+                    continue
+                kept = frozenset(leaving()) if kept is None else kept
+                if topic in kept:
                     continue
                 facts = topics(topic)
                 if facts is not None and facts.topic_id != ZERO_UUID:

@@ -1,6 +1,6 @@
 """The records of `__consumer_offsets`, byte for byte as Apache Kafka 4.3 writes them.
 
-Owns keys and values of committed offsets and of groups, batches of them, and the group's partition. Always true: what
+Owns keys and values of committed offsets and of groups, and the group's partition. Always true: what
 `parse` returns encodes to the same meaning; records of other kinds (KIP-848 groups, transactions) are left out, never
 guessed. Must not know what a group does with them.
 Source: observed in Apache Kafka 4.3.1: keys 0–1 are offsets (1 is written), 2 groups; offset values are version 4 with
@@ -11,11 +11,11 @@ written here too, and the expiry as a tagged field of ours, which Kafka skips. V
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from broker.groups.events import GroupMetadata, MemberMetadata
+from broker.internal_topics.batches import KeyValue
 from broker.wire.codec import decode_record, encode_record, record_version
 from broker.wire.messages import (
     GroupMetadataKey,
@@ -26,8 +26,6 @@ from broker.wire.messages import (
 )
 from broker.wire.primitives import ZERO_UUID
 from logformat.errors import Corrupt, InvalidRequest
-from logformat.record_batch import check_stored, walk
-from logformat.records import Record, encode_batch, iter_records
 
 NO_EXPIRY: Final = -1
 _OFFSET_KEY_VERSION: Final = 1
@@ -53,17 +51,6 @@ class CommittedOffset(NamedTuple):
     committed_at_ms: int
     expire_at_ms: int = NO_EXPIRY
     topic_id: UUID = ZERO_UUID
-
-
-class KeyValue(NamedTuple):
-    """A record before it has an offset; no value is a tombstone."""
-
-    key: bytes
-    value: bytes | None
-
-    @property
-    def size(self) -> int:
-        return len(self.key) + len(self.value or b"")
 
 
 class OffsetRecord(NamedTuple):
@@ -204,41 +191,3 @@ def _group(value: bytes) -> GroupMetadata:
         message.current_state_timestamp,
         rows,
     )
-
-
-def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0) -> bytes:
-    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too)."""
-    return encode_batch([Record(base_offset + i, now_ms, key, value) for i, (key, value) in enumerate(records)])
-
-
-def parse_batches(batches: bytes) -> Iterator[tuple[int, tuple[Parsed, ...]]]:
-    """For each batch: the offset after it, and what its records say. Raises Corrupt, for a wrong CRC or a cut end too.
-
-    Control batches (gaps, markers) say nothing. Transactional ones cannot be believed without their markers, which are
-    not served here: they are left out.
-    """
-    end = 0
-    for position, header in walk(batches):
-        end = position + header.size
-        check_stored(batches, position, len(batches))
-        if header.is_control or header.is_transactional:
-            yield header.next_offset, ()
-            continue
-        parsed = (parse(r.key, r.value) for r in iter_records(batches, position) if r.key is not None)
-        yield header.next_offset, tuple(record for record in parsed if record is not None)
-    if end < len(batches):
-        raise Corrupt(f"__consumer_offsets: {len(batches) - end} bytes behind the last whole batch")
-
-
-def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:
-    """`records` in groups that make batches of bounded size (one record larger than that goes alone)."""
-    chunk: list[KeyValue] = []
-    size = 0
-    for record in records:
-        if chunk and (len(chunk) >= count_max or size + record.size > bytes_max):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(record)
-        size += record.size
-    if chunk:
-        yield chunk

@@ -1,66 +1,33 @@
-"""The groups of one partition of `__consumer_offsets`: their durable state, loaded, changed and written out whole.
+"""The groups of one partition of `__consumer_offsets`: what its records add up to, while this broker leads it.
 
-Owns the table of groups and the partition's place in the log. Always true: `record` and `offsets` of a group are what
-the log holds below `end_offset`, never more; `snapshot` is exactly that, cut at one moment. Must not know requests,
-timers, the bucket: whoever keeps snapshots asks `dirty_since` and confirms with `snapshot_written`.
+Owns the table of groups: it is the state that an internal log replays, and writes out whole. Always true: `record` and
+`offsets` of a group are what the log holds as far as it is applied, never more; a commit is applied only when its
+append in this leader epoch succeeded. Must not know requests, timers, snapshots, nor how the log is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Protocol
 
 from broker.config.groups import GroupConfig
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import Effect, GroupMetadata
-from broker.groups.ledger import Ledger
-from broker.groups.log import OffsetsLog
+from broker.groups.held import Held
 from broker.groups.offsets import GroupOffsets, TopicPosition
 from broker.groups.records import (
     CommittedOffset,
-    KeyValue,
     OffsetKey,
     OffsetRecord,
-    batch_of,
-    chunks,
     offset_record,
-    parse_batches,
+    parse,
     stored_group_record,
 )
-from broker.groups.writer import PartitionWriter
-from logformat.errors import Retryable
+from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.led_shard import Shard
+from broker.internal_topics.replayed_state import Live
 from seams.clock import Clock
-from seams.tasks import Tasks
-from seams.turns import next_turn
-
-_SNAPSHOT_CHUNK: Final = 200  # records between two chances for others to run: 4 ms
-
-
-class ShardState(Enum):
-    LOADING = "loading"
-    READY = "ready"
-    FAILED = "failed"  # its log cannot be read: an operator's business
-    CLOSED = "closed"
-
-
-class Snapshot(NamedTuple):
-    """The live state at `end_offset` (exclusive), as whole batches whose offsets end there; b"" when nothing lives."""
-
-    end_offset: int
-    batches: bytes
-
-
-@dataclass(slots=True)
-class _Taken:
-    """A snapshot that was cut and not yet confirmed; `is_behind` when something changed after the cut."""
-
-    end_offset: int
-    cut_s: float
-    is_behind: bool = False
 
 
 class Writes:
@@ -120,74 +87,76 @@ class Group:
         return not busy and self.machine.is_idle
 
 
-class Shard:
-    """One partition. Groups are in order of their creation."""
+class Host(Protocol):
+    """What the coordinator does for its shards."""
 
-    def __init__(
-        self,
-        partition: int,
-        offsets_log: OffsetsLog,
-        clock: Clock,
-        config: GroupConfig,
-        tasks: Tasks,
-        ledger: Ledger,
-    ) -> None:
-        self.partition = partition
-        self.state = ShardState.LOADING
-        self.is_loaded = False
+    def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
+        """A group came to life with these effects; its positions may want owners."""
+        ...
+
+    def unloaded(self, shard: GroupShard) -> None:
+        """The shard goes: answer whoever waits in its groups, stop their timers."""
+        ...
+
+
+class GroupShard:
+    """Groups are in order of their creation. It is a `ReplayedState`."""
+
+    def __init__(self, shard: Shard, clock: Clock, config: GroupConfig, held: Held, host: Host) -> None:
+        self.partition = shard.index
         self.groups: dict[str, Group] = {}
-        self.end_offset = 0
-        self.writer = PartitionWriter(partition, offsets_log, clock, config, tasks, self._appended)
-        self._ledger = ledger
-        self._config = config
+        self._shard = shard
         self._clock = clock
+        self._config = config
+        self._held = held
+        self._host = host
         self._loaded: dict[str, GroupMetadata | None] = {}
-        self._cut_s = clock.monotonic_s()  # when the newest written snapshot was cut; at first, when this began
-        self._is_dirty = False  # something changed since then
-        self._taken: _Taken | None = None
 
-    # ---- loading ---------------------------------------------------------------------------------------------------
+    @property
+    def is_ready(self) -> bool:
+        """Requests may see the groups and change them."""
+        return self._shard.is_ready
 
-    def reset(self) -> None:
-        """Forget what a broken-off load brought."""
-        self.groups.clear()
-        self._loaded.clear()
-        self.end_offset = 0
+    # ---- as the log's state ----------------------------------------------------------------------------------------
 
-    def replay(self, batches: bytes) -> None:
-        """Take whole batches of the log, in order. Raises Corrupt."""
-        for next_offset, records in parse_batches(batches):
-            for record in records:
-                if isinstance(record, OffsetRecord):
-                    group = self.create(record.key.group_id)
-                    group.offsets.apply(record.key.topic, record.key.partition, record.value)
-                else:
-                    group = self.create(record.group_id)
-                    group.record = record.raw
-                    self._loaded[record.group_id] = record.metadata
-            self.end_offset = max(self.end_offset, next_offset)
+    def apply(self, records: Sequence[KeyValue]) -> None:
+        for key, value in records:
+            record = parse(key, value)
+            if record is None:
+                continue
+            if isinstance(record, OffsetRecord):
+                group = self.create(record.key.group_id)
+                group.offsets.apply(record.key.topic, record.key.partition, record.value)
+            else:
+                group = self.create(record.group_id)
+                group.record = record.raw
+                self._loaded[record.group_id] = record.metadata
 
-    def restore(self) -> Iterator[tuple[Group, tuple[Effect, ...]]]:
-        """Everything was replayed: bring the groups to life, with the effects of that; forget those without state."""
+    def restore(self) -> Iterator[None]:
+        """Bring the groups to life; forget those without state."""
         for group in list(self.groups.values()):
-            metadata = self._loaded.get(group.group_id)
+            metadata = self._loaded.pop(group.group_id, None)
             effects: tuple[Effect, ...] = ()
             if metadata is not None:
                 group.machine, effects = ClassicGroup.restore(self._config, metadata)
-            self.settle(group)
             if not group.is_gone:
-                yield group, effects
+                self._host.restored(self, group, effects)
+            self.settle(group)
+            yield
         self._loaded.clear()
-        self.is_loaded = True
-        if self.end_offset:
-            # What was replayed may be newer than the newest snapshot: whoever keeps that confirms it, or writes one.
-            # How old it is nobody knows, so that one is due now: a broker that starts again and again would never
-            # reach the end of an interval (simulated seed 2346).
-            self._is_dirty = True
-            self._taken = _Taken(self.end_offset, self._clock.monotonic_s())
-            self._cut_s = -math.inf
-        else:
-            self._cut_s = self._clock.monotonic_s()
+
+    def live(self) -> Live:
+        groups = [(g.group_id, g.record, list(g.offsets)) for g in self.groups.values()]
+        count = sum((record is not None) + len(offsets) for _, record, offsets in groups)
+        return Live(count, _live_records(groups))
+
+    def unload(self) -> None:
+        self._host.unloaded(self)
+        for group in self.groups.values():
+            group.accounted = self._held.resize(group.accounted, 0)
+        self.groups.clear()
+
+    # ---- groups ----------------------------------------------------------------------------------------------------
 
     def create(self, group_id: str) -> Group:
         """The group, empty if it was not there."""
@@ -202,7 +171,7 @@ class Shard:
             return
         if group.is_gone:
             del self.groups[group.group_id]
-        group.accounted = self._ledger.resize(group.accounted, 0 if group.is_gone else group.size_bytes)
+        group.accounted = self._held.resize(group.accounted, 0 if group.is_gone else group.size_bytes)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +195,7 @@ class Shard:
                 write.set_result(failure)
             self.settle(group)
 
-        self.writer.submit(records, done)
+        self._shard.submit(records, done)
         return write
 
     def write_group(self, group: Group, record: KeyValue, then: Callable[[Exception | None], None]) -> None:
@@ -240,47 +209,7 @@ class Shard:
             then(failure)
             self.settle(group)
 
-        self.writer.submit([record], done)
-
-    # ---- snapshots -------------------------------------------------------------------------------------------------
-
-    def _appended(self, end_offset: int) -> None:
-        """The log holds more now, and the state is about to say so."""
-        self.end_offset = max(self.end_offset, end_offset)
-        self._is_dirty = True
-        if self._taken is not None:
-            self._taken.is_behind = True
-
-    @property
-    def dirty_since_s(self) -> float | None:
-        """Monotonic time of the newest written snapshot's cut, if anything changed after it."""
-        return self._cut_s if self._is_dirty and self.is_loaded else None
-
-    def snapshot_written(self, end_offset: int) -> None:
-        """The snapshot that ended there is durable (after a start: was durable already)."""
-        if self._taken is not None and self._taken.end_offset == end_offset:
-            self._cut_s, self._is_dirty = self._taken.cut_s, self._taken.is_behind
-            self._taken = None
-
-    async def snapshot(self) -> Snapshot:
-        """Cut at the moment of the call; the encoding takes turns with everybody else (20 µs a record).
-
-        Raises Retryable while the partition is not loaded: half a state must never replace a whole one.
-        """
-        if not self.is_loaded:
-            raise Retryable(f"the groups of __consumer_offsets-{self.partition} are not loaded; keep the last snapshot")
-        end_offset = self.end_offset
-        self._taken = _Taken(end_offset, self._clock.monotonic_s())
-        groups = [(g.group_id, g.record, list(g.offsets)) for g in self.groups.values()]
-        count = sum((record is not None) + len(offsets) for _, record, offsets in groups)
-        # Each live record came from an offset of its own, so they fit below the end; the last one lies just below it.
-        base = max(end_offset - count, 0)
-        batches = bytearray()
-        for chunk in chunks(_live_records(groups), _SNAPSHOT_CHUNK, self._config.append_batch_bytes_max):
-            batches += batch_of(chunk, self._clock.wall_ms(), base)
-            base += len(chunk)
-            await next_turn()
-        return Snapshot(end_offset, bytes(batches))
+        self._shard.submit([record], done)
 
 
 def _live_records(groups: list[tuple[str, bytes | None, list[tuple[str, int, CommittedOffset]]]]) -> Iterator[KeyValue]:

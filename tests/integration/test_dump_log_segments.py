@@ -12,7 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from broker.groups.records import CommittedOffset, OffsetKey, batch_of, offset_record
+from broker.groups.records import CommittedOffset, OffsetKey, offset_record
+from broker.internal_topics.batches import batch_of
 from tests.support.kafka_tools import kafka_tool, require_kafka
 from tests.support.site import Site, wait_copied
 from tests.support.stock_clients import Written, create_topic, write_confluent

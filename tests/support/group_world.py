@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from broker.config.groups import GroupConfig
@@ -14,6 +14,9 @@ from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import AdmitCommit, Join, JoinReply, Leaver, Protocol, Sync, SyncReply
 from broker.groups.offsets import Wanted, any_topic
+from broker.groups.records import Parsed, parse
+from broker.internal_topics.batches import batches_in
+from broker.internal_topics.led_shard import LedShard, Snapshot
 from broker.metadata.topic_facts import TopicFacts
 from seams.rng import SeededRng
 from seams.tasks import Tasks
@@ -31,6 +34,7 @@ class GroupWorld:
         self.failures: list[BaseException] = []
         self.topics: dict[str, TopicFacts] | None = None  # None: whatever is named exists
         self.leaving: set[str] = set()
+        self.epoch = 0
         self.tasks: Tasks
         self.groups: GroupCoordinator
 
@@ -45,11 +49,23 @@ class GroupWorld:
             topics=any_topic if self.topics is None else self.topics.get,
             leaving=lambda: self.leaving,
         )
+        self.epoch += 1
+        for index in range(self.log.partitions):
+            if not self.log.is_offline(index):
+                self.groups.log.lead(self.log.door(index, self.epoch))
         self.groups.start()
 
     async def ready(self) -> None:
         self.start()
-        await self.groups.wait_loaded()
+        await self.groups.log.wait_loaded()
+
+    def shard(self, index: int = 0) -> LedShard[Any]:
+        """What the internal log holds of a partition, when it is whole."""
+        (found,) = (shard for shard in self.groups.log.shards() if shard.index == index)
+        return found
+
+    async def snapshot(self, index: int = 0) -> Snapshot:
+        return await self.shard(index).snapshot()
 
     async def kill(self) -> None:
         await self.tasks.close()
@@ -137,3 +153,10 @@ async def longest_hold_s(work: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
     finally:
         gc.enable()
     return longest, task.result()
+
+
+def parse_batches(batches: bytes) -> Iterator[tuple[int, tuple[Parsed, ...]]]:
+    """For each batch: the offset after it, and what its records say."""
+    for next_offset, records in batches_in(batches):
+        parsed = (parse(*record) for record in records)
+        yield next_offset, tuple(record for record in parsed if record is not None)

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` in memory, with the faults a log can have.
+"""An internal topic in memory, with the faults a log can have.
 
 Owns batches by partition. Always true: what `append` returned is in `replay`; while `hold` is set appends wait; what
 `fail` holds is raised by the next appends, one each, instead of writing, and what `fail_after` holds after it.
@@ -9,26 +9,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from broker.internal_topics.batches import batches_in
+from broker.internal_topics.partition_door import Piece
 from logformat.record_batch import read_header, stamp
 
 
 class MemoryOffsetsLog:
-    """`OffsetsLog` for tests."""
+    """`OffsetsTopic` for tests, and the log behind it: `door` gives a partition to lead in some leader epoch."""
 
     def __init__(self, partitions: int = 4) -> None:
         self.batches: list[list[bytes]] = [[] for _ in range(partitions)]
+        self.snapshots: dict[int, tuple[int, bytes]] = {}
         self.ends = [0] * partitions
+        self.writes_first = False
+        """Appends stand in the log before they are durable, as where a process lives on: a replay meets them, and waits
+        until they are committed. Without it, whoever is killed meanwhile loses them."""
         self.appends = 0
         self.created = 0
+        self.offline: set[int] = set()
         self.fail: list[Exception] = []
         self.fail_after: list[Exception] = []
         self.fail_replay: list[Exception] = []
+        self.fail_snapshot: dict[int, Exception] = {}
         self.released = asyncio.Event()
         self.released.set()
 
     @property
     def partitions(self) -> int:
         return len(self.batches)
+
+    def is_offline(self, index: int) -> bool:
+        return index in self.offline
+
+    def door(self, index: int, leader_epoch: int = 1) -> MemoryPartition:
+        return MemoryPartition(self, index, leader_epoch)
 
     def hold(self) -> None:
         """Appends are written, but not durable until `release`."""
@@ -40,22 +54,61 @@ class MemoryOffsetsLog:
     async def ensure_created(self) -> None:
         self.created += 1
 
-    async def append(self, partition: int, batch: bytes) -> int:
-        self.appends += 1
-        await self.released.wait()
-        await asyncio.sleep(0)
-        if self.fail:
-            raise self.fail.pop(0)
-        buffer = bytearray(batch)
-        stamp(buffer, 0, self.ends[partition], 0)
-        self.batches[partition].append(bytes(buffer))
-        self.ends[partition] = read_header(buffer).next_offset
-        if self.fail_after:
-            raise self.fail_after.pop(0)
-        return self.ends[partition] - 1
-
     async def replay(self, partition: int) -> AsyncIterator[bytes]:
+        """The batches of a partition's log."""
         if self.fail_replay:
             raise self.fail_replay.pop(0)
         for batch in self.batches[partition]:
             yield batch
+
+
+class MemoryPartition:
+    """`PartitionDoor` of one leader epoch."""
+
+    def __init__(self, log: MemoryOffsetsLog, index: int, leader_epoch: int) -> None:
+        self.name = f"memory-{index}"
+        self.index = index
+        self.leader_epoch = leader_epoch
+        self._log = log
+
+    async def append(self, batch: bytes) -> int:
+        log = self._log
+        log.appends += 1
+        if log.writes_first:
+            end = self._write(batch)
+            await log.released.wait()
+            return end - 1
+        await log.released.wait()
+        await asyncio.sleep(0)
+        if log.fail:
+            raise log.fail.pop(0)
+        end = self._write(batch)
+        if log.fail_after:
+            raise log.fail_after.pop(0)
+        return end - 1
+
+    def _write(self, batch: bytes) -> int:
+        log, index = self._log, self.index
+        buffer = bytearray(batch)
+        stamp(buffer, 0, log.ends[index], 0)
+        log.batches[index].append(bytes(buffer))
+        log.ends[index] = read_header(buffer).next_offset
+        return log.ends[index]
+
+    async def replay(self) -> AsyncIterator[Piece]:
+        found = self._log.snapshots.get(self.index)
+        if found is not None:
+            yield Piece(*found, is_snapshot=True)
+        async for data in self._log.replay(self.index):
+            end = max((next_offset for next_offset, _ in batches_in(data)), default=0)
+            if found is None or end > found[0]:
+                yield Piece(end, data)
+        if self._log.writes_first:
+            await self._log.released.wait()
+
+    async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
+        failure = self._log.fail_snapshot.get(self.index)
+        await asyncio.sleep(0)
+        if failure is not None:
+            raise failure
+        self._log.snapshots[self.index] = (end_offset, batches)

@@ -13,18 +13,18 @@ from broker.groups.records import (
     OffsetKey,
     OffsetRecord,
     Parsed,
-    batch_of,
     group_record,
     offset_record,
     parse,
-    parse_batches,
     partition_of,
 )
+from broker.internal_topics.batches import batch_of
 from logformat.errors import Corrupt
 from logformat.record_batch import walk
 from tests.fuzz.inputs import Cursor, golden
 from tests.fuzz.targets.record_batch import resealed
 from tests.support.cold_values import TOPIC_ID
+from tests.support.group_world import parse_batches
 
 
 def seeds() -> list[bytes]:

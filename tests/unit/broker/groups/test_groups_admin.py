@@ -10,9 +10,9 @@ from broker.error_codes import ErrorCode as E
 from broker.groups import admin
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import GroupState, Protocol
-from broker.groups.shard import ShardState
 from broker.handlers.group_admin import handle_describe_groups, handle_list_groups
 from broker.handlers.groups import ClientInfo
+from broker.internal_topics.shard_life import ShardState
 from broker.wire.generated.messages import DescribeGroupsRequest, ListGroupsRequest
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from tests.support.fast_loop import run_fast
@@ -196,11 +196,11 @@ def test_groups_that_are_loaded_are_not_told_yet():
         assert [row.error for row in await w.groups.admin.described(["a"])] == [E.COORDINATOR_LOAD_IN_PROGRESS]
         assert await w.groups.admin.delete("a") is E.COORDINATOR_LOAD_IN_PROGRESS
         assert await w.groups.admin.forget("a", [("t", 0)]) == (E.COORDINATOR_LOAD_IN_PROGRESS, [])
-        await w.groups.wait_loaded()
+        await w.groups.log.wait_loaded()
         assert [await w.commit(group, 1) for group in (here, there)] == [E.NONE, E.NONE]
         w.log.fail_replay = [Corrupt("bit rot")]
         await w.restart()
-        (failed,) = [i for i in range(2) if w.groups.state_of(i) is ShardState.FAILED]
+        (failed,) = [i for i in range(2) if w.groups.log.state_of(i) is ShardState.FAILED]
         (left,) = await names(w)
         (lost,) = {here, there} - {left}
         assert w.groups.shard_of(lost) == (None, E.COORDINATOR_NOT_AVAILABLE) and failed == 0

@@ -73,8 +73,9 @@ class OurBroker:
 
 async def converse(name: str) -> list[tuple[str, Any]]:
     tasks = Tasks()
+    offsets = MemoryOffsetsLog()
     coordinator = GroupCoordinator(
-        MemoryOffsetsLog(),
+        offsets,
         FastClock(),
         SeededRng(1),
         GroupConfig(initial_rebalance_delay_ms=0),
@@ -82,8 +83,10 @@ async def converse(name: str) -> list[tuple[str, Any]]:
         topics=lambda topic: TopicFacts(TOPIC_ID, 1) if topic == TOPIC else None,
         names={TOPIC_ID: TOPIC}.get,
     )
+    for index in range(offsets.partitions):
+        coordinator.log.lead(offsets.door(index))
     coordinator.start()
-    await coordinator.wait_loaded()
+    await coordinator.log.wait_loaded()
     talk = Talk(OurBroker(coordinator), TOPIC_ID)
     await CONVERSATIONS[name](talk)
     await coordinator.close()

@@ -11,11 +11,12 @@ from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit, Leaver, Protocol
 from broker.groups.offsets import Wanted
-from broker.groups.shard import ShardState
+from broker.internal_topics.shard_life import ShardState
+from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import read_header
 from seams.rng import SeededRng
-from tests.support.fast_loop import run_fast
+from tests.support.fast_loop import FastClock, run_fast
 from tests.support.group_conversation import subscription
 from tests.support.group_world import GroupWorld, in_world
 from tests.support.memory_offsets_log import MemoryOffsetsLog
@@ -285,8 +286,8 @@ def test_requests_are_told_to_wait_while_groups_are_loaded():
         assert await w.commit("g", 4) is loading
         assert await w.fetch("g") is loading
         assert await w.beat("g", "m", 1) is E.NONE
-        assert w.groups.dirty_since(0) is None
-        await w.groups.wait_loaded()
+        assert not list(w.groups.log.shards()), "half a state is no snapshot"
+        await w.groups.log.wait_loaded()
         assert await w.fetch("g") == 3
         await w.kill()
 
@@ -301,7 +302,7 @@ def test_a_partition_that_cannot_be_read_is_off_and_the_others_work(failure):
         w = GroupWorld(MemoryOffsetsLog(2))
         w.log.fail_replay = [failure]
         await w.ready()
-        assert [w.groups.state_of(i) for i in range(2)] == [ShardState.FAILED, ShardState.READY]
+        assert [w.groups.log.state_of(i) for i in range(2)] == [ShardState.FAILED, ShardState.READY]
         codes = {await w.commit(f"g{i}", 1) for i in range(20)}
         assert codes == {E.NONE, E.COORDINATOR_NOT_AVAILABLE}
         await w.kill()
@@ -316,7 +317,7 @@ def test_a_batch_of_nonsense_is_corrupt_not_an_exception_of_another_kind():
         w = GroupWorld()
         w.log.batches[0].append(bytes(100))
         await w.ready()
-        assert w.groups.state_of(0) is ShardState.FAILED
+        assert w.groups.log.state_of(0) is ShardState.FAILED
         await w.kill()
 
     run_fast(run())
@@ -351,10 +352,9 @@ def test_a_broken_off_replay_starts_from_nothing():
     run_fast(run())
 
 
-@in_world
-async def test_the_topic_is_made_when_somebody_looks_for_a_coordinator(w):
-    """And its absence is COORDINATOR_NOT_AVAILABLE."""
-    assert await w.groups.find("g") is E.NONE and w.log.created == 1
+def test_the_topic_is_made_when_somebody_looks_for_a_coordinator():
+    """Its absence is COORDINATOR_NOT_AVAILABLE to whoever looks, NOT_COORDINATOR to whoever did not look, as in Kafka;
+    once it is there, the next request is served."""
 
     async def refuse() -> None:
         raise Retryable("no controller")
@@ -362,10 +362,26 @@ async def test_the_topic_is_made_when_somebody_looks_for_a_coordinator(w):
     async def refuse_for_good() -> None:
         raise InvalidRequest("no room for 50 partitions")
 
-    for refusal in (refuse, refuse_for_good):
-        w.log.ensure_created = refusal
-        assert await w.groups.find("g") is E.COORDINATOR_NOT_AVAILABLE
-        assert await w.commit("g", 1) is E.COORDINATOR_NOT_AVAILABLE
+    async def run() -> None:
+        w = GroupWorld()
+        w.log.offline = {0}  # so that nothing is led at the start
+        await w.ready()
+        w.log.offline = set()
+
+        async def make() -> None:
+            w.log.created += 1
+            w.groups.log.lead(w.log.door(0))
+
+        for refusal in (refuse, refuse_for_good):
+            w.log.ensure_created = refusal
+            assert await w.groups.find("g") is E.COORDINATOR_NOT_AVAILABLE
+            assert await w.commit("g", 1) is E.NOT_COORDINATOR
+        w.log.ensure_created = make
+        assert await w.groups.find("g") is E.NONE and w.log.created == 1
+        assert await w.commit("g", 1) is E.NONE
+        await w.kill()
+
+    run_fast(run())
 
 
 # ---- expiry ----------------------------------------------------------------------------------------------------------
@@ -453,7 +469,7 @@ async def test_a_snapshot_and_the_log_above_it_are_the_whole_state(w):
     me, generation = await w.member("g")
     for i in range(1_200):
         await w.commit("g" if i % 3 else "h", i, *((me, generation) if i % 3 else ()), partition=i % 600)
-    end_offset, batches = await w.groups.snapshot(0)
+    end_offset, batches = await w.snapshot()
     assert end_offset == w.log.ends[0]
     await w.commit("h", 77, partition=5_000)
     above = [batch for batch in w.log.batches[0] if read_header(batch).base_offset >= end_offset]
@@ -468,7 +484,7 @@ async def test_a_snapshot_and_the_log_above_it_are_the_whole_state(w):
             assert await w2.fetch(group, "t", i) == await w.fetch(group, "t", i)
     assert await w2.fetch("h", "t", 5_000) == 77
     assert await w2.beat("g", me, generation) is E.NONE
-    snapshot_again = await w2.groups.snapshot(0)
+    snapshot_again = await w2.snapshot()
     assert snapshot_again.end_offset == end_offset + 1
     await w2.kill()
 
@@ -478,7 +494,7 @@ async def test_the_offsets_of_a_snapshot_end_where_it_was_cut(w):
     """So that the log above continues it, and Kafka's tools can read it as a segment."""
     for i in range(30):
         await w.commit("g", i, partition=i % 4)
-    end_offset, batches = await w.groups.snapshot(0)
+    end_offset, batches = await w.snapshot()
     assert (read_header(batches).base_offset, read_header(batches).next_offset) == (26, 30) and end_offset == 30
 
 
@@ -487,7 +503,7 @@ async def test_a_snapshot_is_cut_at_one_moment(w):
     """Commits during its encoding are not in it: they are above its end."""
     for i in range(1_100):
         await w.commit("g", i, partition=i)
-    taking = w.ask(w.groups.snapshot(0))
+    taking = w.ask(w.snapshot())
     await asyncio.sleep(0)
     await w.commit("g", 5_000, partition=1_099)
     end_offset, batches = await taking
@@ -507,28 +523,29 @@ async def test_what_no_snapshot_holds_yet_is_known(w):
     now = asyncio.get_running_loop().time
     began = now()
     await asyncio.sleep(5)
-    assert w.groups.dirty_since(0) is None
+    assert w.shard().book.dirty_since_s is None
     await w.commit("g", 1)
-    assert w.groups.dirty_since(0) == pytest.approx(began), "due at once after a quiet time"
-    end_offset, _ = await w.groups.snapshot(0)
-    assert w.groups.dirty_since(0) == pytest.approx(began), "taken is not written"
+    assert w.shard().book.dirty_since_s == pytest.approx(began), "due at once after a quiet time"
+    end_offset, _ = await w.snapshot()
+    assert w.shard().book.dirty_since_s == pytest.approx(began), "taken is not written"
     first_cut = now()
-    w.groups.snapshot_written(0, end_offset)
-    assert w.groups.dirty_since(0) is None
+    w.shard().book.written(end_offset)
+    assert w.shard().book.dirty_since_s is None
     await asyncio.sleep(5)
-    end_offset, _ = await w.groups.snapshot(0)
+    end_offset, _ = await w.snapshot()
     second_cut = now()
     await asyncio.sleep(5)
     await w.commit("g", 3)
-    assert w.groups.dirty_since(0) == pytest.approx(first_cut)
-    w.groups.snapshot_written(0, end_offset)
-    assert w.groups.dirty_since(0) == pytest.approx(second_cut)
-    w.groups.snapshot_written(0, 12345)
-    assert w.groups.dirty_since(0) is not None
+    assert w.shard().book.dirty_since_s == pytest.approx(first_cut)
+    w.shard().book.written(end_offset)
+    assert w.shard().book.dirty_since_s == pytest.approx(second_cut)
+    w.shard().book.written(12345)
+    assert w.shard().book.dirty_since_s is not None
     await w.restart()
-    assert w.groups.dirty_since(0) == -math.inf, "the log may be ahead of the bucket, nobody knows for how long"
-    w.groups.snapshot_written(0, w.log.ends[0])
-    assert w.groups.dirty_since(0) is None
+    assert w.shard().book.dirty_since_s == -math.inf, "the log may be ahead of the bucket, nobody knows for how long"
+    w.log.snapshots[0] = tuple(await w.snapshot())
+    await w.restart()
+    assert w.shard().book.dirty_since_s is None, "it is not: the snapshot found there says all"
 
 
 def test_half_a_state_is_never_a_snapshot():
@@ -538,11 +555,11 @@ def test_half_a_state_is_never_a_snapshot():
         w = GroupWorld()
         w.log.fail_replay = [Corrupt("bit rot")]
         w.start()
+        snapshots = Snapshots(w.groups.log, FastClock())
         for _ in range(2):
-            assert w.groups.dirty_since(0) is None
-            with pytest.raises(Retryable):
-                await w.groups.snapshot(0)
-            await w.groups.wait_loaded()
+            await snapshots.write_all()
+            assert not w.log.snapshots
+            await w.groups.log.wait_loaded()
             await w.groups.close()
         await w.kill()
 
@@ -554,7 +571,7 @@ async def test_an_empty_state_has_an_empty_snapshot(w):
     """Everything expired: nothing lives, but the end counts."""
     await w.commit("g", 1, retention_ms=1)
     await asyncio.sleep(w.config.offsets_retention_check_interval_ms / 1000 + 1)
-    assert tuple(await w.groups.snapshot(0)) == (2, b"")
+    assert tuple(await w.snapshot()) == (2, b"")
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
@@ -666,7 +683,7 @@ async def test_closing_answers_everyone_and_lets_appends_end(w):
     assert await commit is E.NONE
     assert await w.beat("g", me, generation) is E.NOT_COORDINATOR
     assert await w.commit("g", 1) is E.NOT_COORDINATOR
-    end_offset, _ = await w.groups.snapshot(0)
+    end_offset, _ = await w.snapshot()
     assert end_offset == w.log.ends[0]
     await w.restart()
     assert await w.fetch("simple") == 9

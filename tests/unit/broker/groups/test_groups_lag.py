@@ -85,6 +85,7 @@ def test_the_lag_of_a_whole_broker_is_scraped():
         life = await Place().start()
         await life.create("log")
         await life.produce("log", b"1", b"2", b"3")
+        assert await life.context.groups.find("behind") is E.NONE
         await commit(life, "behind", 1)
         await commit(life, 'odd "\\ \n name', 3)
         text = (await life.broker.views.metrics()).decode()

@@ -121,7 +121,7 @@ def test_positions_without_a_topic_id_are_adopted_once():
     for topic in ("t", "leaving", "gone"):
         offsets.apply(topic, 0, at(5))
     topics = {"t": TopicFacts(OLD, 1), "leaving": TopicFacts(NEW, 1)}.get
-    offsets.adopt(topics, {"leaving"})
+    offsets.adopt(topics, lambda: {"leaving"})
     assert offsets.adopted() == [(("t", 0), at(5)._replace(topic_id=OLD))]
     assert offsets.orphaned(topics) == [("leaving", 0), ("gone", 0)]
     later = {"t": TopicFacts(NEW, 1)}.get

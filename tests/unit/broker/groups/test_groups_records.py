@@ -12,22 +12,20 @@ from broker.groups.events import GroupMetadata, MemberMetadata
 from broker.groups.records import (
     CommittedOffset,
     GroupRecord,
-    KeyValue,
     OffsetKey,
     OffsetRecord,
-    batch_of,
-    chunks,
     group_record,
     offset_record,
     parse,
-    parse_batches,
     partition_of,
     stored_group_record,
 )
+from broker.internal_topics.batches import KeyValue, batch_of, chunks
 from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
+from tests.support.group_world import parse_batches
 from tests.support.repository import GOLDEN
 
 KAFKAS = (GOLDEN / "consumer_offsets_kafka_4_3_1.log").read_bytes()

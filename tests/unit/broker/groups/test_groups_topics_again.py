@@ -10,11 +10,12 @@ import pytest
 from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
-from broker.groups.records import CommittedOffset, OffsetKey, batch_of, offset_record, parse_batches
+from broker.groups.records import CommittedOffset, OffsetKey, offset_record
+from broker.internal_topics.batches import batch_of
 from broker.metadata.topic_facts import TopicFacts
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
-from tests.support.group_world import GroupWorld
+from tests.support.group_world import GroupWorld, parse_batches
 
 OLD, NEW = TopicFacts(UUID(int=1), 1), TopicFacts(UUID(int=2), 1)
 
@@ -84,7 +85,7 @@ async def test_what_a_snapshot_says_of_a_topic_is_compared_too(w):
     """A position with a retention of its own keeps its topic id in the snapshot; in Kafka's version 1 it would not."""
     await w.commit("g", 42)
     await w.commit("own", 42, retention_ms=10**9)
-    _, batches = await w.groups.snapshot(0)
+    _, batches = await w.snapshot()
     await w.kill()
     w.log.batches[0] = [batches]
     w.topics["t"] = NEW

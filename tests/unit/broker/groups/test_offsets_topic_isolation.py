@@ -2,86 +2,68 @@
 
 from __future__ import annotations
 
-from typing import cast
-from uuid import UUID
+import asyncio
 
-import pytest
-
-from broker.config.resolve import resolve
-from broker.controller.door import ControllerDoor
-from broker.groups.coordinator import GroupCoordinator
-from broker.metadata.image import Topic
-from broker.offsets_topic import TOPIC, OffsetsTopic
-from broker.partition.partition import Partition
-from broker.partition.registry import Registry
-from logformat.errors import InvalidRequest, StorageFailed
-from seams.workers import Workers
-from tests.support.fast_loop import FastClock, run_fast
-
-TOPIC_ID = UUID("0190a8c0-0000-7000-8000-0000000000bb")
+from broker.error_codes import ErrorCode as E
+from broker.groups.records import partition_of
+from broker.internal_topics.shard_life import ShardState
+from logformat.errors import Retryable
+from tests.support.fast_loop import run_fast
+from tests.support.group_world import GroupWorld
+from tests.support.memory_offsets_log import MemoryOffsetsLog
 
 
-class Tier:
-    def __init__(self) -> None:
-        self.snapshots: list[int] = []
-
-    async def commit_snapshot(self, end_offset: int, data: bytes) -> None:
-        self.snapshots.append(end_offset)
-
-
-class Led:
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.tier = Tier()
-
-
-class Groups:
-    """All partitions changed long ago; partition 0 has no snapshot to give."""
-
-    partitions = 3
-
-    def __init__(self) -> None:
-        self.written: list[int] = []
-
-    def dirty_since(self, partition: int) -> float:
-        return 0.0
-
-    async def snapshot(self, partition: int) -> tuple[int, bytes]:
-        if partition == 0:
-            raise InvalidRequest("older than the one named")
-        return 10 * partition, b"state"
-
-    def snapshot_written(self, partition: int, end_offset: int) -> None:
-        self.written.append(partition)
-
-
-def offsets_topic(led: list[Led]) -> OffsetsTopic:
-    registry = Registry()
-    registry.publish(Topic(str(TOPIC_ID), TOPIC, 3, {}, True), cast("list[Partition]", led))
-    config = resolve({"log.dirs": "/data"}, [], {}, None)
-    return OffsetsTopic(cast(ControllerDoor, None), registry, config, FastClock(), cast(Workers, None))
+def groups_of(partition: int) -> str:
+    return next(f"g{i}" for i in range(100) if partition_of(f"g{i}", 2) == partition)
 
 
 def test_an_offline_partition_is_given_up_and_not_waited_for() -> None:
-    """Shards load one after the other: one that tries for ever would keep all behind it from their groups."""
+    """It is not led, and it should be: its clients come back later; those of the others are served."""
 
     async def scenario() -> None:
-        offsets = offsets_topic([Led(1), Led(2)])
-        with pytest.raises(StorageFailed, match="offline"):
-            async for _ in offsets.replay(0):
-                pass
+        w = GroupWorld(MemoryOffsetsLog(2))
+        w.log.offline.add(0)
+        await w.ready()
+        assert [w.groups.log.state_of(i) for i in range(2)] == [ShardState.ABSENT, ShardState.READY]
+        assert await w.commit(groups_of(0), 1) is E.COORDINATOR_NOT_AVAILABLE
+        assert await w.commit(groups_of(1), 1) is E.NONE
+        error, listed = await w.groups.admin.listed((), ())
+        assert error is E.NONE and [row.group_id for row in listed] == [groups_of(1)]
+        await w.kill()
 
     run_fast(scenario())
 
 
-def test_a_snapshot_that_fails_does_not_keep_the_others_from_the_bucket() -> None:
-    """A lost disk must lose 10 s of commits at most, also while another partition's snapshot cannot be written."""
+def test_groups_of_a_partition_that_is_led_elsewhere_are_sent_there() -> None:
+    """NOT_COORDINATOR: every client looks for the coordinator then."""
 
     async def scenario() -> None:
-        led = [Led(0), Led(1), Led(2)]
-        groups = Groups()
-        with pytest.raises(InvalidRequest):
-            await offsets_topic(led).write_snapshots(cast(GroupCoordinator, groups))
-        assert groups.written == [1, 2] and [p.tier.snapshots for p in led] == [[], [10], [20]]
+        w = GroupWorld(MemoryOffsetsLog(2))
+        await w.ready()
+        assert await w.commit(groups_of(0), 1) is E.NONE
+        w.groups.log.resign(0)
+        assert await w.commit(groups_of(0), 2) is E.NOT_COORDINATOR
+        assert await w.fetch(groups_of(0)) is E.NOT_COORDINATOR
+        assert await w.commit(groups_of(1), 1) is E.NONE
+        await w.kill()
+
+    run_fast(scenario())
+
+
+def test_a_partition_that_is_tried_again_keeps_no_other_waiting() -> None:
+    """Shards were loaded one after the other: a snapshot that the store refused kept all behind it from their groups,
+    until the store gave it."""
+
+    async def scenario() -> None:
+        w = GroupWorld(MemoryOffsetsLog(2))
+        w.log.fail_replay = [Retryable("the store is away")]
+        w.start()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert await w.commit(groups_of(1), 1) is E.NONE
+        assert await w.commit(groups_of(0), 1) is E.COORDINATOR_LOAD_IN_PROGRESS
+        await w.groups.log.wait_loaded()
+        assert await w.commit(groups_of(0), 1) is E.NONE
+        await w.kill()
 
     run_fast(scenario())

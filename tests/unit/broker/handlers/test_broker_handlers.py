@@ -294,10 +294,8 @@ def test_delete_topics_by_id_and_internal_ones_stay() -> None:
         found = (await life.call(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topics=wanted, timeout_ms=5000))).responses
         assert [answer.error_code for answer in found] == [0, ErrorCode.UNKNOWN_TOPIC_ID]
         assert found[0].name == "a"
-        offsets = life.broker.rooms.offsets
-        assert offsets is not None
-        await offsets.ensure_created()
-        await offsets.ensure_created()
+        assert await life.context.groups.find("g") is ErrorCode.NONE
+        assert await life.context.groups.find("h") is ErrorCode.NONE
         request = DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="__consumer_offsets")], timeout_ms=5000)
         assert (await life.call(ApiKey.DELETE_TOPICS, request)).responses[0].error_code != 0
         (topic,) = (await life.call(ApiKey.METADATA, metadata_of("__consumer_offsets"))).topics

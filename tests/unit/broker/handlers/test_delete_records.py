@@ -158,7 +158,7 @@ def test_clients_cannot_take_the_offsets_of_groups_away() -> None:
         assert await committed(life) == [5] * 4
         await life.stop()
         life = await place.start()
-        await life.context.groups.wait_loaded()
+        await life.context.groups.log.wait_loaded()
         assert await committed(life) == [5] * 4
         await life.stop()
 
@@ -192,12 +192,12 @@ def test_configs_of_the_offsets_topic_take_no_offsets_away() -> None:
         assert await committed(life) == [5] * 4
         await life.crash()
         life = await place.start()
-        await life.context.groups.wait_loaded()
+        await life.context.groups.log.wait_loaded()
         assert await committed(life) == [5] * 4
         await life.stop()
         place.lose_disk()
         life = await place.start()
-        await life.context.groups.wait_loaded()
+        await life.context.groups.log.wait_loaded()
         assert await committed(life) == [5] * 4
         await life.stop()
 

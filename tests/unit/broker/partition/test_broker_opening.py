@@ -11,7 +11,7 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
-from broker.groups.shard import ShardState
+from broker.internal_topics.shard_life import ShardState
 from broker.partition.replicas import Replicas
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
@@ -166,13 +166,14 @@ def test_the_groups_of_an_offsets_partition_that_comes_back_come_back_with_it() 
         life = await place.start()
         groups, host = life.context.groups, life.broker.rooms.replicas
         assert host is not None and list(host.damaged) == [TopicPartition("__consumer_offsets", 0)]
-        await groups.wait_loaded()
-        assert groups.state_of(0) is ShardState.FAILED
+        await groups.log.wait_loaded()
+        assert groups.log.state_of(0) is ShardState.ABSENT
+        assert await _commit(life, 8) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
         _flip_root(place, offsets_id)
         while host.damaged:
             await asyncio.sleep(1.0)
         await asyncio.sleep(120.0)
-        assert groups.state_of(0) is ShardState.READY
+        assert groups.log.state_of(0) is ShardState.READY
         error, topics = await groups.fetch_offsets("g", None)
         assert error is ErrorCode.NONE and [(t.topic, t.partitions[0][1].offset) for t in topics] == [("log", 7)]
         assert await _commit(life, 8) == [ErrorCode.NONE]

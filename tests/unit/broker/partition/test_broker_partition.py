@@ -465,6 +465,7 @@ def test_group_offsets_survive_a_lost_disk_by_their_snapshot() -> None:
                 )
             ],
         )
+        assert await life.context.groups.find("g") is ErrorCode.NONE
         assert await committed(life) == -1
         assert (await life.call(ApiKey.OFFSET_COMMIT, commit, 8)).topics[0].partitions[0].error_code == 0
         assert await committed(life) == 2

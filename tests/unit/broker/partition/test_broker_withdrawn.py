@@ -34,13 +34,13 @@ def test_a_refused_last_snapshot_does_not_stop_the_stop() -> None:
         place = Place()
         life = await place.start()
         await life.create("log")
-        offsets = life.broker.rooms.offsets
-        assert offsets is not None
+        snapshots = life.broker.rooms.snapshots
+        assert snapshots is not None
 
-        async def refused(*_: object, force: bool = False) -> None:
+        async def refused() -> None:
             raise EditRefused("snapshot at 5 is older than the one named")
 
-        offsets.write_snapshots = refused  # type: ignore[assignment,method-assign]
+        snapshots.write_all = refused  # type: ignore[assignment,method-assign]
         await life.stop()
         assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
         await asyncio.sleep(0)

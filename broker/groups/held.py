@@ -8,20 +8,20 @@ from __future__ import annotations
 from broker.config.groups import GroupConfig
 
 
-class Ledger:
+class Held:
     """One a coordinator, shared by its shards."""
 
     def __init__(self, config: GroupConfig) -> None:
-        self.held_bytes = 0
+        self.bytes = 0
         self.group_count = 0
         self._config = config
 
     def is_full(self, more_bytes: int, *, new_group: bool) -> bool:
-        over = self.held_bytes + more_bytes > self._config.state_bytes_max
+        over = self.bytes + more_bytes > self._config.state_bytes_max
         return over or (new_group and self.group_count >= self._config.groups_max)
 
     def resize(self, before: int, after: int) -> int:
         """A group takes `after` bytes now instead of `before`; 0 is none. Returns `after`."""
-        self.held_bytes += after - before
+        self.bytes += after - before
         self.group_count += (after > 0) - (before > 0)
         return after

@@ -1,0 +1,133 @@
+"""Appends to one led partition of an internal topic: many writes in one batch, one batch at a time.
+
+Owns the queue in front of the log, for one leader epoch. Always true: writes are applied in the order they were
+submitted; each write's `done` is called exactly once; while a batch is being made durable what arrives gathers for the
+next, so that hundreds of writes share one flush without any linger. After `resign` nothing is appended, and the outcome
+of a batch under way changes nothing: its writes were told, and the next epoch's replay decides (KAFKA-20634). Must not
+know what the records mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, batch_of
+from broker.internal_topics.partition_door import LogLimits, PartitionDoor
+from logformat.errors import Fenced, InvalidRequest, Retryable, ThermoclineError
+from seams.clock import Clock
+from seams.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_RECORD_OVERHEAD_BYTES: Final = 64  # lengths, deltas and the batch's header: 20 at most are used
+
+
+class Done(Protocol):
+    def __call__(self, failure: Exception | None) -> None:
+        """The write's records are durable and applied, or `failure` says why that is not known to be so."""
+        ...
+
+
+class _Write(NamedTuple):
+    records: Sequence[KeyValue]
+    size: int
+    done: Done
+
+
+class Appender:
+    """`appended(end_offset)` is told of every durable batch before its writes' `done`."""
+
+    def __init__(
+        self, door: PartitionDoor, clock: Clock, limits: LogLimits, tasks: Tasks, appended: Callable[[int], None]
+    ) -> None:
+        self._door = door
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._appended = appended
+        self._queue: deque[_Write] = deque()
+        self._queued_bytes = 0
+        self._under_way: list[_Write] = []
+        self._is_running = False
+        self._resigned: Fenced | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._is_running
+
+    def submit(self, records: Sequence[KeyValue], done: Done) -> None:
+        """Queue a write; refused, by `done` a moment later, when the log is that far behind."""
+        size = sum(record.size for record in records)
+        refusal = self._resigned or self._refusal(len(records), size)
+        if refusal is not None:
+            # Not now: the caller may be in the middle of performing effects.
+            asyncio.get_running_loop().call_soon(done, refusal)
+            return
+        self._queue.append(_Write(records, size, done))
+        self._queued_bytes += size
+        if not self._is_running:
+            self._is_running = True
+            self._tasks.spawn(f"append {self._door.name}", self._drain())
+
+    def _refusal(self, count: int, size: int) -> Exception | None:
+        limits = self._limits
+        if len(self._queue) >= limits.append_queue_max or self._queued_bytes + size > limits.append_queue_bytes_max:
+            return Retryable(f"{self._door.name} is {len(self._queue)} writes behind; try again")
+        if size + _RECORD_OVERHEAD_BYTES * count > BATCH_BYTES_MAX:
+            return InvalidRequest(f"a write of {count} records and {size} bytes is too large")
+        return None
+
+    def resign(self, why: Fenced) -> None:
+        """The leader epoch is over: everything pending fails with `why`, now."""
+        self._resigned = why
+        self._settle(why)
+        self._fail_queued(why)
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue:
+                await self._append_next()
+        finally:
+            # Only a bug of ours or the end of the broker leaves something here.
+            self._is_running = False
+            self._fail_queued(Retryable(f"appends to {self._door.name} stopped; find its new leader"))
+
+    def _take(self) -> list[_Write]:
+        writes: list[_Write] = []
+        size = 0
+        while self._queue and (not writes or size + self._queue[0].size <= self._limits.append_batch_bytes_max):
+            write = self._queue.popleft()
+            writes.append(write)
+            size += write.size
+        self._queued_bytes -= size
+        return writes
+
+    async def _append_next(self) -> None:
+        failure: Exception | None = Retryable("the append was cut off; its outcome is unknown")
+        self._under_way = writes = self._take()
+        try:
+            batch = batch_of([record for write in writes for record in write.records], self._clock.wall_ms())
+            last_offset = await self._door.append(batch)
+            failure = None
+            if self._resigned is None:
+                self._appended(last_offset + 1)
+        except (ThermoclineError, OSError) as refused:  # TimeoutError is an OSError
+            log.warning("append of %d writes to %s: %s", len(writes), self._door.name, refused)
+            failure = refused
+        finally:
+            self._settle(failure)
+
+    def _settle(self, failure: Exception | None) -> None:
+        """Tell the writes of the batch under way, unless they were told."""
+        writes, self._under_way = self._under_way, []
+        for write in writes:
+            write.done(failure)
+
+    def _fail_queued(self, failure: Exception) -> None:
+        self._queued_bytes = 0
+        while self._queue:
+            self._queue.popleft().done(failure)

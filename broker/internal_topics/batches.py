@@ -1,0 +1,67 @@
+"""Records of an internal topic, in and out of batches.
+
+Owns the framing: which batches count, and how large one that is written may become. Always true: a batch is believed
+only with a right CRC; what a control batch (a gap, a marker) or a transactional one holds is left out. Pure. Must not
+know what keys and values mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from logformat.errors import Corrupt
+from logformat.record_batch import check_stored, walk
+from logformat.records import Record, encode_batch, iter_records
+
+BATCH_BYTES_MAX: Final = 16 << 20
+"""The largest batch that is ever appended: the topic's max.message.bytes must not be below it."""
+
+
+class KeyValue(NamedTuple):
+    """A record before it has an offset; no value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+    @property
+    def size(self) -> int:
+        return len(self.key) + len(self.value or b"")
+
+
+def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0) -> bytes:
+    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too)."""
+    return encode_batch([Record(base_offset + i, now_ms, key, value) for i, (key, value) in enumerate(records)])
+
+
+def batches_in(data: bytes) -> Iterator[tuple[int, Iterator[KeyValue]]]:
+    """For each batch: the offset after it, and its records with a key. Raises Corrupt, also for a wrong CRC, a cut end.
+
+    Control batches say nothing. Transactional ones cannot be believed without their markers, which are not served here.
+    """
+    end = 0
+    for position, header in walk(data):
+        end = position + header.size
+        check_stored(data, position, len(data))
+        says_nothing = header.is_control or header.is_transactional
+        yield header.next_offset, iter(()) if says_nothing else _records(data, position)
+    if end < len(data):
+        raise Corrupt(f"an internal topic: {len(data) - end} bytes behind the last whole batch")
+
+
+def _records(data: bytes, position: int) -> Iterator[KeyValue]:
+    return (KeyValue(r.key, r.value) for r in iter_records(data, position) if r.key is not None)
+
+
+def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:
+    """`records` in groups that make batches of bounded size (one record larger than that goes alone)."""
+    chunk: list[KeyValue] = []
+    size = 0
+    for record in records:
+        if chunk and (len(chunk) >= count_max or size + record.size > bytes_max):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += record.size
+    if chunk:
+        yield chunk

@@ -1,0 +1,211 @@
+"""The log of one internal topic: what groups keep there now, and transactions later.
+
+Owns the shards that this broker leads, and performs what their life commands. Always true: when `resign` returns the
+shard is gone: nobody waits, nothing of it is seen any more; a load that ends in another epoch than it began in is
+forgotten; at most `LOADS_AT_ONCE` shards are loaded at a time, and one that cannot be loaded keeps no other waiting.
+Must not know what records mean, nor how partitions come to be led (`broker.partition.replicas`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, TypeVar
+
+from broker.internal_topics.led_shard import LedShard, Shard
+from broker.internal_topics.partition_door import LogLimits, PartitionDoor
+from broker.internal_topics.replayed_state import ReplayedState
+from broker.internal_topics.shard_life import (
+    Closed,
+    Command,
+    Event,
+    Led,
+    Life,
+    Load,
+    Loaded,
+    Refused,
+    Resigned,
+    ShardState,
+    StopLoading,
+    TellOver,
+    TellTrouble,
+    Unload,
+    step,
+)
+from logformat.errors import Fenced, Retryable, ThermoclineError
+from seams.clock import Clock
+from seams.rng import Rng
+from seams.tasks import FailureReport, Tasks, supervise
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=ReplayedState)
+
+LOADS_AT_ONCE: Final = 4
+"""A load holds one snapshot and a few MiB of the log in memory."""
+_IDLE_LOOK_S: Final = 0.01
+
+
+class _Place(Generic[S]):
+    """One partition of the topic, over all its leader epochs."""
+
+    __slots__ = ("door", "life", "loading", "shard")
+
+    def __init__(self) -> None:
+        self.life = Life()
+        self.door: PartitionDoor | None = None
+        self.shard: LedShard[S] | None = None
+        self.loading: asyncio.Task[None] | None = None
+
+
+class InternalLog(Generic[S]):
+    """`make`: an empty state for a shard; `loaded` is told of each that becomes ready. All of it runs on the loop."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        rng: Rng,
+        limits: LogLimits,
+        tasks: Tasks,
+        report: FailureReport,
+        make: Callable[[Shard], S],
+        loaded: Callable[[S], None],
+    ) -> None:
+        self.name = name
+        self.limits = limits
+        self._clock = clock
+        self._rng = rng
+        self._tasks = tasks
+        self._report = report
+        self._make = make
+        self._told_loaded = loaded
+        self._places: dict[int, _Place[S]] = {}
+        self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._moved = asyncio.Event()  # some shard's state
+
+    # ---- leadership ------------------------------------------------------------------------------------------------
+
+    def lead(self, door: PartitionDoor) -> None:
+        """This broker leads that partition in `door.leader_epoch`: load its shard. Said again, it changes nothing."""
+        place = self._places.setdefault(door.index, _Place())
+        if door.leader_epoch > place.life.leader_epoch:
+            place.door = door
+        self._happened(door.index, place, Led(door.leader_epoch))
+
+    def resign(self, index: int) -> None:
+        """It leads that partition no longer. The shard is gone when this returns."""
+        place = self._places.get(index)
+        if place is not None:
+            self._happened(index, place, Resigned())
+
+    def forget(self) -> None:
+        """The topic is gone: one that is made again begins anew, whatever its epochs are."""
+        for index in tuple(self._places):
+            self.resign(index)
+        self._places.clear()
+
+    # ---- what requests ask -----------------------------------------------------------------------------------------
+
+    def state_of(self, index: int) -> ShardState:
+        place = self._places.get(index)
+        return ShardState.ABSENT if place is None else place.life.state
+
+    def ready(self, index: int) -> S | None:
+        """The state of that partition, while it may be seen."""
+        place = self._places.get(index)
+        return place.shard.state if place is not None and place.shard is not None and place.shard.is_ready else None
+
+    def all_ready(self) -> list[S]:
+        return [shard.state for shard in self.shards() if shard.is_ready]
+
+    def shards(self) -> Iterator[LedShard[S]]:
+        """Those that hold everything their log held, also after `close`."""
+        for place in tuple(self._places.values()):
+            if place.shard is not None and place.life.is_whole:
+                yield place.shard
+
+    @property
+    def is_loading(self) -> bool:
+        return any(place.life.state is ShardState.LOADING for place in self._places.values())
+
+    async def wait_loaded(self) -> None:
+        """Until every shard that is led was loaded or given up."""
+        while self.is_loading:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def close(self) -> None:
+        """Load nothing more, serve nothing more; let appends under way end, for `limits.close_timeout_ms` at most.
+
+        Snapshots can still be taken afterwards: state and log do not change any more.
+        """
+        for index, place in self._places.items():
+            self._happened(index, place, Closed())
+        deadline_s = self._clock.monotonic_s() + self.limits.close_timeout_ms / 1000
+        while any(not shard.is_idle for shard in self.shards()) and self._clock.monotonic_s() < deadline_s:
+            await asyncio.sleep(_IDLE_LOOK_S)
+
+    # ---- the machine's shell ---------------------------------------------------------------------------------------
+
+    def _happened(self, index: int, place: _Place[S], event: Event) -> None:
+        place.life, commands = step(place.life, event)
+        for command in commands:
+            self._perform(index, place, command)
+        if place.shard is not None:
+            place.shard.is_ready = place.life.state is ShardState.READY
+        self._moved.set()
+
+    def _perform(self, index: int, place: _Place[S], command: Command) -> None:
+        name = f"{self.name}-{index}"
+        match command:
+            case Load(leader_epoch, after_s):
+                work = supervise(
+                    f"load {name}", lambda: self._load(index, place, leader_epoch, after_s), self._rng, self._report
+                )
+                place.loading = self._tasks.spawn(f"load {name}", work)
+            case Unload():
+                self._stop_loading(place)
+                self._drop(place, f"{name} is led no longer in this epoch; find its new leader")
+            case StopLoading():
+                self._stop_loading(place)
+            case TellTrouble(why, is_lasting) if is_lasting:
+                log.error("%s cannot be read, what it holds is off: %s", name, why)
+            case TellTrouble(why):
+                log.warning("loading %s: %s; trying again", name, why)
+            case TellOver():
+                log.warning("%s can be read again, what it holds is back", name)
+
+    @staticmethod
+    def _stop_loading(place: _Place[S]) -> None:
+        loading, place.loading = place.loading, None
+        if loading is not None and loading is not asyncio.current_task():
+            loading.cancel()
+
+    @staticmethod
+    def _drop(place: _Place[S], why: str) -> None:
+        shard, place.shard = place.shard, None
+        if shard is not None:
+            shard.drop(Fenced(why))
+
+    async def _load(self, index: int, place: _Place[S], leader_epoch: int, after_s: float) -> None:
+        if after_s:
+            await asyncio.sleep(after_s * self._rng.uniform(0.8, 1.2))
+        async with self._slots:
+            door = place.door
+            assert door is not None and door.leader_epoch == leader_epoch
+            self._drop(place, f"{door.name}: loaded again")
+            place.shard = shard = LedShard(door, self._clock, self.limits, self._tasks, self._make)
+            try:
+                await shard.load()
+            except (ThermoclineError, OSError) as failure:
+                is_passing = isinstance(failure, Retryable | OSError)
+                outcome: Event = Refused(leader_epoch, str(failure) or repr(failure), is_lasting=not is_passing)
+                self._drop(place, f"{door.name}: {failure}")
+            else:
+                outcome = Loaded(leader_epoch)
+        place.loading = None
+        self._happened(index, place, outcome)
+        if place.shard is shard and shard.is_ready:
+            self._told_loaded(shard.state)

@@ -1,0 +1,89 @@
+"""A partition that this broker leads, as the log of an internal topic uses it.
+
+Owns the way to local log and bucket, for one leader epoch. An internal topic is not tiered; its manifest names one
+snapshot of the live state, so that a lost disk loses at most what came after it. Always true: a replay is the newest
+snapshot, then the local log above it, in order; the tier lets local segments go only below a snapshot that the manifest
+names (fold). Must not know what the records say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from broker.internal_topics.partition_door import Piece
+from broker.partition.partition import Partition
+from logformat.errors import Corrupt, Retryable
+from logformat.record_batch import check_batch, whole_batches_end
+from seams.clock import Clock
+from seams.disk import FileRange
+from seams.workers import Lane, Workers
+
+_APPEND_TIMEOUT_S: Final = 30.0
+_REPLAY_BYTES: Final = 4 * 1024 * 1024
+
+
+class LedPartition:
+    """`PartitionDoor` over a `Partition`."""
+
+    def __init__(self, partition: Partition, clock: Clock, workers: Workers) -> None:
+        self.name = f"{partition.topic}-{partition.index}"
+        self.index = partition.index
+        self.leader_epoch = partition.leader_epoch
+        self._partition = partition
+        self._clock = clock
+        self._workers = workers
+
+    async def append(self, batch: bytes) -> int:
+        buffer = memoryview(bytearray(batch))
+        header = check_batch(buffer, 0, len(buffer))
+        appended = self._partition.append((buffer,), (header,), self._clock.wall_ms())
+        await self._committed(appended.last_offset + 1)
+        return appended.last_offset
+
+    async def _committed(self, end_offset: int) -> None:
+        deadline_s = asyncio.get_running_loop().time() + _APPEND_TIMEOUT_S
+        committed = self._partition.visible(end_offset, deadline_s)
+        if committed is not None:
+            try:
+                await committed
+            except TimeoutError as late:
+                raise Retryable(f"{self.name}: {late}") from late
+
+    async def replay(self) -> AsyncIterator[Piece]:
+        log = self._partition.log
+        offset = log.local_log_start_offset
+        snapshot = await self._partition.tier.read_snapshot()
+        if snapshot is not None:
+            if snapshot[0] < offset:
+                raise Corrupt(
+                    f"{self.name}: the snapshot ends at {snapshot[0]}, the local log begins at {offset}: "
+                    "commits in between are missing; restore the data directory or the bucket's last snapshot"
+                )
+            offset = snapshot[0]
+            yield Piece(offset, snapshot[1], is_snapshot=True)
+        end = log.log_end_offset
+        for found in log.batch_ranges(offset, end) if offset < end else ():
+            async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
+                yield Piece(offset, batches)
+        # What is above the high watermark may still be cut: a commit that was read must not be shown and then be gone.
+        await self._committed(end)
+
+    async def _pieces(self, found: FileRange) -> AsyncIterator[bytes]:
+        """Whole batches of a range, a few MiB at a time (one batch at least)."""
+        position, end = found.position, found.position + found.length
+        size = _REPLAY_BYTES
+        while position < end:
+            want = min(size, end - position)
+            data = await self._workers.run(found.file.read_at, position, want, lane=Lane.FILES)
+            whole = whole_batches_end(data)
+            if whole == 0:
+                size *= 2
+                continue
+            size = _REPLAY_BYTES
+            yield data[:whole]
+            position += whole
+
+    async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
+        await self._partition.tier.commit_snapshot(end_offset, batches)

@@ -1,0 +1,95 @@
+"""One shard: what a broker holds of a partition of an internal topic while it leads it in one leader epoch.
+
+Owns state, appender and snapshot book, made together for one load and dropped together. Always true: a dropped shard
+answers nobody and writes nothing; what comes back late from its log changes nothing. Must not know what the state
+means, nor when a shard is loaded or dropped (internal_log).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from broker.internal_topics.appender import Appender, Done
+from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.loading import encode, load
+from broker.internal_topics.partition_door import LogLimits, PartitionDoor
+from broker.internal_topics.replayed_state import ReplayedState
+from broker.internal_topics.snapshot_book import SnapshotBook
+from logformat.errors import Fenced
+from seams.clock import Clock
+from seams.tasks import Tasks
+
+S = TypeVar("S", bound=ReplayedState)
+
+
+class Snapshot(NamedTuple):
+    """The live state at `end_offset` (exclusive), as whole batches whose offsets end there; b"" when nothing lives."""
+
+    end_offset: int
+    batches: bytes
+
+
+class Shard(Protocol):
+    """What a state knows of the shard it is the state of."""
+
+    @property
+    def index(self) -> int:
+        """Of the partition."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Requests may see and change the state: from the end of its load until it is dropped, or the broker stops."""
+        ...
+
+    def submit(self, records: Sequence[KeyValue], done: Done) -> None:
+        """Append, in one batch with others'; `done` is called exactly once, never before this returns."""
+        ...
+
+
+class LedShard(Generic[S]):
+    """See the module. It is a `Shard` to its state, which `make` makes."""
+
+    def __init__(
+        self, door: PartitionDoor, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
+    ) -> None:
+        self.door = door
+        self.index = door.index
+        self.is_ready = False
+        self.book = SnapshotBook(clock.monotonic_s())
+        self.is_dropped = False
+        self._clock = clock
+        self._limits = limits
+        self._appender = Appender(door, clock, limits, tasks, self._appended)
+        self.state = make(self)
+
+    async def load(self) -> None:
+        """Replay everything; requests are not served by that alone. Raises as `PartitionDoor.replay`."""
+        loaded = await load(self.door, self.state)
+        self.book = SnapshotBook(self._clock.monotonic_s(), loaded.end_offset, loaded.snapshot_end)
+
+    def submit(self, records: Sequence[KeyValue], done: Done) -> None:
+        self._appender.submit(records, done)
+
+    @property
+    def is_idle(self) -> bool:
+        """No append is under way."""
+        return self._appender.is_idle
+
+    def _appended(self, end_offset: int) -> None:
+        self.book.applied(end_offset)
+
+    def drop(self, why: Fenced) -> None:
+        """It is led no longer: whoever waits is answered, what is pending fails with `why`; all of it now."""
+        self.is_ready = False
+        self.is_dropped = True
+        self.state.unload()
+        self._appender.resign(why)
+
+    async def snapshot(self) -> Snapshot:
+        """Cut at the moment of the call; the encoding takes turns with everybody else. One at a time."""
+        end_offset = self.book.cut(self._clock.monotonic_s())
+        live = self.state.live()
+        batches = await encode(live, end_offset, self._clock.wall_ms(), self._limits.append_batch_bytes_max)
+        return Snapshot(end_offset, batches)

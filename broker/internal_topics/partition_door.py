@@ -1,0 +1,72 @@
+"""What an internal log needs of one led partition, and the bounds it keeps.
+
+Owns the protocol between the log of an internal topic and the partition it lies in: local log and bucket. Must not know
+partitions, tiers (`led_partition` has them), nor what the records mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """Sizes in bytes, times in ms; of one partition."""
+
+    append_batch_bytes_max: int
+    """How much waiting state goes into one batch: many writes share one flush."""
+    append_queue_max: int
+    """Writes that wait; above it they are refused as retriable."""
+    append_queue_bytes_max: int
+    """The same in bytes."""
+    snapshot_interval_ms: int
+    """A changed partition gets a snapshot this long after the last one."""
+    close_timeout_ms: int
+    """How long a stop waits for appends under way."""
+
+
+class Piece(NamedTuple):
+    """Of a replay: whole batches, and the offset below which everything is replayed with them."""
+
+    end_offset: int
+    batches: bytes
+    is_snapshot: bool = False
+
+
+class PartitionDoor(Protocol):
+    """One partition of an internal topic in one leader epoch."""
+
+    @property
+    def name(self) -> str:
+        """`topic-index`."""
+        ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    async def append(self, batch: bytes) -> int:
+        """Append one batch (base offset 0, epoch −1: to be stamped) and return the offset of its last record.
+
+        Returns when the batch is durable and below the high watermark (acks=all). One call at a time; the call bounds
+        its own wait. Raises Retryable, Fenced, StorageFailed, InvalidRequest (batch too large): none of them says that
+        the batch is *not* in the log.
+        """
+        ...
+
+    def replay(self) -> AsyncIterator[Piece]:
+        """Everything, in order: the newest snapshot (also when it has no records), then the local log above it, a few
+        MiB at a time. Ends when the high watermark reached the log's end: nothing of it can be taken back.
+
+        Raises Retryable (the store is away), Corrupt, StorageFailed, Fenced, OSError.
+        """
+        ...
+
+    async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
+        """Name `batches` as the live state after every offset below `end_offset`; what the local log holds below it may
+        go from then on. Raises Retryable, Fenced, and OSError."""
+        ...

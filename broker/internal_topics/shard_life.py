@@ -1,0 +1,162 @@
+"""The life of one shard: from the moment its partition is led here until it is not, as events and commands.
+
+Owns which leader epoch counts. Always true: a shard is loaded once per (partition, leader epoch), from nothing; what is
+said of another epoch than the present one changes nothing (KAFKA-20634); requests are served in READY only. Pure: no
+clock, no loop. Must not know what a state holds, nor how it is loaded.
+
+    ABSENT ─led─► LOADING ─loaded─► READY           resigned: from anywhere back to ABSENT, the state is dropped
+                     │ refused for good             led in a newer epoch: the state is dropped and loaded again
+                     ▼                              closed: the broker stops; what was loaded may still be written out
+                  FAILED ─loaded─► READY
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+NO_EPOCH: Final = -1
+_AGAIN_S: Final = 0.5
+_AGAIN_MAX_S: Final = 30.0
+_FAILED_AGAIN_S: Final = 5.0  # what comes back does so after some seconds; replaying what is damaged costs reads
+_FAILED_AGAIN_MAX_S: Final = 60.0
+
+
+class ShardState(Enum):
+    ABSENT = "absent"  # not led here
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"  # its log cannot be read: an operator's business, and tried again
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """`leader_epoch`: the newest one led here. `refusals`: in a row, in this state. `is_whole`: the state holds all
+    that the log held when it was loaded, so a snapshot of it may replace an older one."""
+
+    state: ShardState = ShardState.ABSENT
+    leader_epoch: int = NO_EPOCH
+    refusals: int = 0
+    is_whole: bool = False
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned:
+    """Another broker leads, nobody does, or the topic is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A load ended with `why`. `is_lasting`: waiting alone will not mend it (damage)."""
+
+    leader_epoch: int
+    why: str
+    is_lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The broker stops."""
+
+
+Event: TypeAlias = Led | Resigned | Loaded | Refused | Closed
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Begin to load into an empty state, after so many seconds."""
+
+    leader_epoch: int
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Stop loading, drop the state, fail what is pending: now, before anything else happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopLoading:
+    """Stop loading; what is loaded stays, for a last snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellTrouble:
+    """Say it in the log: `is_lasting` as an error."""
+
+    why: str
+    is_lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TellOver:
+    """What was told as trouble is over."""
+
+
+Command: TypeAlias = Load | Unload | StopLoading | TellTrouble | TellOver
+Step: TypeAlias = tuple[Life, tuple[Command, ...]]
+
+
+def step(life: Life, event: Event) -> Step:
+    """The next state, and what must be done for it, in this order."""
+    if life.state is ShardState.CLOSED:
+        return life, ()
+    match event:
+        case Led(leader_epoch):
+            return _led(life, leader_epoch)
+        case Resigned():
+            if life.state is ShardState.ABSENT:
+                return life, ()
+            return Life(leader_epoch=life.leader_epoch), (Unload(),)
+        case Loaded(leader_epoch):
+            if not _is_awaited(life, leader_epoch):
+                return life, ()
+            told = (TellOver(),) if life.refusals or life.state is ShardState.FAILED else ()
+            return Life(ShardState.READY, leader_epoch, is_whole=True), told
+        case Refused():
+            return _refused(life, event) if _is_awaited(life, event.leader_epoch) else (life, ())
+        case Closed():
+            return replace(life, state=ShardState.CLOSED), (StopLoading(),)
+
+
+def _led(life: Life, leader_epoch: int) -> Step:
+    if leader_epoch <= life.leader_epoch:
+        return life, ()  # said twice, or late
+    load = Load(leader_epoch)
+    commands = (load,) if life.state is ShardState.ABSENT else (Unload(), load)
+    return Life(ShardState.LOADING, leader_epoch), commands
+
+
+def _is_awaited(life: Life, leader_epoch: int) -> bool:
+    return leader_epoch == life.leader_epoch and life.state in (ShardState.LOADING, ShardState.FAILED)
+
+
+def _refused(life: Life, refused: Refused) -> Step:
+    fails_now = refused.is_lasting and life.state is ShardState.LOADING
+    told: tuple[Command, ...] = ()
+    if fails_now or not life.refusals:
+        told = (TellTrouble(refused.why, refused.is_lasting),) if life.state is ShardState.LOADING else ()
+    refusals = 1 if fails_now else life.refusals + 1
+    state = ShardState.FAILED if fails_now else life.state
+    first_s, most_s = (_FAILED_AGAIN_S, _FAILED_AGAIN_MAX_S) if state is ShardState.FAILED else (_AGAIN_S, _AGAIN_MAX_S)
+    # Doubled at most ten times: the power itself stays small.
+    after_s = min(first_s * 2 ** min(refusals - 1, 10), most_s)
+    return replace(life, state=state, refusals=refusals), (*told, Load(refused.leader_epoch, after_s))

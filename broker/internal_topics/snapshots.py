@@ -1,0 +1,91 @@
+"""Snapshots of an internal topic's shards in the bucket.
+
+Owns when they are written, and what is told of it. Always true: one shard whose snapshot fails keeps no other from its
+own; trouble is told when it begins and when it ends, however many shards and rounds it has; a snapshot is committed
+for the leader epoch it was cut in, or not at all. What the local log holds below a committed one may go: the tier drops
+whole segments there (`tiering.expirer`), since a load begins at the snapshot's end. Must not know what a state holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from broker.config.units import show_duration
+from broker.internal_topics.internal_log import InternalLog
+from broker.internal_topics.led_shard import LedShard
+from logformat.errors import ThermoclineError
+from seams.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_LOOKS_PER_INTERVAL: Final = 4
+
+
+class Snapshots:
+    """Of one internal log."""
+
+    def __init__(self, internal_log: InternalLog[Any], clock: Clock) -> None:
+        self._log = internal_log
+        self._clock = clock
+        self._interval_s = internal_log.limits.snapshot_interval_ms / 1000
+        self._failing_since_s: float | None = None
+
+    async def keep(self) -> None:
+        """Until cancelled: look a few times an interval for shards whose snapshot is due."""
+        while True:
+            await asyncio.sleep(self._interval_s / _LOOKS_PER_INTERVAL)
+            await self.write_due()
+
+    async def write_due(self) -> None:
+        """One round; what fails stays due, and is told."""
+        written, failures = await self._round(self._interval_s)
+        if failures:
+            self._failed(failures)
+        elif written and self._failing_since_s is not None:
+            lasted = show_duration(int(self._clock.monotonic_s() - self._failing_since_s) * 1000)
+            self._failing_since_s = None
+            log.warning("snapshots of %s are written again, after %s", self._log.name, lasted)
+
+    async def write_all(self) -> None:
+        """What changed since its last snapshot, also a moment ago (a clean stop). A failure is raised after every shard
+        had its turn."""
+        _, failures = await self._round(0.0)
+        for failure in failures.values():
+            raise failure
+
+    def _failed(self, failures: dict[str, Exception]) -> None:
+        if self._failing_since_s is not None:
+            return
+        self._failing_since_s = self._clock.monotonic_s()
+        name, failure = next(iter(failures.items()))
+        more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+        log.warning(
+            "no snapshot of %s%s: %s; until there is one, a lost disk loses what came after the last",
+            name,
+            more,
+            failure,
+        )
+
+    async def _round(self, age_s: float) -> tuple[int, dict[str, Exception]]:
+        """Write those whose last snapshot is `age_s` old; how many succeeded, and what failed, by the shard's name."""
+        written, failures = 0, dict[str, Exception]()
+        for shard in tuple(self._log.shards()):
+            dirty_since_s = shard.book.dirty_since_s
+            if dirty_since_s is None or self._clock.monotonic_s() - dirty_since_s < age_s:
+                continue
+            try:
+                written += await self._write(shard)
+            except (ThermoclineError, OSError) as failure:
+                failures[shard.door.name] = failure
+        return written, failures
+
+    @staticmethod
+    async def _write(shard: LedShard[Any]) -> bool:
+        end_offset, batches = await shard.snapshot()
+        if shard.is_dropped:
+            return False  # its epoch ended during the encoding: the next leader replays what this would have named
+        await shard.door.commit_snapshot(end_offset, batches)
+        shard.book.written(end_offset)
+        return True
