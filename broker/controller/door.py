@@ -8,7 +8,7 @@ committed (office), or what makes them right (topics, configs).
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -58,13 +58,19 @@ class ControllerDoor:
         partitions: int,
         configs: Mapping[str, str | None],
         *,
+        replication_factor: int = 1,
+        assignments: topics.Assignments = (),
         internal: bool = False,
         validate_only: bool = False,
     ) -> Topic:
-        """Create a topic and wait until its partitions serve."""
-        wanted = topics.new_topic(str(self._rng.uuid()), name, partitions, configs, self._config.now, internal=internal)
+        """Create a topic and wait until its partitions serve. `assignments`: (partition, replicas) pairs, instead of
+        the two numbers."""
+        wanted = topics.NewTopic(
+            str(self._rng.uuid()), name, partitions, configs, replication_factor, assignments, internal
+        )
         topic = await self._decide(
-            lambda image: topics.create(image, wanted, self._office.image_bytes), validate_only=validate_only
+            lambda image: topics.create(image, wanted, self._config.now, self._office.image_bytes),
+            validate_only=validate_only,
         )
         if not validate_only:
             await self.opened(topic)
@@ -82,9 +88,19 @@ class ControllerDoor:
                 raise
             await self.opened(self._metadata.topic(name))
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        """Let a topic have `count` partitions in all, and wait until they serve."""
-        topic = await self._decide(lambda image: topics.add_partitions(image, name, count), validate_only=validate_only)
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Let a topic have `count` partitions in all, and wait until they serve. `assignments`: the replicas of each
+        that is added."""
+        topic = await self._decide(
+            lambda image: topics.add_partitions(image, name, count, assignments), validate_only=validate_only
+        )
         if not validate_only:
             await self.opened(topic)
 

@@ -7,13 +7,14 @@ who asks, or how a partition comes to serve.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from broker.config.resolve import BrokerConfig
 from broker.config.topic_changes import configs_at_creation
 from broker.config.topics import check_topic_name
+from broker.controller import placement
 from broker.controller.decision import Decision, check_room
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -21,53 +22,65 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import PartitionsAdded, TopicCreated, TopicDeleted, TopicPurged
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+Assignments: TypeAlias = Sequence[tuple[int, Sequence[int]]]
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that could be, where nothing is in its way. `topic_id`: a UUID never used before."""
+    """What somebody asks for. `topic_id`: a UUID never used before. `assignments`: (partition, replicas) pairs, which
+    stand instead of the two numbers; empty where the controller chooses."""
 
     topic_id: str
     name: str
     partitions: int
-    configs: dict[str, str]
-    internal: bool
+    configs: Mapping[str, str | None]
+    replication_factor: int = 1
+    assignments: Assignments = ()
+    internal: bool = False
 
 
-def new_topic(
-    topic_id: str,
-    name: str,
-    partitions: int,
-    configs: Mapping[str, str | None],
-    broker: BrokerConfig,
-    *,
-    internal: bool = False,
-) -> NewTopic:
-    """What a request asks for, judged by itself. Raises ApiError, InvalidTopicName, InvalidConfig."""
-    check_topic_name(name)
-    if name in INTERNAL_TOPICS and not internal:
+def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_bytes: int) -> Decision[Topic]:
+    """The topic exists, and its partitions are to be led. Refused in Kafka's order: name, configs, partitions.
+
+    Raises ApiError, InvalidTopicName, InvalidConfig. `broker`: the defaults its configs are judged with.
+    """
+    check_topic_name(wanted.name)
+    if wanted.name in INTERNAL_TOPICS and not wanted.internal:
         # A client's ordinary topic of that name would be tiered, deletable, and where groups write.
         raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker makes it when a group needs it"
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it when a group needs it"
         )
-    if partitions < 1:
+    _check_free(image, wanted.name)
+    configs = configs_at_creation(broker, wanted.configs, internal=wanted.internal)
+    replicas = _replicas(image, wanted)
+    check_room(image_bytes)
+    topic = Topic(wanted.topic_id, wanted.name, len(replicas), configs, wanted.internal)
+    created = TopicCreated(wanted.topic_id, wanted.name, len(replicas), configs, wanted.internal)
+    return Decision((created,), topic)
+
+
+def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]:
+    nodes = placement.brokers(image)
+    if wanted.assignments:
+        _check_count(len(wanted.assignments))
+        return placement.assigned(nodes, wanted.assignments)
+    if wanted.replication_factor < 1:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if wanted.partitions < 1:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    _check_count(wanted.partitions)
+    return placement.spread(nodes, wanted.partitions, wanted.replication_factor)
+
+
+def _check_count(partitions: int) -> None:
     if partitions > PARTITIONS_PER_TOPIC_MAX:
         raise ApiError(
-            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {PARTITIONS_PER_TOPIC_MAX}"
+            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; at most {PARTITIONS_PER_TOPIC_MAX} a topic"
         )
-    kept = configs_at_creation(broker, configs, internal=internal)
-    return NewTopic(topic_id, name, partitions, kept, internal)
-
-
-def create(image: ClusterImage, wanted: NewTopic, image_bytes: int) -> Decision[Topic]:
-    """The topic exists, and its partitions are to be led."""
-    _check_free(image, wanted.name)
-    check_room(image_bytes)
-    topic = Topic(wanted.topic_id, wanted.name, wanted.partitions, wanted.configs, wanted.internal)
-    created = TopicCreated(wanted.topic_id, wanted.name, wanted.partitions, wanted.configs, wanted.internal)
-    return Decision((created,), topic)
 
 
 def _check_free(image: ClusterImage, name: str) -> None:
@@ -81,9 +94,18 @@ def _check_free(image: ClusterImage, name: str) -> None:
             )
 
 
-def add_partitions(image: ClusterImage, name: str, count: int) -> Decision[Topic]:
-    """The topic has `count` partitions in all. The answer is the topic as it was."""
+def add_partitions(
+    image: ClusterImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None
+) -> Decision[Topic]:
+    """The topic has `count` partitions in all. `assignments`: replicas of each that is added, None where the controller
+    chooses. The answer is the topic as it was."""
     topic = _named(image, name)
+    if topic.internal:
+        # Kafka takes it, and finds groups in other partitions than it stored them in from then on.
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{name} is internal: with another number of partitions every group would lose what it stored",
+        )
     if count <= topic.partitions:
         has = topic.partitions
         same, fewer = f"Topic already has {has} partition(s).", f"; {count} would not be an increase."
@@ -91,8 +113,9 @@ def add_partitions(image: ClusterImage, name: str, count: int) -> Decision[Topic
             ErrorCode.INVALID_PARTITIONS,
             same if count == has else f"The topic {name} currently has {has} partition(s){fewer}",
         )
-    if count > PARTITIONS_PER_TOPIC_MAX:
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"at most {PARTITIONS_PER_TOPIC_MAX} partitions a topic")
+    _check_count(count)
+    if assignments is not None:
+        placement.added(placement.brokers(image), assignments, count - topic.partitions)
     return Decision((PartitionsAdded(topic.topic_id, count),), topic)
 
 

@@ -17,7 +17,6 @@ from broker.config.describe import describe_topic
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.assignments import check_added, count_assigned
 from broker.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,
@@ -118,15 +117,23 @@ async def _create(
     answer: CreateTopicsResponseTopic,
     until_s: float,
 ) -> None:
-    partitions = _partition_count(context, wanted)
+    _refuse_two_shapes(wanted)
+    broker, factor = context.config, wanted.replication_factor
     configs = {config.name: config.value for config in wanted.configs}
     topic = await within(
         context,
         until_s,
-        lambda: context.controller.create_topic(wanted.name, partitions, configs, validate_only=request.validate_only),
+        lambda: context.controller.create_topic(
+            wanted.name,
+            broker.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions,
+            configs,
+            replication_factor=broker.default_replication_factor if factor == _DEFAULT else factor,
+            assignments=[(each.partition_index, each.broker_ids) for each in wanted.assignments],
+            validate_only=request.validate_only,
+        ),
     )
     answer.topic_id = UUID(topic.topic_id)
-    answer.num_partitions = partitions
+    answer.num_partitions = topic.partitions
     answer.replication_factor = 1
     answer.configs = [
         CreateTopicsResponseConfig(
@@ -140,35 +147,14 @@ async def _create(
     ]
 
 
-def _partition_count(context: Context, wanted: CreateTopicsRequestTopic) -> int:
-    if wanted.assignments:
-        for name, count in (
-            ("replication factor", wanted.replication_factor),
-            ("numPartitions", wanted.num_partitions),
-        ):
-            if count != _DEFAULT:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"A manual partition assignment was specified, but {name} was not set to -1.",
-                )
-        assigned = [(assignment.partition_index, assignment.broker_ids) for assignment in wanted.assignments]
-        return count_assigned(assigned, context.config.node_id)
-    replication_factor = wanted.replication_factor
-    if replication_factor == _DEFAULT:
-        replication_factor = context.config.default_replication_factor
-    if replication_factor < 1:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
-        )
-    if replication_factor > 1:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only 1 broker(s) are registered or some brokers have all "
-            "their log directories cordoned.",
-        )
-    return context.config.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions
+def _refuse_two_shapes(wanted: CreateTopicsRequestTopic) -> None:
+    numbers = (("replication factor", wanted.replication_factor), ("numPartitions", wanted.num_partitions))
+    for name, count in numbers if wanted.assignments else ():
+        if count != _DEFAULT:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"A manual partition assignment was specified, but {name} was not set to -1.",
+            )
 
 
 async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
@@ -270,19 +256,11 @@ async def handle_create_partitions(
 async def _grow(
     context: Context, request: CreatePartitionsRequest, wanted: CreatePartitionsRequestTopic, until_s: float
 ) -> None:
-    topic = context.metadata.topic(wanted.name)
-    if topic.internal:
-        # Kafka takes it, and finds groups in other partitions than it stored them in from then on.
-        raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{wanted.name} is internal: with another number of partitions every group would lose what it stored",
-        )
-    # The controller has words of its own for a count that is no increase.
-    if wanted.assignments is not None and wanted.count > topic.partitions:
-        added = [assignment.broker_ids for assignment in wanted.assignments]
-        check_added(added, wanted.count - topic.partitions, context.config.node_id)
+    assignments = None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
     await within(
         context,
         until_s,
-        lambda: context.controller.add_partitions(wanted.name, wanted.count, validate_only=request.validate_only),
+        lambda: context.controller.add_partitions(
+            wanted.name, wanted.count, assignments=assignments, validate_only=request.validate_only
+        ),
     )
