@@ -25,9 +25,11 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_store import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
+from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
 from coldstore.root import RootVanished
 from logformat.errors import Fenced, Retryable, ThermoclineError
+from seams.turns import Turns, next_turn
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ QUEUE_MAX: Final = 1000
 """Changes that wait at once; above it whoever asks is told to come back."""
 _TURN_S: Final = 60.0  # a change waits for those before it, which may wait for the bucket
 _OUTCOME_S: Final = 120.0  # and for its own commit: a page, two roots and a page read again, of 30 s at most each
+_TOPICS_PER_TURN: Final = 20_000  # looked at by deciders: 5 ms of the loop
 _SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown, when nobody asks for another
 
 
@@ -63,9 +66,11 @@ class _Asked:
         if not self.outcome.done():
             self.outcome.set_exception(why)
 
-    def answer(self, answer: object) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(answer)
+    def tell(self, outcome: object | Exception) -> None:
+        if isinstance(outcome, Exception):
+            self.refuse(outcome)
+        elif not self.outcome.done():
+            self.outcome.set_result(outcome)
 
 
 class Office:
@@ -151,50 +156,49 @@ class Office:
     async def _commit_next(self) -> None:
         """Decide what waits, commit it, obey it, answer it."""
         begun: list[tuple[_Asked, object | Exception]] = []  # with answer or refusal, which hold once all is committed
-        records: list[MetadataRecord] = []
         try:
-            self._decide_next(begun, records)
+            records = await self._decide_next(begun)
             if records:
-                await self._commit(tuple(records))
+                await self._commit(records)
         except (ThermoclineError, OSError) as failure:
             why = self._refusal(failure)
             for asked, _ in begun:
                 asked.refuse(why)
         else:
             for asked, outcome in begun:
-                if isinstance(outcome, Exception):
-                    asked.refuse(outcome)
-                else:
-                    asked.answer(outcome)
+                asked.tell(outcome)
         finally:
             for asked, _ in begun:  # of a bug, which is reported by whoever keeps this running; nobody waits for it
                 asked.refuse(Retryable("the change was given up in the middle; look whether it came true"))
 
-    def _decide_next(self, begun: list[tuple[_Asked, object | Exception]], records: list[MetadataRecord]) -> None:
-        """As many changes as one commit takes, each on the image that those before it make."""
+    async def _decide_next(self, begun: list[tuple[_Asked, object | Exception]]) -> tuple[MetadataRecord, ...]:
+        """As many changes as one commit takes, each on the image that those before it make. What needs no commit is
+        answered at once."""
         image = self._feed.image
+        records: list[MetadataRecord] = []
         size = 0
+        turns = Turns(_TOPICS_PER_TURN)
         while self._queue:
             asked = self._queue[0]
             if asked.outcome.done():
                 self._queue.popleft()
                 continue
-            outcome: object | Exception
-            added: tuple[MetadataRecord, ...] = ()
-            try:
-                decision = asked.decide(image)
-                added, outcome = decision.records, decision.answer
-            except ThermoclineError as refused:
-                outcome = refused
+            added, outcome = _decided(asked, image)
             size += len(msgspec.json.encode(added)) if added else 0
             if records and size > COMMIT_BYTES_MAX:
-                return  # the next commit's, decided anew
+                break  # the next commit's, decided anew
             self._queue.popleft()
             asked.is_begun = True
-            begun.append((asked, outcome))
             if added:
                 records += added
                 image = image.with_records(added)
+            if records:
+                begun.append((asked, outcome))
+            else:
+                asked.tell(outcome)
+            if turns.over(1 + len(image.topics)):
+                await next_turn()  # nobody else commits: the image stays what the next one decides on
+        return tuple(records)
 
     async def _commit(self, records: tuple[MetadataRecord, ...]) -> None:
         self._doubtful = records  # whatever ends the commit, the PUT may land
@@ -220,6 +224,15 @@ class Office:
         taken = list(self._queue)
         self._queue.clear()
         return taken
+
+
+def _decided(asked: _Asked, image: ClusterImage) -> tuple[tuple[MetadataRecord, ...], object | Exception]:
+    """The records, and the answer or the refusal."""
+    try:
+        decision = asked.decide(image)
+    except ThermoclineError as refused:
+        return (), refused
+    return decision.records, decision.answer
 
 
 def _not_controller() -> ApiError:
