@@ -4,7 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all check bench run sim planted fuzz soak reliability pages lock format clean
+# Tests start hundreds of short processes: each would compile all it imports where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test test-fast test-all check bench run sim planted fuzz soak reliability pages lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -15,6 +18,9 @@ $(READY): requirements.lock pyproject.toml
 
 demo: $(READY)  ## the main job in about a minute (half of it Spark's first start): write, sink, replay, kill, lose the disk, replay again
 	$(BIN)/python -m thermocline.demo
+
+test-fast: $(READY)  ## the unit tests, without real processes and Spark: under two minutes
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peer and not slow and not not_fast" tests/unit
 
 test: $(READY)  ## everything that needs only Python
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not peer and not slow" tests

@@ -53,6 +53,7 @@ def test_every_help_has_an_example_that_its_parser_accepts() -> None:
             parser().parse_args(shlex.split(command[1]))
 
 
+@pytest.mark.not_fast
 def test_help_loads_nothing_heavy() -> None:
     """`thermocline --help` starts fast because it imports argparse and little else."""
     script = "import sys, thermocline.cli.main as m; m.parser().format_help(); print(*sys.modules)"
@@ -210,6 +211,7 @@ def test_serve_prints_the_ready_line_and_stops_on_sigterm(
     assert f"thermocline {thermocline.__version__}, pid {os.getpid()}" in err and "stopped with exit code 3" in err
 
 
+@pytest.mark.not_fast
 def test_a_second_sigterm_ends_the_process_at_once(tmp_path: Path) -> None:
     """The operator asked twice: no more draining."""
     script = f"""
@@ -248,6 +250,7 @@ def test_crash_points_are_listed_one_a_line(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.split("\n")[:-1] == list(crash_points.POINTS)
 
 
+@pytest.mark.not_fast
 def test_a_reader_that_has_enough_is_no_error() -> None:
     """`thermocline … | head -1` ends quietly."""
     script = f"{sys.executable} -m thermocline debug crash-points | head -c 1; echo ${{PIPESTATUS[0]}}"

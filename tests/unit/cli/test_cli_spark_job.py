@@ -16,6 +16,7 @@ def a_process_speaks(word: str = "WARN noise") -> None:
     subprocess.run(["/bin/sh", "-c", f"echo '{word}' >&2"], check=True)
 
 
+@pytest.mark.not_fast
 def test_a_process_started_meanwhile_is_not_heard_and_ours_is_again(capfd: pytest.CaptureFixture[str]) -> None:
     with kept_words() as words:
         with stderr_to(words):
@@ -26,12 +27,14 @@ def test_a_process_started_meanwhile_is_not_heard_and_ours_is_again(capfd: pytes
     assert capfd.readouterr().err == "ours\n"
 
 
+@pytest.mark.not_fast
 def test_verbose_leaves_stderr_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     with stderr_to(None):
         a_process_speaks()
     assert capfd.readouterr().err == "WARN noise\n"
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("failed", "heard"),
     [

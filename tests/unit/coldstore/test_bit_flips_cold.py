@@ -34,6 +34,8 @@ from tests.support.memory_store import MemoryStore, StoredObject
 from tiering.reading.cut import ColdSlice
 from tiering.reading.limits import ReadLimits
 
+pytestmark = pytest.mark.not_fast
+
 SMALL = {"root_bytes_max": 8000, "page_entries_min": 8, "pointers_in_root_max": 2}
 Door = Callable[[MemoryStore], Coroutine[Any, Any, object]]
 

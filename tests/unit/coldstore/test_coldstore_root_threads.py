@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own, for it dies where the bug is. Many types, so that many firsts; many fields, so that filling
 # them in takes longer than a thread's turn.
 FIRSTS = """
 import sys
+
+import pytest
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 import msgspec
@@ -34,6 +38,7 @@ with ThreadPoolExecutor(4) as pool:
 """
 
 
+@pytest.mark.not_fast
 def test_the_first_readers_of_a_type_may_be_many_threads() -> None:
     run = subprocess.run([sys.executable, "-c", FIRSTS], capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, run.stderr) == (0, "")

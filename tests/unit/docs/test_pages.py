@@ -71,6 +71,7 @@ def test_the_sample_file_shows_true_names_and_defaults() -> None:
     assert resolve({}, [], {}, everything).listeners[0].advertised_host == "broker.example.com"
 
 
+@pytest.mark.not_fast
 def test_a_broker_starts_with_the_sample_file(tmp_path: Path) -> None:
     """As it is, on free ports and a directory of this test; what it sets is in effect."""
     with running_broker(tmp_path / "data", None, "--config", str(SAMPLE)) as broker:

@@ -22,6 +22,8 @@ from seams.rng import SeededRng
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import DATA, LOG_PATH, META, append, batch, flush, new_log, open_log, seal
 
+pytestmark = pytest.mark.not_fast
+
 CONFIG = LogConfig(segment_bytes=420, index_interval_bytes=100)
 COUNT = 9
 

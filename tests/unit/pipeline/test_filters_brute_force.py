@@ -44,6 +44,8 @@ from thermocline.pipeline.spark.planning import plan_tasks
 from thermocline.pipeline.spark.tiers import Tiers
 from thermocline.pipeline.split import Split
 
+pytestmark = pytest.mark.not_fast
+
 TOPIC_ID = UUID(int=5)
 intervals = st.sampled_from([0, 100, 500, 65536])
 """Of the offset index, in bytes: an entry a batch, every few, or none at all."""

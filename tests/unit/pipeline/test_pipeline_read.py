@@ -163,6 +163,7 @@ def test_a_reader_that_is_forgotten_leaves_no_thread(bucket, small_windows):
     del rows
 
 
+@pytest.mark.not_fast
 def test_a_reader_left_open_does_not_keep_the_process(bucket):
     """A notebook's kernel ends although a reader stands in the middle."""
     program = f"""
@@ -175,6 +176,7 @@ print("read")
     assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")
 
 
+@pytest.mark.not_fast
 def test_it_is_imported_lazily():
     """The command line does not pay for pyarrow and numba."""
     program = "import sys, thermocline as t; print('pyarrow' in sys.modules); t.read; print('pyarrow' in sys.modules)"

@@ -47,6 +47,7 @@ def test_a_start_that_cannot_listen_leaves_disk_and_bucket_as_they_were() -> Non
     play(scenario())
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("flag", ["--listen", "--http"])
 def test_serve_on_a_taken_port_makes_no_directory(tmp_path: Path, flag: str) -> None:
     """The same with real sockets: exit 3, one line with what to do, and nothing on disk."""

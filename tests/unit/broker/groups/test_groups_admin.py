@@ -221,6 +221,7 @@ def _fill(w: GroupWorld, count: int) -> None:
         shard.create(f"group-{i:06}")
 
 
+@pytest.mark.not_fast
 @in_world
 async def test_as_many_groups_as_there_may_be_are_listed_and_described_in_turns(w):
     """100 000 groups; their answer is encoded beside the loop, which would take 0.2 s of it."""

@@ -137,6 +137,7 @@ def test_list_offsets_of_failed_logs_does_not_wait_for_each() -> None:
 # --- answers grow with what there is, not with repetitions
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("version", range(13))
 def test_metadata_shows_a_topic_once_however_often_it_is_named(version: int) -> None:
     """As Kafka, whose names are a set: 24 KB of one name were answered with 921 MB."""
@@ -428,6 +429,7 @@ def test_a_session_ends_where_looking_at_it_would_hold_the_loop() -> None:
     play(scenario())
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("tiered", [False, True])
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD, Codec.LZ4, Codec.SNAPPY])
 def test_a_look_by_time_does_not_unpack_bombs(codec: Codec, tiered: bool) -> None:

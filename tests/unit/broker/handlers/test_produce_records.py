@@ -88,6 +88,7 @@ def test_a_topic_that_stamps_its_own_time_judges_no_producers() -> None:
     play(scenario())
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("settings", [(), ("thermocline.validate.records=true",)])
 def test_records_are_not_looked_into_on_the_loop(settings: tuple[str, ...], codec: Codec) -> None:

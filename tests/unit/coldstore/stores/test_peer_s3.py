@@ -29,6 +29,8 @@ from seams.workers import ThreadWorkers
 from tests.support.memory_store import upload_of
 from tests.support.scripted_s3 import ScriptedS3, scripted_s3
 
+pytestmark = pytest.mark.not_fast
+
 PART = 1 << 20
 TOPIC_ID = UUID(int=7)
 

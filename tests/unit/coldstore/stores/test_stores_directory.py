@@ -236,6 +236,7 @@ def test_a_failure_at_any_effect_leaves_old_or_new(tmp_path: Path, workers: Thre
     assert counted >= 25
 
 
+@pytest.mark.not_fast
 def test_a_power_cut_clean_up_never_touches_a_living_writer(tmp_path: Path, workers: ThreadWorkers) -> None:
     """Temporary files of killed writers go at the next writer's start; those of one that lives stay."""
     program = (
@@ -380,6 +381,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.not_fast
 def test_50_writers_in_5_processes_have_one_winner_each_round(tmp_path: Path, workers: ThreadWorkers) -> None:
     """Creating and replacing: check-then-rename without the lock had several."""
     program = RACER.format(repo=os.getcwd(), root=str(tmp_path))

@@ -173,6 +173,7 @@ print(poisoned)
 """
 
 
+@pytest.mark.not_fast
 def test_kernels_never_read_behind_the_log() -> None:
     """In a process of its own, with the log's last byte before a page that kills whoever reads it."""
     done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=100, check=False)

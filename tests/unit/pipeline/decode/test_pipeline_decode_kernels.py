@@ -88,6 +88,7 @@ def test_the_cache_knows_every_source() -> None:
     assert {name.removesuffix(".py") for name in kernel_cache._SOURCES} == used
 
 
+@pytest.mark.not_fast
 def test_without_numba_the_numpy_way_is_taken() -> None:
     """An interpreter that cannot import numba still reads,."""
     code = (

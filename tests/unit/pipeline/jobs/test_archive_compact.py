@@ -37,6 +37,8 @@ from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, open_catalo
 from thermocline.pipeline.jobs.job_crash_points import POINTS
 from thermocline.pipeline.jobs.values import ValueSpec
 
+pytestmark = pytest.mark.not_fast
+
 TABLES = ("ns.js", "ns.js_dead_letters")
 CRASHES = ("compact.file_written", "compact.files_written", "compact.committed")
 

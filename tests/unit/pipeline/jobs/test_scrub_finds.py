@@ -143,6 +143,7 @@ def test_a_whole_bucket_has_nothing_to_say(whole: HistoryBucket) -> None:
     assert report.object_bytes == read
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("part", range(4))
 def test_every_planted_corruption_is_found_and_named(whole: HistoryBucket, tmp_path: Path, part: int) -> None:
     """Bits flipped at random places of segments, footers, manifests and pages; objects missing, swapped, cut, grown.

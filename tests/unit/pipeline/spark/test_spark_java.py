@@ -37,12 +37,14 @@ def test_versions(said: str, version: int | None) -> None:
     assert java.parse_version(said) == version
 
 
+@pytest.mark.not_fast
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
     home, on_path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "other", "17.0.1")
     environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": f"{on_path.parent}:{os.environ['PATH']}"}
     assert java.java_home(environment) == str(home.parent.parent)
 
 
+@pytest.mark.not_fast
 def test_an_old_java_home_is_passed_over(tmp_path: Path) -> None:
     """Spark 4 needs 17: a JAVA_HOME of 8 gives way to the Java on PATH."""
     fake_java(tmp_path / "old", "1.8.0_292")
@@ -53,6 +55,7 @@ def test_an_old_java_home_is_passed_over(tmp_path: Path) -> None:
     assert environment["PYSPARK_PYTHON"] == sys.executable
 
 
+@pytest.mark.not_fast
 def test_a_link_on_path_leads_to_its_home(tmp_path: Path) -> None:
     """/usr/bin/java is a link; a home needs bin/java below it."""
     real = fake_java(tmp_path / "jdk", "17.0.1")
@@ -61,6 +64,7 @@ def test_a_link_on_path_leads_to_its_home(tmp_path: Path) -> None:
     assert java.java_home({"PATH": f"{tmp_path / 'links'}:{os.environ['PATH']}"}) == str(tmp_path / "jdk")
 
 
+@pytest.mark.not_fast
 def test_without_java_the_runtime_from_pypi_is_used(tmp_path: Path) -> None:
     """Behind a launcher in the user's cache, written once."""
     environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -72,6 +76,7 @@ def test_without_java_the_runtime_from_pypi_is_used(tmp_path: Path) -> None:
     assert os.stat(f"{home}/bin/java").st_mtime_ns == written
 
 
+@pytest.mark.not_fast
 def test_the_launcher_drops_one_argument_and_keeps_the_rest(tmp_path: Path) -> None:
     """Also arguments with spaces and quotes, and a runtime whose path has them."""
     runtime = fake_java(tmp_path / "a b'c", "25")
@@ -98,6 +103,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
     assert os.access(f"{home}/bin/java", os.X_OK)
 
 
+@pytest.mark.not_fast
 def test_no_java_anywhere_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_bundled", lambda: None)
     fake_java(tmp_path / "old", "1.8.0_292")
