@@ -179,7 +179,8 @@ class Durability:
     def finish_seal(self, job: SealJob, epochs: LeaderEpochs) -> None:
         """The job succeeded; `epochs` as they are now, which may have gone on meanwhile."""
         if job.epochs is not None:
-            began = (entry.start_offset for entry in epochs.entries if entry not in job.epochs.entries)
+            latest = job.epochs.latest
+            began = (start for epoch, start in epochs.entries if latest is None or epoch > latest.epoch)
             self._epochs_dirty_from = next(began, None)
         for segment, _ in job.seals:
             if segment is not None:

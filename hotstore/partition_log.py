@@ -191,7 +191,8 @@ class PartitionLog(LogAppend, LogCut):
     # --- less ---------------------------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> bool:
-        """Records below `offset` ≤ log end are gone for readers; whether it moved. Never moves back.
+        """Records below `offset` ≤ log end are gone for readers, and epochs that wrote nothing else are; whether it
+        moved. Never moves back.
 
         The checkpoint must be durable before local bytes below it are unlinked (`DataDir.write_checkpoints`).
         """
@@ -202,6 +203,7 @@ class PartitionLog(LogAppend, LogCut):
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
+        self.epochs = self.epochs.truncate_from_start(offset)
         self.owner.start_moved()
         return True
 

@@ -212,7 +212,7 @@ class _Recovery:
         for number, segment in enumerate(segments[:trusted]):
             self._measure(segment, plan.bases[number + 1] if number + 1 < len(segments) else None)
         scan_start = segments[-1].end_offset if clean else plan.bases[trusted]
-        loaded = self._load_epochs(segments[:trusted], scan_start)
+        loaded = self._load_epochs(segments[:trusted], scan_start, log_start or 0)
         self._epochs = loaded
         self._epoch = -1 if loaded.latest is None else loaded.latest.epoch
         self._producers = load_producers(
@@ -284,14 +284,15 @@ class _Recovery:
         except Corrupt:
             segment.indexer = build_indexer(segment)
 
-    def _load_epochs(self, trusted: Sequence[Segment], scan_start: int) -> LeaderEpochs:
-        """The checkpoint up to `scan_start` where it agrees with the batches, else what the batches say."""
+    def _load_epochs(self, trusted: Sequence[Segment], scan_start: int, log_start: int) -> LeaderEpochs:
+        """The checkpoint up to `scan_start` where it agrees with the batches, else what the batches say. It need not
+        know what lies below the log start."""
         loaded = LeaderEpochs()
         try:
             loaded = LeaderEpochs.from_bytes(read_file(self._disk, f"{self._path}/{EPOCHS_FILE}"))
             self._checkpointed = loaded.latest
             loaded = loaded.truncate_from_end(scan_start)
-            if self._confirms(loaded, trusted):
+            if self._confirms(loaded, trusted, log_start):
                 return loaded
         except NewerFormat:
             raise
@@ -305,7 +306,7 @@ class _Recovery:
                     epochs = epochs.assign(header.leader_epoch, header.base_offset)
         return epochs
 
-    def _confirms(self, epochs: LeaderEpochs, trusted: Sequence[Segment]) -> bool:
+    def _confirms(self, epochs: LeaderEpochs, trusted: Sequence[Segment], log_start: int) -> bool:
         """Whether every local epoch start is a batch of that epoch, and each segment begins in the epoch it should."""
         for segment in trusted:
             if segment.size == 0:
@@ -313,14 +314,16 @@ class _Recovery:
             first = read_header(segment.file.read_at(0, HEADER_SIZE))
             last = self._last_epochs[segment.base_offset]
             for offset, epoch in ((segment.base_offset, first.leader_epoch), (segment.end_offset - 1, last)):
-                if epoch >= 0 and epochs.epoch_for(offset) != epoch:
+                if epoch >= 0 and offset >= log_start and epochs.epoch_for(offset) != epoch:
                     return False
             for epoch, start in epochs.entries:
                 if segment.base_offset < start < segment.end_offset:
-                    place = segment.locate(start, self._cache)
-                    if place.base_offset != start or self._epoch_at(segment, start) != epoch:
+                    if self._epoch_at(segment, start) != epoch:
                         return False
-                    if self._epoch_at(segment, start - 1) == epoch:  # it began earlier
+                    if start > log_start and (
+                        segment.locate(start, self._cache).base_offset != start
+                        or self._epoch_at(segment, start - 1) == epoch  # it began earlier
+                    ):
                         return False
         return True
 

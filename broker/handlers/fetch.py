@@ -419,9 +419,15 @@ def _take(answer: FetchResponsePartition, result: FetchAttempt, length: int, ran
 
 
 def _diverges(partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
-    """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated."""
+    """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated.
+
+    An epoch above all that this log knows is divergence too, with nothing to compare: OFFSET_OUT_OF_RANGE, as for a
+    reader below the log start, whatever its epoch.
+    """
     epoch, end_offset = partition.log.epochs.end_offset_for(wanted.last_fetched_epoch, partition.log.log_end_offset)
-    if epoch < 0 or (epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset):
+    if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
         return False
     answer.diverging_epoch = FetchResponseEpochEndOffset(epoch=epoch, end_offset=end_offset)
     return True

@@ -200,8 +200,9 @@ def _epoch_end(
         if partition is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         check_leader_epoch(partition, wanted.current_leader_epoch)
+        # Not up to the high watermark: to a reader, one that came back lower would look like a truncation.
         answer.leader_epoch, answer.end_offset = partition.log.epochs.end_offset_for(
-            wanted.leader_epoch, partition.high_watermark
+            wanted.leader_epoch, partition.log.log_end_offset
         )
     except ThermoclineError as refused:
         answer.error_code = code_of(refused)

@@ -77,6 +77,11 @@ class EpochTalk(Talk):
         name = f"{label}: fetch at {offset} after {_name(last)}{_as_of(current)}"
         await self.fetch(name, (TOPIC, 0, offset, epochs), epoch=-1)
 
+    async def warm_up(self, offset: int) -> None:
+        """Read once and wait for it: a broker that has just started may have to look at its files first."""
+        await self.fetch("warm", (TOPIC, 0, offset), epoch=-1, wait_ms=2_000)
+        self.log.pop()
+
     def _partition(self, part: m.FetchResponsePartition) -> Json:
         found = super()._partition(part)
         if part.diverging_epoch is not None:
@@ -94,6 +99,7 @@ def _as_of(current: int) -> str:
 
 async def table(t: EpochTalk, label: str, offsets: tuple[int, ...]) -> None:
     """Every epoch a reader may name, at every place of the log."""
+    await t.warm_up(offsets[0] + 1)
     for term in (NONE, 1, 2, 3, 4, 5, 6, FAR):
         await t.end_of(label, term)
         for offset in offsets:

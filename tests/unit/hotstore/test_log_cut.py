@@ -10,7 +10,7 @@ from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from logformat.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
 from seams.rng import SeededRng
-from tests.support.crash_disk import CrashDisk
+from tests.support.crash_disk import CrashDisk, CrashFile
 from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, read_all, seal
 
 CONFIG = LogConfig(segment_bytes=600, tiered=True)
@@ -109,6 +109,38 @@ def test_an_epoch_that_a_power_cut_forgot_changes_no_answer(keep: float) -> None
     assert [found.epochs.end_offset_for(e, found.log_end_offset).end_offset for e in range(2, 6)] == told
 
 
+def test_epochs_below_the_log_start_go_and_the_log_opens_without_reading_it_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked for one of them, the log answers where it starts, as Kafka does; recovery believes the short checkpoint."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, LogConfig(segment_bytes=60_000))
+    for epoch in (1, 2, 2, 3):
+        for _ in range(100):
+            append(log, batch(4, size=60), epoch)
+        log.roll()
+    log.advance_log_start(601)
+    assert log.epochs.entries == ((2, 601), (3, 1200))
+    assert log.epochs.end_offset_for(1, log.log_end_offset) == EpochEnd(1, 601)
+    log.close(clean=True)
+    directory.checkpoint([log]).run()
+    directory.mark_clean()
+    directory.close()
+    whole_bytes, read_bytes = log.local_bytes, 0
+    read_at = CrashFile.read_at
+
+    def counted(file: CrashFile, position: int, length: int) -> bytes:
+        nonlocal read_bytes
+        found = read_at(file, position, length)
+        read_bytes += len(found)
+        return found
+
+    monkeypatch.setattr(CrashFile, "read_at", counted)
+    _, found = open_log(disk, LogConfig(segment_bytes=60_000))
+    assert found.epochs == log.epochs
+    assert read_bytes < whole_bytes / 2, (read_bytes, whole_bytes)
+
+
 # ── cuts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -133,9 +165,9 @@ def test_a_cut_takes_epochs_and_brings_everything_down() -> None:
     log.advance_log_start(9)
     log.truncate_to(6)
     assert (log.log_start_offset, log.flushed_end_offset, log.recovery_point, log.log_end_offset) == (4, 4, 4, 4)
-    assert log.epochs.entries == ((1, 0),) and log.dirty_bytes == 0
+    assert log.epochs.entries == () and log.dirty_bytes == 0
     append(log, batch(4), 2)
-    assert log.epochs.entries == ((1, 0), (2, 4)) and log.log_end_offset == 8
+    assert log.epochs.entries == ((2, 4),) and log.log_end_offset == 8
 
 
 def test_a_cut_to_the_first_local_batch_keeps_the_producers() -> None:
