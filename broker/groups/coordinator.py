@@ -40,8 +40,8 @@ from broker.groups.events import (
     Unload,
 )
 from broker.groups.fate import fate_of
-from broker.groups.held import Held
 from broker.groups.lag import EndLookup, Survey, survey
+from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offsets import (
     Fetched,
     GroupOffsets,
@@ -98,7 +98,7 @@ class GroupCoordinator:
         self._topics = topics
         self.topic_name = names
         self._performer = Performer(clock)
-        self._held = Held(config)
+        self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
         self.log: InternalLog[GroupShard] = InternalLog(
             OFFSETS_TOPIC, clock, rng, _limits_of(config), tasks, _report, self._make_shard, self._shard_loaded
@@ -126,7 +126,7 @@ class GroupCoordinator:
         await self.log.close()
 
     def _make_shard(self, shard: Shard) -> GroupShard:
-        return GroupShard(shard, self._clock, self._config, self._held, self)
+        return GroupShard(shard, self._clock, self._config, self._memory, self)
 
     def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
         self._cleaner.adopt(group)
@@ -161,11 +161,11 @@ class GroupCoordinator:
     @property
     def held_bytes(self) -> int:
         """Estimate of the memory that groups take."""
-        return self._held.bytes
+        return self._memory.bytes
 
     @property
     def group_count(self) -> int:
-        return self._held.group_count
+        return self._memory.group_count
 
     async def survey(self, ends: EndLookup) -> Survey:
         """How far behind the groups are."""
@@ -200,7 +200,7 @@ class GroupCoordinator:
         if group is None and event.member_id != NO_MEMBER:
             return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id)
         metadata_bytes = sum(len(protocol.metadata) for protocol in event.protocols)
-        if self._held.is_full(metadata_bytes, new_group=group is None):
+        if self._memory.is_full(metadata_bytes, new_group=group is None):
             return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED)
         future = self._future(JoinReply)
         prefix = event.client_id[:CLIENT_ID_CHARS_MAX] if event.instance_id is None else event.instance_id
@@ -228,7 +228,7 @@ class GroupCoordinator:
         group = shard.groups.get(group_id)
         if group is None:
             return SyncReply(ErrorCode.UNKNOWN_MEMBER_ID)
-        if self._held.is_full(sum(len(assignment) for _, assignment in event.assignments), new_group=False):
+        if self._memory.is_full(sum(len(assignment) for _, assignment in event.assignments), new_group=False):
             return SyncReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         future = self._future(SyncReply)
         self._performer.give(shard, group, replace(event, token=future))
@@ -284,14 +284,14 @@ class GroupCoordinator:
         if group is None:
             if member.generation >= 0:
                 return [unknown_group] * len(rows)
-            if self._held.is_full(0, new_group=True):
+            if self._memory.is_full(0, new_group=True):
                 return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
             group = shard.create(group_id)
         future = self._future(AdmitReply)
         self._performer.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
         error = future.result().error
         if error is ErrorCode.NONE:
-            is_full = partial(self._held.is_full, new_group=False)
+            is_full = partial(self._memory.is_full, new_group=False)
             now_ms = self._clock.wall_ms()
             codes, values = judge(
                 rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=retention_ms

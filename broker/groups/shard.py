@@ -14,7 +14,7 @@ from typing import Protocol
 from broker.config.groups import GroupConfig
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import Effect, GroupMetadata
-from broker.groups.held import Held
+from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offsets import GroupOffsets, TopicPosition
 from broker.groups.records import (
     CommittedOffset,
@@ -102,13 +102,13 @@ class Host(Protocol):
 class GroupShard:
     """Groups are in order of their creation. It is a `ReplayedState`."""
 
-    def __init__(self, shard: Shard, clock: Clock, config: GroupConfig, held: Held, host: Host) -> None:
+    def __init__(self, shard: Shard, clock: Clock, config: GroupConfig, memory: MemoryUsage, host: Host) -> None:
         self.partition = shard.index
         self.groups: dict[str, Group] = {}
         self._shard = shard
         self._clock = clock
         self._config = config
-        self._held = held
+        self._memory = memory
         self._host = host
         self._loaded: dict[str, GroupMetadata | None] = {}
 
@@ -153,7 +153,7 @@ class GroupShard:
     def unload(self) -> None:
         self._host.unloaded(self)
         for group in self.groups.values():
-            group.accounted = self._held.resize(group.accounted, 0)
+            group.accounted = self._memory.resize(group.accounted, 0)
         self.groups.clear()
 
     # ---- groups ----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class GroupShard:
             return
         if group.is_gone:
             del self.groups[group.group_id]
-        group.accounted = self._held.resize(group.accounted, 0 if group.is_gone else group.size_bytes)
+        group.accounted = self._memory.resize(group.accounted, 0 if group.is_gone else group.size_bytes)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 

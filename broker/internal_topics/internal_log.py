@@ -47,7 +47,7 @@ LOADS_AT_ONCE: Final = 4
 _IDLE_LOOK_S: Final = 0.01
 
 
-class _Place(Generic[S]):
+class _Partition(Generic[S]):
     """One partition of the topic, over all its leader epochs."""
 
     __slots__ = ("door", "life", "loading", "shard")
@@ -81,7 +81,7 @@ class InternalLog(Generic[S]):
         self._report = report
         self._make = make
         self._told_loaded = loaded
-        self._places: dict[int, _Place[S]] = {}
+        self._partitions: dict[int, _Partition[S]] = {}
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._moved = asyncio.Event()  # some shard's state
 
@@ -89,46 +89,50 @@ class InternalLog(Generic[S]):
 
     def lead(self, door: PartitionDoor) -> None:
         """This broker leads that partition in `door.leader_epoch`: load its shard. Said again, it changes nothing."""
-        place = self._places.setdefault(door.index, _Place())
-        if door.leader_epoch > place.life.leader_epoch:
-            place.door = door
-        self._happened(door.index, place, Led(door.leader_epoch))
+        partition = self._partitions.setdefault(door.index, _Partition())
+        if door.leader_epoch > partition.life.leader_epoch:
+            partition.door = door
+        self._happened(door.index, partition, Led(door.leader_epoch))
 
     def resign(self, index: int) -> None:
         """It leads that partition no longer. The shard is gone when this returns."""
-        place = self._places.get(index)
-        if place is not None:
-            self._happened(index, place, Resigned())
+        partition = self._partitions.get(index)
+        if partition is not None:
+            self._happened(index, partition, Resigned())
 
     def forget(self) -> None:
         """The topic is gone: one that is made again begins anew, whatever its epochs are."""
-        for index in tuple(self._places):
+        for index in tuple(self._partitions):
             self.resign(index)
-        self._places.clear()
+        self._partitions.clear()
 
     # ---- what requests ask -----------------------------------------------------------------------------------------
 
     def state_of(self, index: int) -> ShardState:
-        place = self._places.get(index)
-        return ShardState.ABSENT if place is None else place.life.state
+        partition = self._partitions.get(index)
+        return ShardState.ABSENT if partition is None else partition.life.state
 
     def ready(self, index: int) -> S | None:
         """The state of that partition, while it may be seen."""
-        place = self._places.get(index)
-        return place.shard.state if place is not None and place.shard is not None and place.shard.is_ready else None
+        partition = self._partitions.get(index)
+        return (
+            partition.shard.state
+            if partition is not None and partition.shard is not None and partition.shard.is_ready
+            else None
+        )
 
     def all_ready(self) -> list[S]:
         return [shard.state for shard in self.shards() if shard.is_ready]
 
     def shards(self) -> Iterator[LedShard[S]]:
         """Those that hold everything their log held, also after `close`."""
-        for place in tuple(self._places.values()):
-            if place.shard is not None and place.life.is_whole:
-                yield place.shard
+        for partition in tuple(self._partitions.values()):
+            if partition.shard is not None and partition.life.is_whole:
+                yield partition.shard
 
     @property
     def is_loading(self) -> bool:
-        return any(place.life.state is ShardState.LOADING for place in self._places.values())
+        return any(partition.life.state is ShardState.LOADING for partition in self._partitions.values())
 
     async def wait_loaded(self) -> None:
         """Until every shard that is led was loaded or given up."""
@@ -141,35 +145,35 @@ class InternalLog(Generic[S]):
 
         Snapshots can still be taken afterwards: state and log do not change any more.
         """
-        for index, place in self._places.items():
-            self._happened(index, place, Closed())
+        for index, partition in self._partitions.items():
+            self._happened(index, partition, Closed())
         deadline_s = self._clock.monotonic_s() + self.limits.close_timeout_ms / 1000
         while any(not shard.is_idle for shard in self.shards()) and self._clock.monotonic_s() < deadline_s:
             await asyncio.sleep(_IDLE_LOOK_S)
 
     # ---- the machine's shell ---------------------------------------------------------------------------------------
 
-    def _happened(self, index: int, place: _Place[S], event: Event) -> None:
-        place.life, commands = step(place.life, event)
+    def _happened(self, index: int, partition: _Partition[S], event: Event) -> None:
+        partition.life, commands = step(partition.life, event)
         for command in commands:
-            self._perform(index, place, command)
-        if place.shard is not None:
-            place.shard.is_ready = place.life.state is ShardState.READY
+            self._perform(index, partition, command)
+        if partition.shard is not None:
+            partition.shard.is_ready = partition.life.state is ShardState.READY
         self._moved.set()
 
-    def _perform(self, index: int, place: _Place[S], command: Command) -> None:
+    def _perform(self, index: int, partition: _Partition[S], command: Command) -> None:
         name = f"{self.name}-{index}"
         match command:
             case Load(leader_epoch, after_s):
                 work = supervise(
-                    f"load {name}", lambda: self._load(index, place, leader_epoch, after_s), self._rng, self._report
+                    f"load {name}", lambda: self._load(index, partition, leader_epoch, after_s), self._rng, self._report
                 )
-                place.loading = self._tasks.spawn(f"load {name}", work)
+                partition.loading = self._tasks.spawn(f"load {name}", work)
             case Unload():
-                self._stop_loading(place)
-                self._drop(place, f"{name} is led no longer in this epoch; find its new leader")
+                self._stop_loading(partition)
+                self._drop(partition, f"{name} is led no longer in this epoch; find its new leader")
             case StopLoading():
-                self._stop_loading(place)
+                self._stop_loading(partition)
             case TellTrouble(why, is_lasting) if is_lasting:
                 log.error("%s cannot be read, what it holds is off: %s", name, why)
             case TellTrouble(why):
@@ -178,34 +182,34 @@ class InternalLog(Generic[S]):
                 log.warning("%s can be read again, what it holds is back", name)
 
     @staticmethod
-    def _stop_loading(place: _Place[S]) -> None:
-        loading, place.loading = place.loading, None
+    def _stop_loading(partition: _Partition[S]) -> None:
+        loading, partition.loading = partition.loading, None
         if loading is not None and loading is not asyncio.current_task():
             loading.cancel()
 
     @staticmethod
-    def _drop(place: _Place[S], why: str) -> None:
-        shard, place.shard = place.shard, None
+    def _drop(partition: _Partition[S], why: str) -> None:
+        shard, partition.shard = partition.shard, None
         if shard is not None:
             shard.drop(Fenced(why))
 
-    async def _load(self, index: int, place: _Place[S], leader_epoch: int, after_s: float) -> None:
+    async def _load(self, index: int, partition: _Partition[S], leader_epoch: int, after_s: float) -> None:
         if after_s:
             await asyncio.sleep(after_s * self._rng.uniform(0.8, 1.2))
         async with self._slots:
-            door = place.door
+            door = partition.door
             assert door is not None and door.leader_epoch == leader_epoch
-            self._drop(place, f"{door.name}: loaded again")
-            place.shard = shard = LedShard(door, self._clock, self.limits, self._tasks, self._make)
+            self._drop(partition, f"{door.name}: loaded again")
+            partition.shard = shard = LedShard(door, self._clock, self.limits, self._tasks, self._make)
             try:
                 await shard.load()
             except (ThermoclineError, OSError) as failure:
                 is_passing = isinstance(failure, Retryable | OSError)
                 outcome: Event = Refused(leader_epoch, str(failure) or repr(failure), is_lasting=not is_passing)
-                self._drop(place, f"{door.name}: {failure}")
+                self._drop(partition, f"{door.name}: {failure}")
             else:
                 outcome = Loaded(leader_epoch)
-        place.loading = None
-        self._happened(index, place, outcome)
-        if place.shard is shard and shard.is_ready:
+        partition.loading = None
+        self._happened(index, partition, outcome)
+        if partition.shard is shard and shard.is_ready:
             self._told_loaded(shard.state)

@@ -79,6 +79,8 @@ class LedPartition:
             data = await self._workers.run(found.file.read_at, position, want, lane=Lane.FILES)
             whole = whole_batches_end(data)
             if whole == 0:
+                if want == end - position:
+                    raise Corrupt(f"{self.name}: a batch in {found.file.path} claims more bytes than there are")
                 size *= 2
                 continue
             size = _REPLAY_BYTES

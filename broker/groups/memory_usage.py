@@ -8,7 +8,7 @@ from __future__ import annotations
 from broker.config.groups import GroupConfig
 
 
-class Held:
+class MemoryUsage:
     """One a coordinator, shared by its shards."""
 
     def __init__(self, config: GroupConfig) -> None:
