@@ -55,6 +55,7 @@ from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from hotstore.data_dir import DataDir
 from hotstore.errors import DataDirLocked
+from hotstore.log_host import LogHost
 from hotstore.residency import Residency
 from logformat.checkpoints import MetaProperties
 from logformat.errors import Corrupt, StorageFailed, ThermoclineError
@@ -202,20 +203,14 @@ class Broker:
         rooms, world = self.rooms, self._world
         registry, residency = Registry(), Residency(world.workers)
         rooms.residency = residency
-        rooms.tiers = tiers = TierService(
-            store,
-            world,
-            data_dir,
-            self._tasks,
-            tier_limits(self._config, verify_by_head=verify_by_head),
-            report=self._report,
-            on_fenced=self._fenced,
-        )
+        logs = LogHost(data_dir, world, self._report)
+        limits = tier_limits(self._config, verify_by_head=verify_by_head)
+        rooms.tiers = tiers = TierService(store, world, logs, self._tasks, limits, report=self._report)
         metadata = MetadataCache(self._cluster_id)
         rooms.replicas = replicas = Replicas(
             self._live,
             world,
-            data_dir,
+            logs,
             registry,
             tiers,
             self._tasks,
@@ -252,7 +247,7 @@ class Broker:
         replicas.watch(offsets)
         replicas.watch(groups)
         # Not before all topics are known: a position in a topic that is not would be taken for one of a deleted topic.
-        for partition in registry:
+        for partition in registry.partitions.values():
             offsets.led(partition)
         groups.start()
         for name, service in (
@@ -265,7 +260,7 @@ class Broker:
             live=self._live,
             world=world,
             registry=registry,
-            throttle=Throttle(self._tasks, tiers),
+            throttle=Throttle(self._tasks, tiers.watch),
             residency=residency,
             metadata=metadata,
             controller=controller,
@@ -350,10 +345,6 @@ class Broker:
         log.error("superseded by %s: answering nothing more, exiting", by)
         self.exit_code = Exit.REFUSED
         self._superseded.set()
-
-    def _fenced(self, why: str) -> None:
-        """A partition's root carries a higher epoch: this process was superseded."""
-        self._gate.shut(why)
 
     async def _until(self, stop: asyncio.Event, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when `stop` was set (or this broker superseded) first."""

@@ -91,7 +91,7 @@ class DamagedLog(Corrupt):
 class MissingSegments(DamagedLog):
     """The log's first files are gone: `first` is the base of the oldest one left, above the log start.
 
-    Damage, unless the bucket held them, as it may where tiering of the topic was switched off (tiering.bootstrap)."""
+    Damage, unless the bucket held them, as it may where tiering of the topic was switched off (tiering.attach)."""
 
     def __init__(self, directory: str, log_start: int, first: int, hint: str) -> None:
         super().__init__(directory, 0, log_start, f"segments below offset {first} are missing", hint)

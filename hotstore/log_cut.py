@@ -51,7 +51,7 @@ class LogCut(LogCore):
 
         At or below the first local batch all of it goes: the log starts anew at `offset`, with the producers where they
         are known. The recovery-point checkpoint must not be above `offset`: write it first
-        (`DataDir.lower_recovery_point`). Flushed end, recovery point and log start come down with the log's end.
+        (`OffsetCheckpoints.lower_recovery_point`). Flushed end, recovery point and log start come down with it.
         Raises OSError, after which the log must be opened again.
         """
         if offset >= self.log_end_offset:

@@ -194,7 +194,7 @@ class PartitionLog(LogAppend, LogCut):
         """Records below `offset` ≤ log end are gone for readers, and epochs that wrote nothing else are; whether it
         moved. Never moves back.
 
-        The checkpoint must be durable before local bytes below it are unlinked (`DataDir.write_checkpoints`).
+        The checkpoint must be durable before local bytes below it are unlinked (`LogHost.checkpoint_start`).
         """
         if offset > self.log_end_offset:
             raise OffsetOutOfRange(

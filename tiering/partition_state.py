@@ -19,7 +19,7 @@ from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.root import RootVanished
-from hotstore.flusher import Flusher
+from hotstore.log_host import OpenLog
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Fenced
 from logformat.record_batch import INT64_MAX
@@ -64,8 +64,7 @@ class TieredPartition:
         partition: int,
         epoch: int,
         *,
-        log: PartitionLog,
-        flusher: Flusher,
+        opened: OpenLog,
         manifests: ManifestStore,
         store: ObjectStore,
         world: World,
@@ -73,11 +72,12 @@ class TieredPartition:
         limits: TierLimits,
         on_fenced: Callable[[str], None],
     ) -> None:
+        log = opened.log
         self.topic_id = topic_id
         self.partition = partition
         self.epoch = epoch
         self.log = log
-        self.flusher = flusher
+        self.flusher = opened.flusher
         self.manifests = manifests
         self.store = store
         self.world = world
@@ -169,7 +169,7 @@ class TieredPartition:
         return manifest
 
     def fence(self, why: Fenced) -> Fenced:
-        """Stop tiering this partition for good; the broker learns it unless only the topic was deleted."""
+        """Stop tiering this partition in this epoch; its leader learns it unless only the topic was deleted."""
         vanished = isinstance(why, RootVanished)
         if not self.fenced:
             self.fenced = True

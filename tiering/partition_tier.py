@@ -73,7 +73,7 @@ class Queues:
 
 
 class PartitionTier:
-    """See the module. Made by `TierService.open_partition`."""
+    """See the module. Made by `TierService.attach`. `lost`: what attaching declared a gap, [first, end)."""
 
     def __init__(
         self,
@@ -87,6 +87,7 @@ class PartitionTier:
         backlog: Backlog,
     ) -> None:
         self._partition = partition
+        self.lost: tuple[int, int] | None = None
         self._backlog = backlog
         self._cold = cold
         self._queues = queues

@@ -1,4 +1,4 @@
-"""Values that tiering is configured, opened and observed with.
+"""Values that tiering is configured, attached and observed with.
 
 Always true: they are plain and immutable; units stand in the names; −1 means "no limit" as in Kafka. Must not know how
 they were resolved from configuration files and topic overrides.
@@ -6,11 +6,8 @@ they were resolved from configuration files and topic overrides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from uuid import UUID
-
-from hotstore.log_config import LogConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +32,14 @@ class TierConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """All that decides how one partition is opened.
+class Lead:
+    """That this broker leads a partition in `leader_epoch`. `new`: the partition was just created, so it holds nothing
+    anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says."""
 
-    `new`: it is being created, so it holds nothing anywhere. `clean`: the data directory had the clean-shutdown
-    marker."""
-
-    topic: str
-    topic_id: UUID
-    partition: int
     leader_epoch: int
-    log_config: LogConfig
     tier: TierConfig
-    new: bool
-    clean: bool
+    on_fenced: Callable[[str], None]
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from broker.config.units import show_duration
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
 from broker.observe.sources import Beginning, Sources
 from broker.observe.topic_metrics import PartitionsLook, look
+from broker.partition.partition import Partition
 from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState
 from tiering.partition_state import Block
@@ -47,17 +48,17 @@ class PartitionStatus(msgspec.Struct):
 
 
 def status_json(sources: Sources) -> bytes:
-    """Every led partition's status, a JSON array."""
-    return msgspec.json.encode([_status(sources, key) for key in sorted(sources.context.registry.partitions)])
+    """The status of every partition that is open here, a JSON array."""
+    found = sorted(sources.context.registry, key=lambda partition: (partition.topic, partition.index))
+    return msgspec.json.encode([_status(sources, partition) for partition in found])
 
 
-def _status(sources: Sources, key: tuple[str, int]) -> PartitionStatus:
-    partition = sources.context.registry.partitions[key]
+def _status(sources: Sources, partition: Partition) -> PartitionStatus:
     tier = partition.tier.status()
     return PartitionStatus(
         topic=partition.topic,
         partition=partition.index,
-        leader=sources.context.config.node_id,
+        leader=sources.context.config.node_id if partition.leading else -1,
         log_start_offset=partition.log_start_offset,
         local_log_start_offset=partition.log.local_log_start_offset,
         remote_end_offset=tier.remote_end_offset,

@@ -18,9 +18,11 @@ from uuid import UUID
 from broker.config.topics import TopicConfig
 from broker.fetch_sessions import Target
 from hotstore.errors import LogFailed, ReservationExhausted
-from hotstore.flusher import Flusher
 from hotstore.locator import LogSlice
-from hotstore.partition_log import Appended, LogState, PartitionLog
+from hotstore.log_host import OpenLog
+from hotstore.log_owner import UNOWNED
+from hotstore.partition_log import Appended, LogState
+from logformat.errors import Fenced
 from logformat.record_batch import BatchHeader
 from seams.tasks import Tasks
 from seams.workers import Lane, Workers
@@ -32,7 +34,7 @@ _RESERVATION_LOOK_S: Final = 0.01  # a commit to the bucket takes longer; only p
 
 
 class Partition:
-    """A partition led by this broker in `leader_epoch`. Every method runs on the loop."""
+    """A partition of this broker: `leading` it in `leader_epoch`, or resigned since. Every method runs on the loop."""
 
     __slots__ = (
         "_acks",
@@ -49,7 +51,9 @@ class Partition:
         "high_watermark",
         "index",
         "leader_epoch",
+        "leading",
         "log",
+        "opened",
         "produced_batches",
         "produced_bytes",
         "produced_records",
@@ -60,26 +64,21 @@ class Partition:
 
     def __init__(
         self,
-        topic: str,
-        topic_id: UUID,
-        index: int,
-        *,
-        log: PartitionLog,
-        flusher: Flusher,
+        opened: OpenLog,
         tier: PartitionTier,
         leader_epoch: int,
         config: TopicConfig,
         touched: set[Partition],
     ) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
+        log = opened.log
+        self.topic = log.topic
+        self.topic_id = UUID(bytes=log.topic_id)
+        self.index = log.partition
+        self.opened = opened
         self.log = log
-        self.flusher = flusher
-        self.tier = tier
-        self.leader_epoch = leader_epoch
+        self.flusher = opened.flusher
         self.config = config
-        self.high_watermark = log.stable_end_offset
+        self.high_watermark = opened.high_watermark
         self._acks: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._watchers: dict[Watcher, None] = {}  # woken in the order they came
         self._readers: dict[Target, None] = {}  # of fetch sessions: each is told once, then it asks again
@@ -90,10 +89,25 @@ class Partition:
         # Since it was opened, bumped by handlers and read by /metrics.
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_answers = self.fetched_bytes = 0
-        log.owner = self
-        if log.leader_epoch <= leader_epoch:  # else it is only read: each append is refused
-            log.begin_epoch(leader_epoch)
+        self.lead(tier, leader_epoch)
+
+    def lead(self, tier: PartitionTier, leader_epoch: int) -> None:
+        """Lead it from now on, in a higher epoch than before, over the log as it is."""
+        self.leading = True
+        self.leader_epoch = leader_epoch
+        self.tier = tier
+        self._reserve_at = 0
+        self.log.owner = self
+        if self.log.leader_epoch <= leader_epoch:  # else it is only read: each append is refused
+            self.log.begin_epoch(leader_epoch)
         tier.visible_end = lambda: self.high_watermark
+        self.advance(self.log.stable_end_offset)
+
+    def resign(self, why: Exception) -> None:
+        """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
+        self.leading = False
+        self.log.owner = UNOWNED
+        self.fail_waiters(why)
 
     @property
     def log_start_offset(self) -> int:
@@ -147,6 +161,8 @@ class Partition:
     def append(self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int) -> Appended:
         """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
         log = self.log
+        if not self.leading:
+            raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
         try:
             appended = log.append_as_leader(batches, headers, self.leader_epoch, now_ms)
         except ReservationExhausted as short:
@@ -191,7 +207,7 @@ class Partition:
 
         With acks=1 it was acknowledged already: who asks for the log's end afterwards finds it counted, as in Kafka.
         """
-        if self.log.state is LogState.FAILED:
+        if self.log.state is LogState.FAILED or not self.leading:
             return None  # nothing more becomes visible: the high watermark stands
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
 

@@ -1,12 +1,13 @@
 """Which partitions this broker leads, by name and by id.
 
-Owns the look-up tables of the request path. Always true: a partition is in them from the moment it may be served until
-the moment its topic is deleted; the two indexes agree. Must not know how partitions come to be.
+Owns the look-up tables of the request path. Always true: a partition is in `partitions` from the moment it may be
+served until it resigns or its topic is deleted; the two indexes agree. Must not know how partitions come to be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from uuid import UUID
 
 from broker.metadata.image import Topic
@@ -19,6 +20,9 @@ class Registry:
 
     def __init__(self) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
+        """Those led here: what clients may write to and read from."""
+        self.resigned: dict[tuple[str, int], Partition] = {}
+        """Those that were led in this process and are no more: their logs are open."""
         self.topics: dict[str, Topic] = {}
         self.names: dict[UUID, str] = {}
         self.touched: set[Partition] = set()
@@ -30,23 +34,24 @@ class Registry:
         self.names[UUID(topic.topic_id)] = topic.name
         for partition in partitions:
             self.partitions[topic.name, partition.index] = partition
+            self.resigned.pop((topic.name, partition.index), None)
 
     def withdraw(self, name: str) -> list[Partition]:
         """Take a topic away from clients; returns its partitions."""
         topic = self.topics.pop(name)
         self.names.pop(UUID(topic.topic_id), None)
-        gone = [
-            self.partitions.pop((name, index)) for index in range(topic.partitions) if (name, index) in self.partitions
-        ]
+        found = (
+            of.pop((name, index), None) for of in (self.partitions, self.resigned) for index in range(topic.partitions)
+        )
+        gone = [partition for partition in found if partition is not None]
         self.touched.difference_update(gone)  # a closed log is never seen clean again: ticks would hold it for ever
         return gone
 
-    def resign(self, name: str, indexes: Collection[int]) -> list[Partition]:
-        """Take partitions that are led no longer away from clients; returns them. The topic stays."""
-        found = (self.partitions.pop((name, index), None) for index in indexes)
-        gone = [partition for partition in found if partition is not None]
-        self.touched.difference_update(gone)
-        return gone
+    def resign(self, partition: Partition) -> None:
+        """Take a partition that is led no longer away from clients. Its topic stays."""
+        key = partition.topic, partition.index
+        self.resigned[key] = self.partitions.pop(key)
+        self.touched.discard(partition)
 
     def facts(self, name: str) -> TopicFacts | None:
         """What groups ask of a topic that serves."""
@@ -67,4 +72,5 @@ class Registry:
         return [partition for partition in found if partition is not None]
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter(self.partitions.values())
+        """All that are open here, led or not."""
+        return chain(self.partitions.values(), self.resigned.values())

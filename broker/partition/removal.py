@@ -14,11 +14,9 @@ from weakref import WeakValueDictionary
 
 from broker.metadata.image import Topic
 from broker.partition.partition import Partition
-from hotstore.data_dir import DataDir
-from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
-from seams.disk import read_file
+from hotstore.log_host import LogHost, OpenLog
+from logformat.values import TopicPartition
 from seams.tasks import Tasks
-from seams.world import World
 from tiering.service import TierService
 
 
@@ -27,14 +25,12 @@ class Removal:
 
     def __init__(
         self,
-        world: World,
-        data_dir: DataDir,
+        logs: LogHost,
         tiers: TierService,
         tasks: Tasks,
         report: Callable[[str, BaseException], None],
     ) -> None:
-        self._world = world
-        self._data_dir = data_dir
+        self._logs = logs
         self._tiers = tiers
         self._tasks = tasks
         self._report = report
@@ -46,25 +42,27 @@ class Removal:
         return self._turns.setdefault(name, asyncio.Lock())
 
     def close(self, topic: Topic, ended: Callable[[], Awaitable[list[Partition]]]) -> None:
-        """Close the logs that `ended` gives when what worked on the topic is over."""
+        """Close the topic's logs when what worked on it is over; `ended` waits for that, and gives what was led."""
         turn = self.turn(topic.name)
 
         async def close_all() -> None:
             async with turn:
                 for partition in await ended():
-                    await self._close_one(partition)
+                    await self._tiers.detach(partition.tier, give_back=False)
+                for opened in self._logs.open_logs:
+                    if opened.log.topic_id == UUID(topic.topic_id).bytes:
+                        await self._close_one(opened)
 
         task = self._tasks.spawn(f"close {topic.name}", close_all())
         self._closing[task] = None
         task.add_done_callback(self._closing.pop)
 
-    async def _close_one(self, partition: Partition) -> None:
+    async def _close_one(self, opened: OpenLog) -> None:
         try:
-            await self._tiers.close_partition(partition.tier, give_back=False)
-            await partition.flusher.close()
-            await self._world.workers.run(partition.log.close, False)
+            await self._logs.close(opened, clean=False)
         except OSError as failure:  # of a file nobody needs any more: the other logs are to be closed all the same
-            self._report(f"close {partition.topic}-{partition.index}", failure)
+            self._report(f"close {opened.place}", failure)
+        self._tiers.forget(opened)
 
     async def closed(self) -> None:
         """Wait until no deleted log is open any more."""
@@ -73,22 +71,8 @@ class Removal:
     async def purge(self, topic: Topic) -> None:
         """Remove a closed topic's local files, then its objects. Raises OSError, and as `TierService.purge_topic`."""
         async with self.turn(topic.name):
-            await self._world.workers.run(self._move_away, topic)
-        await self._world.workers.run(self._remove_moved)
+            for index in range(topic.partitions):
+                # A new topic may have taken the name since: its directory carries another id (C9).
+                await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
+        await self._logs.delete_set_aside()
         await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)
-
-    def _move_away(self, topic: Topic) -> None:
-        for index in range(topic.partitions):
-            path = self._data_dir.log_path(topic.name, index)
-            metadata = f"{path}/{PARTITION_METADATA_FILE}"
-            # A new topic may have taken the name since: its directory carries another id (C9).
-            if (
-                self._world.disk.stat(metadata) is not None
-                and decode_partition_metadata(read_file(self._world.disk, metadata)) == UUID(topic.topic_id).bytes
-            ):
-                self._data_dir.mark_deleted(topic.name, index, self._world.rng.uuid().hex)
-
-    def _remove_moved(self) -> None:
-        """Of every deleted topic: several may be at it at once."""
-        for path in self._data_dir.deleted_directories():
-            self._data_dir.remove_deleted(path)

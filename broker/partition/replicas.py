@@ -2,16 +2,15 @@
 
 Owns what the publisher of the image asks for (its `Effects`): leading, resigning, reconfiguring, withdrawing, purging.
 No call waits: each begins what it names, and goes on with it until a later call says otherwise. Always true: a
-partition is published only when it may serve; opening that fails is tried again for as long as the topic exists,
-because the topic is a committed fact; it follows what was decided about the topic meanwhile; watchers are told on the
-loop, after the look-up tables changed. Must not know how a log or a tier is opened, how a deleted topic's files go
-(removal), nor what partitions need while they serve (upkeep).
+partition is published only when it may serve; it follows what was decided about its topic meanwhile; fencing ends the
+leadership of one partition, never the broker; watchers are told on the loop, after the look-up tables changed; a stop
+is clean only where every log's tail is known. Must not know how a log or a tier is opened (opening), how often it is
+tried (attempts), how a deleted topic's files go (removal), nor what partitions need while they serve (upkeep).
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
@@ -19,46 +18,27 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from broker.config.live import LiveConfig
-from broker.config.resolve import BrokerConfig
-from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
+from broker.partition.attempts import Attempts
+from broker.partition.opening import Opening
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
 from broker.partition.upkeep import Upkeep
-from hotstore.data_dir import DataDir
-from hotstore.errors import DamagedLog, ForeignLog
-from hotstore.log_owner import UNOWNED
-from logformat.errors import Corrupt, Fenced, Retryable, StorageFailed
+from hotstore.log_host import LogHost, OpenLog
+from logformat.errors import Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
 from seams.tasks import Tasks, supervise
 from seams.turns import next_turn
 from seams.world import World
 from tiering.service import TierService
-from tiering.tier_config import Opening, TierConfig
 
 log = logging.getLogger(__name__)
 
-_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _TOPICS_PER_TURN: Final = 50
-_REOPEN_S: Final = 5.0
-_OPENING_MAX: Final = 16  # partitions being opened at once: bounded files and requests
 _CLOSING_MAX: Final = 16
 _PURGE_RETRY_MAX_S: Final = 300.0
-
-
-class _TopicOpening:
-    """How far the opening of a topic's partitions came, over all attempts. Each is opened once: two `Partition`s over
-    one log would each have half of those who wait for it."""
-
-    __slots__ = ("again", "lost", "opened", "topic_id")
-
-    def __init__(self, topic_id: str) -> None:
-        self.topic_id = topic_id
-        self.opened: dict[int, Partition | None] = {}  # None: it stays offline
-        self.again: list[int] = []  # of those, whom to ask the bucket for again
-        self.lost: dict[int, tuple[int, int]] = {}
 
 
 class LeadershipWatcher(Protocol):
@@ -86,7 +66,7 @@ class Replicas:
         self,
         config: LiveConfig,
         world: World,
-        data_dir: DataDir,
+        logs: LogHost,
         registry: Registry,
         tiers: TierService,
         tasks: Tasks,
@@ -94,9 +74,8 @@ class Replicas:
         report: Callable[[str, BaseException], None],
         forget: Callable[[Topic], Awaitable[None]],
     ) -> None:
-        self._live = config
-        self._world = world
-        self._data_dir = data_dir
+        self._rng = world.rng
+        self._logs = logs
         self._registry = registry
         self._tiers = tiers
         self._tasks = tasks
@@ -104,20 +83,20 @@ class Replicas:
         self._report = report
         self._forget = forget
         self._watchers: list[LeadershipWatcher] = []
-        self._slots = asyncio.Semaphore(_OPENING_MAX)
         self._stops_clean = False
-        self._opening: dict[asyncio.Task[None], _TopicOpening] = {}
-        self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
         self._behind: deque[str] = deque()  # ids of topics whose partitions obey older settings of the broker
-        self._removal = Removal(world, data_dir, tiers, tasks, report)
-        self.upkeep = Upkeep(config, world, data_dir, registry, tiers)
-        self.damaged: dict[TopicPartition, str] = {}  # partitions that refuse to open, and why
+        self._resigning: dict[Partition, asyncio.Task[None]] = {}
+        self._opening = Opening(config, logs, tiers, registry)
+        self._removal = Removal(logs, tiers, tasks, report)
+        self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
+        self.upkeep = Upkeep(config, world.clock, logs, registry)
         self.is_starting = True  # until the first image was published
 
     @property
-    def _config(self) -> BrokerConfig:
-        return self._live.now
+    def damaged(self) -> dict[TopicPartition, str]:
+        """Partitions that refuse to open, and why."""
+        return self._attempts.damaged
 
     def watch(self, watcher: LeadershipWatcher) -> None:
         """Tell `watcher` of everything that happens from now on, in the order in which watchers came."""
@@ -130,171 +109,84 @@ class Replicas:
         After the start they were created by this very change: nothing of them exists anywhere. Opening is tried until
         it succeeds, and is given up by `withdraw` and `close` only."""
         self._topics[topic.topic_id] = topic
-        way = _TopicOpening(topic.topic_id)
         new = not self.is_starting
         if new:
             reach("topic.committed")
+        self._attempts.begin(topic, indexes, new=new)
 
-        async def attempt() -> None:
-            missing = [index for index in indexes if index not in way.opened]
-            async with self._removal.turn(topic.name):
-                # All of them end before any is tried again.
-                outcomes = await asyncio.gather(
-                    *(self._open_one(topic, index, way, new=new) for index in missing), return_exceptions=True
-                )
-            for outcome in outcomes:
-                if outcome is not None:
-                    raise outcome
-            if new:
-                reach("topic.rooted")
-            if way.lost:
-                log.warning("%s", _lost_tails(topic.name, way.lost))
-            self._publish(topic.topic_id, [found for _, found in sorted(way.opened.items()) if found is not None])
-            for index in way.again:
-                self._open_again(topic, index)
+    async def _open(self, topic: Topic, index: int, new: bool) -> Partition:
+        topic = self._topics.get(topic.topic_id, topic)  # its configs may have changed since the first attempt
+        before = self._registry.resigned.get((topic.name, index))
+        if before is not None and (resigning := self._resigning.get(before)) is not None:
+            await asyncio.wait([resigning])
+        epoch = self._leader_epoch
 
-        name = f"open {topic.name}"
-        work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=10.0)
-        task = self._tasks.spawn(name, work)
-        self._opening[task] = way
-        task.add_done_callback(self._opening.pop)
+        def fenced(why: str) -> None:
+            self._fenced(topic, index, epoch, why)
+
+        return await self._opening.open(topic, index, epoch, new=new, on_fenced=fenced)
 
     async def opened(self, topic_id: str) -> None:
         """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
         first. Whoever waits no longer ends the wait only."""
-        waiting = [task for task, way in self._opening.items() if way.topic_id == topic_id]
-        if waiting:
-            await asyncio.wait(waiting)
-        topic = self._topics.get(topic_id)
-        if topic is not None and any(task.cancelled() for task in waiting):
+        came_true = await self._attempts.opened(topic_id)
+        if not came_true and (topic := self._topics.get(topic_id)) is not None:
             raise Retryable(f"the broker stops before topic {topic.name!r} is open")
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """Stop leading these partitions: who waits for an acknowledgement learns at once that this is not the leader
         (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open."""
-        for partition in self._registry.resign(topic.name, indexes):
-            name = f"{partition.topic}-{partition.index}"
-            partition.fail_waiters(Fenced(f"{name}: leader epoch {partition.leader_epoch} is over; refresh metadata"))
-            self._tasks.spawn(f"resign {name}", partition.tier.close())
-            for watcher in self._watchers:
-                watcher.resigned(partition.topic, partition.index)
+        for partition in self._registry.of_topic(topic.name):
+            if partition.index in indexes:
+                self._resign(partition, f"leader epoch {partition.leader_epoch} is over; refresh metadata")
+
+    def _resign(self, partition: Partition, why: str) -> None:
+        place = TopicPartition(partition.topic, partition.index)
+        self._registry.resign(partition)
+        partition.resign(Fenced(f"{place}: {why}"))
+
+        async def detach() -> None:
+            await self._tiers.detach(partition.tier, give_back=False)
+
+        task = self._tasks.spawn(f"resign {place}", detach())
+        self._resigning[partition] = task
+        task.add_done_callback(lambda _: self._resigning.pop(partition))
+        for watcher in self._watchers:
+            watcher.resigned(*place)
+
+    def _fenced(self, topic: Topic, index: int, epoch: int, why: str) -> None:
+        """The partition's root names a higher epoch: its leadership is over, this partition's alone. It leads again
+        when the image says so, in a higher one."""
+        partition = self._registry.partitions.get((topic.name, index))
+        if partition is not None and partition.topic_id == UUID(topic.topic_id) and partition.leader_epoch == epoch:
+            log.error(
+                "%s-%d is led by somebody else: %s; it leads again in a higher leader epoch", topic.name, index, why
+            )
+            self._resign(partition, why)
 
     @property
     def opened_count(self) -> int:
         """Partitions that are open, those of topics that are still being opened too."""
-        unpublished = (found for way in self._opening.values() for found in way.opened.values())
-        return len(self._registry.partitions) + sum(found is not None for found in unpublished)
+        return len(self._registry.partitions) + self._attempts.opened_count
 
     def _publish(self, topic_id: str, partitions: list[Partition]) -> None:
         """Let clients see them, as the topic is now: it may have changed while they were opened."""
         topic = self._topics[topic_id]
-        self._configure(topic, partitions)
+        self._opening.configure(topic, partitions)
         self.upkeep.all_changed()
         self._registry.publish(topic, partitions)
         for partition in partitions:
             for watcher in self._watchers:
                 watcher.led(partition)
-
-    async def _open_one(self, topic: Topic, index: int, way: _TopicOpening, *, new: bool) -> None:
-        """Note the partition, or that it stays offline while its neighbours serve, and a person is told."""
-        try:
-            way.opened[index] = await self._open(topic, index, way.lost, new=new)
-        except ForeignLog:
-            raise  # heals by itself, when the purge of the deleted topic that had the name moved it away (C9)
-        except (StorageFailed, Corrupt, OSError) as refused:
-            if isinstance(refused, OSError) and refused.errno in _PASSING:
-                raise  # a machine out of descriptors or space may have some again soon
-            self._stays_offline(TopicPartition(topic.name, index), refused)
-            way.opened[index] = None
-            if isinstance(refused, Corrupt) and not isinstance(refused, DamagedLog):
-                way.again.append(index)
-
-    def _stays_offline(self, place: TopicPartition, refused: Exception) -> None:
-        self.damaged[place] = str(refused)
-        log.error("%s stays offline: %s", place, refused)
-
-    def _open_again(self, topic: Topic, index: int) -> None:
-        """What the bucket gave was damaged, perhaps only on its way: ask again, now and then, until it is not."""
-        place = TopicPartition(topic.name, index)
-
-        async def attempt() -> None:
-            lost: dict[int, tuple[int, int]] = {}
-            try:
-                partition = await self._open(topic, index, lost, new=False)
-            except DamagedLog as refused:
-                self._stays_offline(place, refused)
-                return
-            if lost:
-                log.warning("%s", _lost_tails(topic.name, lost))
-            del self.damaged[place]
-            log.warning("%s is online: what the bucket gives for it is whole again", place)
-            self._publish(topic.topic_id, [partition])
-
-        async def after_a_while() -> None:
-            await asyncio.sleep(_REOPEN_S)
-            await supervise(name, attempt, self._world.rng, self._report, backoff_s=_REOPEN_S, backoff_max_s=60.0)
-
-        name = f"open {place} again"
-        task = self._tasks.spawn(name, after_a_while())
-        self._healing[place] = task
-        task.add_done_callback(lambda _: self._healing.pop(place, None))
-
-    async def _open(self, topic: Topic, index: int, lost: dict[int, tuple[int, int]], *, new: bool) -> Partition:
-        topic = self._topics.get(topic.topic_id, topic)  # its configs may have changed since the first attempt
-        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
-        opening = Opening(
-            topic=topic.name,
-            topic_id=UUID(topic.topic_id),
-            partition=index,
-            leader_epoch=self._leader_epoch,
-            log_config=log_config_of(config),
-            tier=self._tier_config(topic, config),
-            new=new,
-            clean=self._data_dir.was_clean,
-        )
-        async with self._slots:
-            opened = await self._tiers.open_partition(opening)
-        if opened.lost is not None:
-            lost[index] = opened.lost
-        return Partition(
-            topic.name,
-            UUID(topic.topic_id),
-            index,
-            log=opened.log,
-            flusher=opened.flusher,
-            tier=opened.tier,
-            leader_epoch=self._leader_epoch,
-            config=config,
-            touched=self._registry.touched,
-        )
-
-    def _tier_config(self, topic: Topic, config: TopicConfig) -> TierConfig:
-        return TierConfig(
-            enabled=config.remote_storage_enable,
-            internal=topic.internal,
-            copy_disable=config.remote_log_copy_disable,
-            retention_ms=config.retention_ms,
-            retention_bytes=config.retention_bytes,
-            local_retention_ms=config.local_retention_ms,
-            local_retention_bytes=config.local_retention_bytes,
-            seal_ms=self._config.seal_ms,
-            topic=topic.name,
-            configs=topic.configs,
-        )
+            if partition.tier.partition_state.fenced:  # while its neighbours were opened
+                self._resign(partition, "it was led by somebody else before it served")
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
         self._topics[topic.topic_id] = topic
-        self._configure(topic, self._registry.of_topic(topic.name))
+        self._opening.configure(topic, self._registry.of_topic(topic.name))
         if topic.name in self._registry.topics:
             self._registry.topics[topic.name] = topic
-
-    def _configure(self, topic: Topic, partitions: list[Partition]) -> None:
-        config = resolve_topic(self._config, topic.configs, internal=topic.internal)
-        for partition in partitions:
-            partition.config = config
-            partition.log.reconfigure(log_config_of(config))
-            partition.tier.reconfigure(self._tier_config(topic, config))
 
     def follow_config(self) -> None:
         """Let every partition obey what was set on brokers as it is now; those being opened do when they are open.
@@ -311,7 +203,7 @@ class Replicas:
         for _ in range(min(_TOPICS_PER_TURN, len(self._behind))):
             topic = self._topics.get(self._behind.popleft())
             if topic is not None:
-                self._configure(topic, self._registry.of_topic(topic.name))
+                self._opening.configure(topic, self._registry.of_topic(topic.name))
 
     async def _configure_rest(self) -> None:
         while self._behind:
@@ -323,22 +215,15 @@ class Replicas:
         topic of the name is opened."""
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
-        cut_off = {task: way for task, way in self._opening.items() if way.topic_id == topic.topic_id}
-        ending = [*cut_off, *(task for place, task in self._healing.items() if place.topic == topic.name)]
-        for task in ending:
-            task.cancel()
+        given_up = self._attempts.give_up(topic)
         withdrawn = self._registry.withdraw(topic.name) if topic.name in self._registry.topics else []
         for watcher in self._watchers:
             watcher.withdrawn(topic.name)
         for partition in withdrawn:
-            partition.log.owner = UNOWNED
-            partition.fail_waiters(Fenced(f"topic {topic.name} was deleted"))
+            partition.resign(Fenced(f"topic {topic.name} was deleted"))
 
         async def ended() -> list[Partition]:
-            await asyncio.gather(*ending, return_exceptions=True)
-            for index in range(topic.partitions):
-                self.damaged.pop(TopicPartition(topic.name, index), None)
-            unpublished = [p for way in cut_off.values() for p in way.opened.values() if p is not None]
+            unpublished = await given_up()
             return withdrawn + [partition for partition in unpublished if partition not in withdrawn]
 
         self._removal.close(topic, ended)
@@ -352,7 +237,7 @@ class Replicas:
             await self._forget(topic)
 
         name = f"purge {topic.name}"
-        work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=_PURGE_RETRY_MAX_S)
+        work = supervise(name, attempt, self._rng, self._report, backoff_max_s=_PURGE_RETRY_MAX_S)
         self._tasks.spawn(name, work)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -362,8 +247,8 @@ class Replicas:
 
         Returns whether every log could be left clean.
         """
-        for opening in (*self._opening, *self._healing.values()):
-            opening.cancel()
+        # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
+        all_known = await self._attempts.close()
         self._stops_clean = clean
         slots = asyncio.Semaphore(_CLOSING_MAX)
 
@@ -379,7 +264,9 @@ class Replicas:
             except OSError as failure:
                 self._report("checkpoints", failure)
                 self._stops_clean = False
-        return self._stops_clean and not self.damaged
+        for opened in self._logs.open_logs:  # never led, or not yet
+            await self._close_log(opened, clean=False)
+        return self._stops_clean and all_known
 
     async def _close_one(self, partition: Partition) -> None:
         """One log that cannot be left clean makes the stop unclean; those after it are then closed as they are."""
@@ -390,25 +277,18 @@ class Replicas:
             except StorageFailed as failure:
                 self._report(f"flush {name}", failure)
                 self._stops_clean = False
-        await self._tiers.close_partition(partition.tier, give_back=self._stops_clean)
-        await partition.flusher.close()
-        if partition.log.failure:  # of sealing, after its flush
+        if partition.leading:
+            await self._tiers.detach(partition.tier, give_back=self._stops_clean)
+        elif (resigning := self._resigning.get(partition)) is not None:
+            await asyncio.wait([resigning])
+        if not await self._close_log(partition.opened, clean=self._stops_clean):
             self._stops_clean = False
+        partition.resign(StorageFailed(f"{name}: the broker is stopping"))
+
+    async def _close_log(self, opened: OpenLog, *, clean: bool) -> bool:
+        """Whether it is left clean."""
         try:
-            await self._world.workers.run(partition.log.close, self._stops_clean)
+            return await self._logs.close(opened, clean=clean)
         except OSError as failure:  # a full or failing disk must not keep the other logs from their flush
-            self._report(f"close {name}", failure)
-            self._stops_clean = False
-        partition.fail_waiters(StorageFailed(f"{name}: the broker is stopping"))
-
-
-def _lost_tails(topic: str, lost: dict[int, tuple[int, int]]) -> str:
-    """One line a topic, however many partitions: what may be gone, and where to look. Nothing but the lost disk could
-    tell how much of it there was."""
-    shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])
-    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-    return (
-        f"{topic}: what {len(lost)} partition{'s' * (len(lost) > 1)} got after the bucket's end, if anything, is lost; "
-        f"offsets that clients may have seen are declared gaps: {shown}{more}; "
-        f"`thermocline tier status --topic {topic}` names each"
-    )
+            self._report(f"close {opened.place}", failure)
+            return False

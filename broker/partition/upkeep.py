@@ -12,11 +12,9 @@ from typing import Final
 from broker.config.live import LiveConfig
 from broker.partition.partition import Partition
 from broker.partition.registry import Registry
-from hotstore.data_dir import DataDir
-from logformat.values import TopicPartition
+from hotstore.log_host import LogHost
+from seams.clock import Clock
 from seams.disk import is_full
-from seams.world import World
-from tiering.service import TierService
 
 _TICK_S: Final = 1.0
 
@@ -24,14 +22,11 @@ _TICK_S: Final = 1.0
 class Upkeep:
     """Of one broker's partitions."""
 
-    def __init__(
-        self, config: LiveConfig, world: World, data_dir: DataDir, registry: Registry, tiers: TierService
-    ) -> None:
+    def __init__(self, config: LiveConfig, clock: Clock, logs: LogHost, registry: Registry) -> None:
         self._live = config
-        self._world = world
-        self._data_dir = data_dir
+        self._clock = clock
+        self._logs = logs
         self._registry = registry
-        self._tiers = tiers
         self._changed: set[Partition] = set()  # written to since the last checkpoint
         self._all_changed = False
 
@@ -51,10 +46,7 @@ class Upkeep:
             changed.sort(key=lambda p: (p.topic, p.index))
         self._all_changed = False
         self._changed.clear()
-        marks = {TopicPartition(p.topic, p.index): p.high_watermark for p in changed}
-        job = self._data_dir.checkpoint([partition.log for partition in changed], marks)
-        async with self._tiers.checkpoints:  # DeleteRecords checkpoints too, and one job at a time may write the files
-            await self._world.workers.run(job.run)
+        await self._logs.checkpoint({partition.log: partition.high_watermark for partition in changed})
 
     async def keep_checkpoints(self) -> None:
         """Until cancelled: the three checkpoints are written together, as often as the most frequent one asks."""
@@ -72,14 +64,14 @@ class Upkeep:
                 if not is_full(failure):
                     raise
                 self.all_changed()  # what was sampled is written next time; until then recovery looks at more
-                self._data_dir.ballast.met_full = True
+                self._logs.ballast.met_full = True
 
     async def keep_ticking(self) -> None:
         """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""
         while True:
             await asyncio.sleep(_TICK_S)
             self._changed |= self._registry.touched
-            now_ms = self._world.clock.wall_ms()
+            now_ms = self._clock.wall_ms()
             now_s = asyncio.get_running_loop().time()
             for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
                 partition.flusher.tick(now_ms)

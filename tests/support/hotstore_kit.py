@@ -9,10 +9,12 @@ from typing import TypeVar, TypeVarTuple
 from hotstore.data_dir import DataDir
 from hotstore.errors import LogFailed
 from hotstore.log_config import LogConfig
+from hotstore.log_host import make_log, recover_log
 from hotstore.partition_log import Appended, PartitionLog
 from logformat.checkpoints import MetaProperties
 from logformat.record_batch import BatchHeader, read_header, walk
 from logformat.records import Record, encode_batch
+from logformat.values import TopicPartition
 from seams.disk import Disk
 from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
@@ -23,6 +25,8 @@ Ts = TypeVarTuple("Ts")
 TOPIC_ID = bytes(range(16))
 DATA = "/data"
 LOG_PATH = "/data/orders-0"
+ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", 0)
 META = MetaProperties("Y2x1c3Rlci1pZC0xMjM0NQ", 1, "ZGlyZWN0b3J5LWlkLTEyMw")
 
 
@@ -100,12 +104,12 @@ def new_log(disk: Disk, config: LogConfig, start_offset: int = 0) -> tuple[DataD
     """A formatted data directory with the log `orders-0`."""
     directory = DataDir.open(disk, DATA)
     directory.format(META)
-    return directory, directory.create_log("orders", 0, TOPIC_ID, config, start_offset=start_offset)
+    return directory, make_log(directory, ORDERS, TOPIC_ID, config, start_offset)
 
 
 def open_log(disk: Disk, config: LogConfig, now_ms: int = 10_000) -> tuple[DataDir, PartitionLog]:
     directory = DataDir.open(disk, DATA)
-    return directory, directory.open_log("orders", 0, config, now_ms=now_ms, topic_id=TOPIC_ID)
+    return directory, recover_log(directory, ORDERS, config, now_ms, TOPIC_ID)
 
 
 class SteppedWorkers:
@@ -168,6 +172,7 @@ __all__ = [
     "DATA",
     "LOG_PATH",
     "META",
+    "ORDERS",
     "TOPIC_ID",
     "CrashDisk",
     "LogFailed",

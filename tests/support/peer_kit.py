@@ -9,10 +9,9 @@ from typing import Any
 from coldstore.object_store import ObjectStore
 from logformat.record_batch import walk
 from tests.support.cold_log import content
-from tests.support.tier_kit import records_in
+from tests.support.tier_kit import Opened, records_in
 from tiering.fetch_router import Route, route
 from tiering.reading.cut import ColdSlice
-from tiering.service import Opened
 
 
 def route_of(opened: Opened, offset: int) -> Route:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from coldstore.bucket_inspection import BucketInspector
@@ -18,10 +18,14 @@ from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from hotstore.data_dir import DataDir
+from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
+from hotstore.log_host import LogHost, OpenLog
 from hotstore.partition_log import PartitionLog
+from logformat.errors import Retryable
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
+from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.tasks import Tasks
@@ -31,8 +35,9 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock
 from tests.support.hotstore_kit import batches_of
 from tests.support.memory_store import MemoryStore
-from tiering.service import Opened, TierService
-from tiering.tier_config import Opening, TierConfig, TierLimits
+from tiering.partition_tier import PartitionTier
+from tiering.service import TierService
+from tiering.tier_config import Lead, TierConfig, TierLimits
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -67,6 +72,25 @@ TIER = TierConfig(
     topic=TOPIC,
     configs={"remote.storage.enable": "true"},
 )
+
+
+class Opened(NamedTuple):
+    """A partition that is led."""
+
+    open_log: OpenLog
+    tier: PartitionTier
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.open_log.log
+
+    @property
+    def flusher(self) -> Flusher:
+        return self.open_log.flusher
+
+    @property
+    def lost(self) -> tuple[int, int] | None:
+        return self.tier.lost
 
 
 class LoopWorkers:
@@ -137,6 +161,7 @@ class Life:
         self.epoch = epoch
         self.world = world
         self.data_dir = data_dir
+        self.logs = LogHost(data_dir, world, lambda name, failure: house.failures.append((name, failure)))
         self.tasks = Tasks(lambda name, failure: house.failures.append((name, failure)))
         self.limits = limits
         self.service: TierService = None  # type: ignore[assignment]
@@ -151,11 +176,10 @@ class Life:
         life.service = TierService(
             store,
             world,
-            life.data_dir,
+            life.logs,
             life.tasks,
             limits,
             report=lambda name, failure: house.failures.append((name, failure)),
-            on_fenced=house.fenced.append,
         )
         await life.service.start()
         return life
@@ -169,18 +193,18 @@ class Life:
         tier: TierConfig = TIER,
         topic_id: UUID = TOPIC_ID,
     ) -> Opened:
-        opened = await self.service.open_partition(
-            Opening(
-                topic=TOPIC,
-                topic_id=topic_id,
-                partition=partition,
-                leader_epoch=self.epoch,
-                log_config=replace(log, tiered=tier.enabled),
-                tier=tier,
-                new=new,
-                clean=self.data_dir.was_clean,
-            )
-        )
+        """Opened and led, as the broker does it: what waits for the bucket stays open, what failed is closed."""
+        lead = Lead(self.epoch, tier, self.house.fenced.append, new)
+        place, config = TopicPartition(TOPIC, partition), replace(log, tiered=tier.enabled)
+        open_log = await self.service.open_log(place, topic_id, config, lead)
+        try:
+            opened = Opened(open_log, await self.service.attach(open_log, lead))
+        except Retryable:
+            raise
+        except BaseException:
+            await self.logs.close(open_log, clean=False)
+            self.service.forget(open_log)
+            raise
         self.opened[partition] = opened
         return opened
 
@@ -227,10 +251,10 @@ class Life:
             await self.service.seal_all(None)
         for opened in self.opened.values():
             await opened.flusher.flush()
-            await self.service.close_partition(opened.tier, give_back=True)
+            await self.service.detach(opened.tier, give_back=True)
             await opened.flusher.close()
             opened.log.close(True)
-        self.data_dir.checkpoint([opened.log for opened in self.opened.values()]).run()
+        self.data_dir.checkpoints.sample([opened.log for opened in self.opened.values()]).run()
         self.data_dir.mark_clean()
         await self._end()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hotstore.data_dir import DataDir
+from hotstore.offset_checkpoints import OffsetCheckpoints
 from hotstore.partition_log import PartitionLog
 from tests.support.broker_kit import Life, Place, play
 from tiering.work_queue import Job, WorkQueue
@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a background job began, by its kind, a log was sampled, a checkpoint written."""
     counted: Counter[str] = Counter()
-    start, sample, save = WorkQueue._start_next, PartitionLog.checkpoint_state, DataDir._save
+    start, sample, save = WorkQueue._start_next, PartitionLog.checkpoint_state, OffsetCheckpoints._save
 
     def started(self: WorkQueue) -> None:
         job: Job = self._ready[0]
@@ -37,13 +37,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted["sampled"] += 1
         return sample(self)
 
-    def saved(self: DataDir, name: str) -> None:
+    def saved(self: OffsetCheckpoints, name: str) -> None:
         counted[name] += 1
         save(self, name)
 
     monkeypatch.setattr(WorkQueue, "_start_next", started)
     monkeypatch.setattr(PartitionLog, "checkpoint_state", sampled)
-    monkeypatch.setattr(DataDir, "_save", saved)
+    monkeypatch.setattr(OffsetCheckpoints, "_save", saved)
     return counted
 
 

@@ -57,7 +57,7 @@ def written(*, clean: bool) -> CrashDisk:
     seal(log)
     if clean:
         log.close(clean=True)
-    directory.checkpoint([log], {}).run()
+    directory.checkpoints.sample([log], {}).run()
     if clean:
         directory.mark_clean()
     return disk.crash(SeededRng(1), 0.0)

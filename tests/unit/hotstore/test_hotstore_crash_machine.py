@@ -20,7 +20,7 @@ from hotstore.partition_log import LogState
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
 from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk
-from tests.support.hotstore_kit import append, batch, flush, new_log, open_log, read_all, seal
+from tests.support.hotstore_kit import ORDERS, append, batch, flush, new_log, open_log, read_all, seal
 
 CONFIG = LogConfig(segment_bytes=1_500, index_interval_bytes=200, tiered=True)
 
@@ -142,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def write_checkpoints(self) -> None:
         with contextlib.suppress(OSError):
-            self.directory.checkpoint([self.log]).run()
+            self.directory.checkpoints.sample([self.log]).run()
 
     @precondition(lambda self: self.job is None and self.log.state is LogState.ONLINE and not self.disk.faults)
     @rule(back=st.integers(0, 20))
@@ -159,7 +159,7 @@ class LogMachine(RuleBasedStateMachine):
         if not inside:
             return
         target = inside[max(len(inside) - back, 0)]
-        self.directory.lower_recovery_point("orders", 0, target.base_offset)
+        self.directory.checkpoints.lower_recovery_point(ORDERS, target.base_offset)
         self.log.truncate_to(target.base_offset)
         self.batches = [stored for stored in self.batches if stored.end_offset <= target.base_offset]
         self.promised = self.log.log_end_offset
@@ -222,7 +222,7 @@ class LogMachine(RuleBasedStateMachine):
         if self.log.state is LogState.FAILED:
             return
         self.log.close(clean=True)
-        self.directory.checkpoint([self.log]).run()
+        self.directory.checkpoints.sample([self.log]).run()
         self.directory.mark_clean()
         self.directory.close()
         self.promised = self.log.log_end_offset

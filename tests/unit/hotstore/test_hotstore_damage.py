@@ -8,6 +8,7 @@ import pytest
 
 from hotstore.errors import DamagedLog, ForeignLog
 from hotstore.log_config import LogConfig
+from hotstore.log_host import recover_log
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt
 from logformat.record_batch import LEADER_EPOCH_AT
@@ -18,6 +19,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import (
     DATA,
     LOG_PATH,
+    ORDERS,
     TOPIC_ID,
     append,
     batch,
@@ -45,7 +47,7 @@ def written(config: LogConfig = CONFIG, *, clean: bool) -> tuple[CrashDisk, list
     seal(log)
     if clean:
         log.close(clean=True)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     if clean:
         directory.mark_clean()
     return disk.crash(SeededRng(1), 0.0), batches
@@ -234,7 +236,7 @@ def test_the_log_of_another_topic_is_refused() -> None:
     disk, _ = written(clean=False)
     directory, _ = open_log(disk, CONFIG)
     with pytest.raises(ForeignLog, match="topic id"):
-        directory.open_log("orders", 0, CONFIG, now_ms=0, topic_id=bytes(reversed(TOPIC_ID)))
+        recover_log(directory, ORDERS, CONFIG, 0, bytes(reversed(TOPIC_ID)))
 
 
 def test_recovery_starts_from_what_sealed_segments_prove() -> None:

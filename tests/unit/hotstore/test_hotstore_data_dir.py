@@ -10,6 +10,7 @@ import pytest
 from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, DataDirLocked
 from hotstore.log_config import LogConfig
+from hotstore.log_host import make_log, recover_log
 from logformat.checkpoints import decode_offsets
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat, TopicPartition
@@ -68,7 +69,7 @@ def test_the_clean_marker_is_taken_away_durably_before_anything_else() -> None:
     disk = CrashDisk()
     directory, log = new_log(disk, CONFIG)
     log.close(clean=True)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     directory.mark_clean(broker_epoch=7)
     assert json.loads(read_file(disk, f"{DATA}/.kafka_cleanshutdown")) == {"version": 0, "brokerEpoch": 7}
     directory.close()
@@ -87,7 +88,7 @@ def test_a_clean_stop_needs_no_scan() -> None:
         append(log, data)
         batches.append(bytes(data))
     log.close(clean=True)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     directory.mark_clean()
     _, again = open_log(disk.crash(SeededRng(1), 0.0), CONFIG)
     assert again.recovery.scanned_bytes == 0
@@ -101,13 +102,13 @@ def test_checkpoints_are_kafkas_and_hold_every_log() -> None:
     append(log, batch(5))
     flush(log)
     log.advance_log_start(2)
-    directory.checkpoint([log], {ORDERS: 4}).run()
+    directory.checkpoints.sample([log], {ORDERS: 4}).run()
     start, checksum = read_file(disk, f"{DATA}/log-start-offset-checkpoint").split(b"__thermocline.crc32c 0 ")
     assert start == b"0\n2\norders 0 2\n" and checksum.strip().isdigit()
     assert decode_offsets(read_file(disk, f"{DATA}/replication-offset-checkpoint"), "") == {ORDERS: 4}
     again = DataDir.open(disk.crash(SeededRng(1), 0.0), DATA)
-    assert again.high_watermarks == {ORDERS: 4}
-    assert again.open_log("orders", 0, CONFIG, now_ms=0).log_start_offset == 2
+    assert again.checkpoints.high_watermark(ORDERS) == 4
+    assert recover_log(again, ORDERS, CONFIG, 0).log_start_offset == 2
 
 
 def test_the_recovery_point_waits_for_the_epoch_checkpoint() -> None:
@@ -133,15 +134,15 @@ def test_entries_of_a_refused_log_stay() -> None:
     append(log, batch(50))
     flush(log)
     seal(log)
-    directory.checkpoint([log]).run()
-    other = directory.create_log("other", 1, bytes(range(1, 17)), CONFIG)
+    directory.checkpoints.sample([log]).run()
+    other = make_log(directory, TopicPartition("other", 1), bytes(range(1, 17)), CONFIG)
     disk.flip_bit(f"{LOG_PATH}/{0:020d}.log", 100, 3)
     after = disk.kill()
     for _ in range(2):
         directory = DataDir.open(after, DATA)
         with pytest.raises(DamagedLog):
-            directory.open_log("orders", 0, CONFIG, now_ms=0)
-        directory.checkpoint([other]).run()
+            recover_log(directory, ORDERS, CONFIG, 0)
+        directory.checkpoints.sample([other]).run()
         directory.close()
         points = decode_offsets(read_file(after, f"{DATA}/recovery-point-offset-checkpoint"), "")
         assert points == {ORDERS: 50, TopicPartition("other", 1): 0}
@@ -151,11 +152,11 @@ def test_a_damaged_recovery_checkpoint_means_a_longer_scan_and_damaged_log_start
     """Forgetting log starts would bring deleted records back."""
     disk = CrashDisk()
     directory, log = new_log(disk, CONFIG)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     directory.close()
     disk.flip_bit(f"{DATA}/recovery-point-offset-checkpoint", 0, 7)
     directory = DataDir.open(disk, DATA)
-    assert directory.damaged_checkpoints == ["recovery-point-offset-checkpoint"]
+    assert directory.checkpoints.damaged == ["recovery-point-offset-checkpoint"]
     directory.close()
     disk.flip_bit(f"{DATA}/log-start-offset-checkpoint", 0, 7)
     with pytest.raises(Corrupt):
@@ -168,9 +169,9 @@ def test_checkpoint_jobs_that_overtake_each_other_write_the_newest() -> None:
     directory, log = new_log(disk, CONFIG)
     append(log, batch(9))
     flush(log)
-    older = directory.checkpoint([log])
+    older = directory.checkpoints.sample([log])
     log.advance_log_start(5)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     older.run()
     assert decode_offsets(read_file(disk, f"{DATA}/log-start-offset-checkpoint"), "") == {ORDERS: 5}
 
@@ -179,7 +180,7 @@ def test_only_logs_are_listed() -> None:
     """Deleted directories apart, foreign names not at all."""
     disk = CrashDisk()
     directory, _ = new_log(disk, CONFIG)
-    directory.create_log("a-b.c", 12, bytes(range(1, 17)), CONFIG)
+    make_log(directory, TopicPartition("a-b.c", 12), bytes(range(1, 17)), CONFIG)
     for name in ("lost+found", "orders", "orders-x", "orders-01", "x-0.deadbeef-delete"):
         disk.make_dirs(f"{DATA}/{name}")
     disk.open(f"{DATA}/file-0", write=True, create=True)
@@ -192,18 +193,18 @@ def test_a_deleted_topic_is_renamed_then_removed() -> None:
     directory, log = new_log(disk, CONFIG)
     append(log, batch(9))
     flush(log)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     path = directory.mark_deleted("orders", 0, "ab" * 16)
     assert path == f"{DATA}/orders-0.{'ab' * 16}-delete"
     after = disk.crash(SeededRng(1), 0.0)
     directory = DataDir.open(after, DATA)
     assert directory.partitions() == [] and directory.deleted_directories() == [path]
-    fresh = directory.create_log("orders", 0, bytes(range(1, 17)), CONFIG)
+    fresh = make_log(directory, ORDERS, bytes(range(1, 17)), CONFIG)
     assert fresh.log_end_offset == 0
     directory.remove_deleted(path)
     assert directory.deleted_directories() == []
     directory = DataDir.open(after.kill(), DATA)
-    again = directory.open_log("orders", 0, CONFIG, now_ms=0)
+    again = recover_log(directory, ORDERS, CONFIG, 0)
     assert again.log_end_offset == 0, "the old log's recovery point does not count for the new one"
 
 
@@ -215,13 +216,13 @@ def test_a_topic_created_again_after_its_deletion_opens_after_a_power_cut() -> N
     append(log, batch(9))
     flush(log)
     seal(log)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     assert decode_offsets(read_file(disk, f"{DATA}/recovery-point-offset-checkpoint"), "") == {ORDERS: 9}
     directory.mark_deleted("orders", 0, "ab" * 16)
-    fresh = directory.create_log("orders", 0, bytes(range(1, 17)), CONFIG)
+    fresh = make_log(directory, ORDERS, bytes(range(1, 17)), CONFIG)
     append(fresh, batch(2))
     flush(fresh)
-    again = DataDir.open(disk.crash(SeededRng(1), 0.0), DATA).open_log("orders", 0, CONFIG, now_ms=0)
+    again = recover_log(DataDir.open(disk.crash(SeededRng(1), 0.0), DATA), ORDERS, CONFIG, 0)
     assert again.log_end_offset == 2
 
 
@@ -233,16 +234,16 @@ def test_a_recovery_point_that_could_not_be_lowered_is_lowered_by_the_next_attem
     flush(log)
     seal(log)
     log.advance_log_start(3)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     disk.inject("rename", errno.ENOSPC)
     with pytest.raises(OSError):
-        directory.lower_recovery_point("orders", 0, 4)
-    directory.lower_recovery_point("orders", 0, 4)
+        directory.checkpoints.lower_recovery_point(ORDERS, 4)
+    directory.checkpoints.lower_recovery_point(ORDERS, 4)
     assert decode_offsets(read_file(disk, f"{DATA}/recovery-point-offset-checkpoint"), "") == {ORDERS: 4}
     disk.inject("rename", errno.ENOSPC)
     with pytest.raises(OSError):
-        directory.forget_log_start("orders", 0)
-    directory.forget_log_start("orders", 0)
+        directory.checkpoints.forget_log_start(ORDERS)
+    directory.checkpoints.forget_log_start(ORDERS)
     assert decode_offsets(read_file(disk, f"{DATA}/log-start-offset-checkpoint"), "") == {}
 
 
@@ -251,7 +252,7 @@ def test_a_long_topic_name_is_cut_when_deleted() -> None:
     disk = CrashDisk()
     directory = DataDir.open(disk, DATA)
     topic = "t" * 249
-    directory.create_log(topic, 0, TOPIC_ID, CONFIG)
+    make_log(directory, TopicPartition(topic, 0), TOPIC_ID, CONFIG)
     path = directory.mark_deleted(topic, 0, "0" * 32)
     assert len(path.rsplit("/", 1)[1]) == 255
     assert directory.deleted_directories() == [path]
@@ -262,6 +263,6 @@ def test_an_interrupted_creation_is_finished_or_begun_again() -> None:
     disk = CrashDisk()
     directory, _ = new_log(disk, CONFIG)
     disk.unlink(f"{LOG_PATH}/{0:020d}.log")
-    log = directory.open_log("orders", 0, CONFIG, now_ms=0, topic_id=TOPIC_ID)
+    log = recover_log(directory, ORDERS, CONFIG, 0, TOPIC_ID)
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
     append(log, batch())

@@ -10,6 +10,7 @@ import pytest
 
 from hotstore.data_dir import DataDir
 from hotstore.log_config import LogConfig
+from hotstore.log_host import make_log
 from hotstore.partition_log import PartitionLog
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng
@@ -17,6 +18,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import (
     DATA,
     META,
+    ORDERS,
     TOPIC_ID,
     append,
     batch,
@@ -66,7 +68,7 @@ def scenario(disk: CrashDisk, promise: Promise) -> None:
     """Everything that changes files, in the order a broker does it; `promise` is raised after each acknowledgement."""
     directory = DataDir.open(disk, DATA)
     directory.format(META)
-    log = directory.create_log("orders", 0, TOPIC_ID, SYNC)
+    log = make_log(directory, ORDERS, TOPIC_ID, SYNC)
     sequence = 0
     for step in range(12):
         data = batch(2, size=60, timestamp=step * 1000, producer_id=5, epoch=0, sequence=sequence)
@@ -77,19 +79,19 @@ def scenario(disk: CrashDisk, promise: Promise) -> None:
             promise.end = flush(log)
         if step % 4 == 3:
             seal(log)
-            directory.checkpoint([log]).run()
+            directory.checkpoints.sample([log]).run()
     segments = log.delete_local_before(8)
     promise.start = log.local_log_start_offset
     log.unlink(segments)
     log.advance_log_start(12)
     promise.start = 12
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     _less(directory, log, promise)
 
 
 def _less(directory: DataDir, log: PartitionLog, promise: Promise) -> None:
     promise.end = 18
-    directory.lower_recovery_point("orders", 0, 18)
+    directory.checkpoints.lower_recovery_point(ORDERS, 18)
     log.truncate_to(18)
     promise.batches = promise.batches[:9]
     data = batch(3, size=60)
@@ -99,14 +101,14 @@ def _less(directory: DataDir, log: PartitionLog, promise: Promise) -> None:
     promise.restarts = [40]
     log.start_at(40, LeaderEpochs().assign(4, 0), ())
     promise.batches, promise.start, promise.end = [], 40, 40
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     data = batch(1, size=60)
     append(log, data, leader_epoch=5, now_ms=200)
     promise.appended(data)
     promise.end = log.log_end_offset if flush(log) else 0
     promise.restarts = []
     log.close(clean=True)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     directory.mark_clean()
 
 

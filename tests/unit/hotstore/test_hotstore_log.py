@@ -358,7 +358,7 @@ def test_offsets_by_time(stamps: list[int], wanted: int, start: int, reopened: b
     log.advance_log_start(min(start, log.log_end_offset))
     if reopened:
         log.close(clean=True)
-        directory.checkpoint([log]).run()
+        directory.checkpoints.sample([log]).run()
         directory.mark_clean()
         _, log = open_log(disk.kill(), config)
     live = [record for record in records if record[1] >= log.log_start_offset]

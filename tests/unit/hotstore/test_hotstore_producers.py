@@ -178,7 +178,7 @@ def test_recovery_writes_the_state_of_every_roll_point_below_the_recovery_point_
     produce(log, range(40, 41))
     flush(log)
     assert log.recovery_point == log.log_end_offset and log.durability.pending_seals
-    directory.checkpoint([log], {}).run()
+    directory.checkpoints.sample([log], {}).run()
     _, killed = open_log(disk.kill(), CONFIG, now_ms=100)
     assert [segment.end_offset for segment in killed.sealed_segments()] == rolled
     for end, known in zip(rolled, expected, strict=True):

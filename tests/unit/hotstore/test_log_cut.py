@@ -74,7 +74,7 @@ def test_an_epoch_that_the_checkpoint_names_survives_every_opening() -> None:
         directory, found = open_log(cut, CONFIG)
         assert found.epochs.entries == ((2, 0), (5, 4)) and found.leader_epoch == 5
         found.close(clean=True)
-        directory.checkpoint([found]).run()
+        directory.checkpoints.sample([found]).run()
         directory.mark_clean()
         directory.close()
         directory, found = open_log(cut.crash(SeededRng(2), 0.0), CONFIG)

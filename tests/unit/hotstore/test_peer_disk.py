@@ -32,7 +32,7 @@ def written(*, clean: bool) -> tuple[CrashDisk, list[bytes]]:
         batches.append(bytes(data))
     flush(log)
     seal(log)
-    directory.checkpoint([log]).run()
+    directory.checkpoints.sample([log]).run()
     if clean:
         log.close(clean=True)
         directory.mark_clean()

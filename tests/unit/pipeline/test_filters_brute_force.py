@@ -269,7 +269,7 @@ def test_the_local_log_finds_the_first_record_of_a_time(
         seal(local)
     if reopened:
         local.close(clean=True)
-        directory.checkpoint([local]).run()
+        directory.checkpoints.sample([local]).run()
         directory.mark_clean()
         _, local = open_log(disk.kill(), config)
     for at in timestamps:

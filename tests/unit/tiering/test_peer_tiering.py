@@ -24,10 +24,9 @@ from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.peer_kit import WatchedStore, read_through, route_of
-from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, LoopWorkers, read_everything, settle
+from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, LoopWorkers, Opened, read_everything, settle
 from tiering.collector import Collector
 from tiering.fetch_router import Route
-from tiering.service import Opened
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
 GRACE_S = LIMITS.gc_grace_ms / 1000
@@ -456,7 +455,7 @@ def test_peer_t18_a_log_rebuilt_from_the_bucket_is_read_where_its_bytes_are() ->
         opened = await life.open(new=True, tier=COLD_FAST)
         await life.fill(30)
         await opened.flusher.flush()
-        life.data_dir.checkpoint([opened.log]).run()
+        life.data_dir.checkpoints.sample([opened.log]).run()
         old_disk = house.disk.kill()
         await life.fill(30)
         await copied(opened)

@@ -16,6 +16,7 @@ from coldstore.stores.faulty import FaultPlan, FaultyStore
 from hotstore.errors import ReservationExhausted
 from hotstore.file_names import EPOCHS_FILE, TEMPORARY
 from hotstore.flusher import SEAL_AGAIN_S
+from hotstore.log_host import LogHost, OpenLog
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.gap import gap_range
@@ -33,40 +34,38 @@ from tests.support.tier_kit import (
     records_in,
     settle,
 )
-from tiering import bootstrap
-from tiering.bootstrap import Bootstrap, Found, OpenedLog, Way, way_of
+from tiering import lost_tail
+from tiering.lost_tail import Tail, tail_of
 from tiering.reservation import LocalReservation, read_reservation
 
 UNTIERED = replace(TIER, enabled=False)
 OS_LOG = replace(LOG, flush_sync=False)
 
 
-def test_way_of_a_new_topic_is_to_create() -> None:
+def test_the_tail_of_a_new_partition_is_new() -> None:
     """Whatever an interrupted creation left, a new topic's root comes first."""
     reservation = LocalReservation(TOPIC_ID, 0, 10, True, "a")
-    assert way_of(Found(False, None), new=True, boot_id="a", clean=True) is Way.CREATE
-    assert way_of(Found(True, reservation), new=True, boot_id="a", clean=False) is Way.CREATE
+    assert tail_of(None, new=True, boot_id="a", clean=True) is Tail.NEW
+    assert tail_of(reservation, new=True, boot_id="a", clean=False) is Tail.NEW
 
 
 @pytest.mark.parametrize(
-    ("flush_sync", "same_boot", "clean", "way"),
+    ("flush_sync", "same_boot", "clean", "tail"),
     [
-        (True, True, False, Way.SERVE),
-        (True, False, False, Way.SERVE),  # flushed before it was visible: a power cut took nothing anyone saw
-        (False, True, False, Way.SERVE),  # the page cache survived the kill
-        (False, False, False, Way.CLAIM),  # C30: the page cache is gone
-        (False, False, True, Way.SERVE),
+        (True, True, False, Tail.WHOLE),
+        (True, False, False, Tail.WHOLE),  # flushed before it was visible: a power cut took nothing anyone saw
+        (False, True, False, Tail.WHOLE),  # the page cache survived the kill
+        (False, False, False, Tail.IN_DOUBT),  # C30: the page cache is gone
+        (False, False, True, Tail.WHOLE),
     ],
 )
-def test_way_of_a_log_depends_on_whether_its_tail_can_be_lost(
-    flush_sync: bool, same_boot: bool, clean: bool, way: Way
+def test_the_tail_of_a_log_depends_on_whether_it_can_be_lost(
+    flush_sync: bool, same_boot: bool, clean: bool, tail: Tail
 ) -> None:
     """Only a log that is sure to hold all that was visible serves before the bucket answered."""
     reservation = LocalReservation(TOPIC_ID, 0, 10, flush_sync, "a")
-    found = Found(True, reservation)
-    assert way_of(found, new=False, boot_id="a" if same_boot else "b", clean=clean) is way
-    assert way_of(Found(True, None), new=False, boot_id="a", clean=True) is Way.CLAIM
-    assert way_of(Found(False, None), new=False, boot_id="a", clean=True) is Way.CLAIM
+    assert tail_of(reservation, new=False, boot_id="a" if same_boot else "b", clean=clean) is tail
+    assert tail_of(None, new=False, boot_id="a", clean=True) is Tail.IN_DOUBT
 
 
 def test_a_new_partition_has_root_and_reservation_before_it_is_served() -> None:
@@ -104,13 +103,14 @@ def test_a_new_partition_is_not_served_without_the_bucket() -> None:
 
 
 def test_opening_twice_gives_the_same_partition() -> None:
-    """The host tries a topic's opening again when one of its partitions failed: the others are open already."""
+    """The broker tries a topic's opening again when one of its partitions failed: the others are open already."""
 
     async def scenario() -> None:
         house = House()
         life = await house.start()
         first = await life.open(new=True)
-        assert (await life.open(new=True)) is first
+        again = await life.open(new=True)
+        assert again.log is first.log and again.tier is first.tier
         await life.stop()
 
     run_fast(scenario())
@@ -572,20 +572,20 @@ Meanwhile = Callable[[House, asyncio.Task[Any]], Awaitable[None]]
 
 
 @pytest.fixture
-def opened_logs(monkeypatch: pytest.MonkeyPatch) -> list[OpenedLog]:
-    """Every log that an opening has come to hold, also where the opening failed."""
-    found: list[OpenedLog] = []
-    make = Bootstrap._opened
+def opened_logs(monkeypatch: pytest.MonkeyPatch) -> list[OpenLog]:
+    """Every log that was opened, also where leading it failed."""
+    found: list[OpenLog] = []
+    add = LogHost._add
 
-    def noted(self: Bootstrap, local: PartitionLog) -> OpenedLog:
-        found.append(make(self, local))
+    def noted(self: LogHost, local: PartitionLog) -> OpenLog:
+        found.append(add(self, local))
         return found[-1]
 
-    monkeypatch.setattr(Bootstrap, "_opened", noted)
+    monkeypatch.setattr(LogHost, "_add", noted)
     return found
 
 
-def is_given_up(opened: OpenedLog) -> bool:
+def is_given_up(opened: OpenLog) -> bool:
     """Whether it can neither write nor sync: its flusher starts nothing, its file is closed."""
     try:
         opened.log.active_segment.file.size()
@@ -603,7 +603,7 @@ def slow_after_the_gap(monkeypatch: pytest.MonkeyPatch, store: FaultyStore) -> a
             store.plan = FaultPlan(latency_s=(1.0, 1.0))
             appended.set()
 
-    monkeypatch.setattr(bootstrap, "reach", reach)
+    monkeypatch.setattr(lost_tail, "reach", reach)
     return appended
 
 
@@ -611,7 +611,7 @@ def slow_after_the_gap(monkeypatch: pytest.MonkeyPatch, store: FaultyStore) -> a
 def test_a_log_whose_hole_was_closed_is_given_up_when_no_reservation_follows(
     meanwhile: Meanwhile,
     raised: type[BaseException],
-    opened_logs: list[OpenedLog],
+    opened_logs: list[OpenLog],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Superseded, refused by a damaged root, or its topic deleted, while the commit of the reservation was under way:
@@ -642,7 +642,7 @@ def test_a_log_whose_hole_was_closed_is_given_up_when_no_reservation_follows(
 
 @MEANWHILE
 def test_a_log_without_headroom_is_given_up_when_its_first_reservation_fails(
-    meanwhile: Meanwhile, raised: type[BaseException], opened_logs: list[OpenedLog]
+    meanwhile: Meanwhile, raised: type[BaseException], opened_logs: list[OpenLog]
 ) -> None:
     """A clean stop gave the reservation back, so that opening asks the root once the log is open; only a bucket that
     does not answer is waited for."""
@@ -670,11 +670,11 @@ def test_a_log_without_headroom_is_given_up_when_its_first_reservation_fails(
     run_fast(scenario())
 
 
-def test_nothing_of_an_opening_that_failed_writes_beside_the_next_one(
-    opened_logs: list[OpenedLog], monkeypatch: pytest.MonkeyPatch
+def test_leading_that_waits_for_the_bucket_goes_on_with_the_log_it_opened(
+    opened_logs: list[OpenLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gap is appended, the full disk does not take the epochs beside it, the bucket not the reservation. Once both
-    do, and the partition is opened again, nobody is left who would write the first log's epochs over the second's."""
+    do, the next attempt is over the same log, whose epochs are written once: there is no second log beside it."""
 
     async def scenario() -> None:
         house = House()
@@ -698,12 +698,9 @@ def test_nothing_of_an_opening_that_failed_writes_beside_the_next_one(
         store.calm()
         house.disk.heal()
         opened = await life.open(log=OS_LOG, tier=UNTIERED)
-        effects: list[tuple[str, str]] = []
-        house.disk.on_effect = lambda kind, path: effects.append((kind, path))
         await asyncio.sleep(2 * SEAL_AGAIN_S)
-        assert effects == []
-        first, second = opened_logs
-        assert is_given_up(first) and not is_given_up(second)
+        assert house.disk.stat(f"{opened.log.path}/{EPOCHS_FILE}") is not None
+        assert opened_logs == [opened.open_log] and not is_given_up(opened.open_log)
         assert opened.log.log_end_offset == BLOCK and opened.log.reserved_end == 2 * BLOCK
         assert life.append() == BLOCK
         await opened.flusher.flush()

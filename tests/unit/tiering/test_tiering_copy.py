@@ -17,8 +17,10 @@ from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.data_dir import DataDir
+from hotstore.log_host import make_log
 from logformat.errors import Corrupt
 from logformat.record_batch import LEADER_EPOCH_AT, walk
+from logformat.values import TopicPartition
 from seams.disk import read_file
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
@@ -33,6 +35,7 @@ from tests.support.tier_kit import (
     House,
     Life,
     LoopWorkers,
+    Opened,
     cold_bytes,
     local_bytes,
     read_everything,
@@ -40,7 +43,6 @@ from tests.support.tier_kit import (
 )
 from tiering.lifecycle import CopyEvent, CopyState, step
 from tiering.reservation import LocalReservation, write_reservation
-from tiering.service import Opened
 
 
 def sunk(opened: Opened) -> bool:
@@ -234,7 +236,7 @@ def test_design_c05_a_segment_that_straddles_the_remote_end_gives_its_rest() -> 
 
         directory = DataDir.open(other.disk, DATA)
         config = replace(LOG, segment_bytes=len(data) * 2)
-        log = directory.create_log(TOPIC, 0, TOPIC_ID.bytes, config)
+        log = make_log(directory, TopicPartition(TOPIC, 0), TOPIC_ID.bytes, config)
         for position, header in walk(data):
             batch = bytearray(data[position : position + header.size])
             log.append_as_leader([memoryview(batch)], [header], header.leader_epoch, 0)

@@ -12,15 +12,15 @@ from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
+from logformat.values import TopicPartition
 from seams.disk import Space
 from seams.rng import SeededRng
 from tests.support.cold_values import remote_segment
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, LoopWorkers, read_everything, settle
+from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, LoopWorkers, Opened, read_everything, settle
 from tiering.expire_plan import TotalRetention, Verdict
 from tiering.pressure import LocalBytes, excess_bytes, share_pressure
-from tiering.service import Opened
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
 UNTIERED = replace(TIER, enabled=False)
@@ -312,7 +312,7 @@ def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
             opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
             await settle(lambda: opened.tier.status().cold_segments == 0, within_s=LIMITS.gc_grace_ms / 1000 + 60)
         else:
-            await life.service.close_partition(opened.tier, give_back=False)
+            await life.service.detach(opened.tier, give_back=False)
             await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
             life.opened.clear()
         assert not len(at_hand.chunks) and not len(at_hand.segments)
@@ -465,11 +465,11 @@ def test_delete_records_that_outlives_its_partition_writes_no_checkpoint() -> No
         opened.tier.expirer.move_start = slowly  # type: ignore[method-assign]
         deleting = asyncio.ensure_future(opened.tier.delete_records(25))
         await asyncio.sleep(1)
-        await life.service.close_partition(opened.tier, give_back=False)
+        await life.service.detach(opened.tier, give_back=False)
         held.set()
         with pytest.raises(Fenced):
             await deleting
-        assert 25 not in life.data_dir._log_starts.values()
+        assert life.data_dir.checkpoints.log_start(TopicPartition(TOPIC, 0)) != 25
         await life.kill()
 
     run_fast(scenario())
@@ -601,7 +601,7 @@ def test_purging_a_topic_deletes_its_root_last() -> None:
         house.memory = house.store = Noting()
         life, opened = await filled(house, TIER)
         await opened.tier.seal_and_copy()
-        await life.service.close_partition(opened.tier, give_back=False)
+        await life.service.detach(opened.tier, give_back=False)
         await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)
         assert house.memory.objects == {}
         assert order[-1].endswith("manifest.json") and len(order) > 3
@@ -622,7 +622,7 @@ def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
         opened = await life.open(new=True)
         await life.fill(30)
         await opened.tier.seal_and_copy()
-        await life.service.close_partition(opened.tier, give_back=False)
+        await life.service.detach(opened.tier, give_back=False)
         store.script(Operation.DELETE, Fault.IGNORED, times=100)
         with pytest.raises(Exception, match="still listed"):
             await life.service.purge_topic(opened.tier.partition_state.topic_id, 1)

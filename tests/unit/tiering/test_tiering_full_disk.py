@@ -16,8 +16,7 @@ from logformat.records import Record, encode_batch
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
 from tests.support.hotstore_kit import batches_of
-from tests.support.tier_kit import DATA, LIMITS, LOG, TIER, House, Life, read_everything, settle
-from tiering.service import Opened
+from tests.support.tier_kit import DATA, LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 
 SIZED = replace(LIMITS, local_bytes_max=4000)
 OS_LOG = replace(LOG, flush_sync=False)
@@ -47,7 +46,7 @@ async def lived(house: House, log: object = LOG) -> tuple[Life, Opened]:
     opened = await life.open(new=True, log=log)  # type: ignore[arg-type]
     await life.fill(100)
     await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset)
-    life.data_dir.checkpoint([opened.log]).run()
+    life.data_dir.checkpoints.sample([opened.log]).run()
     return life, opened
 
 

@@ -17,8 +17,7 @@ from hotstore.errors import ReservationExhausted
 from logformat.errors import Retryable
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, read_everything, settle
-from tiering.service import Opened
+from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 
 STEPS = st.lists(
     st.one_of(

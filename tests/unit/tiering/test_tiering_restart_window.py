@@ -23,7 +23,7 @@ def test_a_crash_between_the_restart_and_its_checkpoint_leaves_a_log_that_opens(
         opened = await life.open(new=True, log=OS, tier=INTERNAL)
         life.append(5)
         await opened.flusher.flush()
-        life.data_dir.checkpoint([opened.log]).run()
+        life.data_dir.checkpoints.sample([opened.log]).run()
         life.append(20, size=10)  # in the page cache only, and visible
         await opened.tier.commit_snapshot(25, b"state")
         await life.power_cut()
@@ -33,7 +33,7 @@ def test_a_crash_between_the_restart_and_its_checkpoint_leaves_a_log_that_opens(
         def dies(*_: object) -> None:
             raise OSError("power cut")
 
-        second.data_dir.checkpoint_start = dies  # type: ignore[assignment,method-assign]
+        second.logs.checkpoint_start = dies  # type: ignore[assignment,method-assign]
         with pytest.raises(OSError, match="power cut"):
             await second.open(log=OS, tier=INTERNAL)
         await second.power_cut()

@@ -16,8 +16,7 @@ from logformat.errors import Retryable
 from seams import crash_points
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, read_everything, settle
-from tiering.service import Opened
+from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
 
 HALF_LOCAL = replace(TIER, local_retention_bytes=4000)
 OFF = replace(TIER, enabled=False, configs={"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
@@ -151,7 +150,7 @@ def test_segments_that_the_bucket_never_held_are_still_missed() -> None:
         opened = await life.open(new=True, tier=OFF)
         await life.fill(60)
         first = opened.log.sealed_segments()[0].base_offset
-        life.data_dir.checkpoint([opened.log]).run()
+        life.data_dir.checkpoints.sample([opened.log]).run()
         await life.kill()
         house.disk.unlink(f"{opened.log.path}/{first:020d}.log")
         life = await house.start()

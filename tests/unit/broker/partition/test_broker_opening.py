@@ -12,7 +12,7 @@ from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
 from broker.internal_topics.shard_life import ShardState
-from broker.partition.replicas import Replicas
+from broker.partition.opening import Opening
 from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play
@@ -90,7 +90,7 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
     """Partition 0 comes damaged while the store refuses partition 1: the second attempt opened both, and the look
     after the damaged one then put another `Partition` over the same log in the registry. Who waited for the first one
     (consumers, acknowledgements) was never told again."""
-    open_one = Replicas._open
+    open_one = Opening.open
     refusals = iter([True])
 
     async def scenario() -> None:
@@ -98,14 +98,14 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
         await _written_and_lost(place)
         _flip_footers(place)
 
-        async def refused_once(self: Replicas, topic: Any, index: int, lost: Any, *, new: bool) -> Any:
+        async def refused_once(self: Opening, topic: Any, index: int, epoch: int, **more: Any) -> Any:
             if topic.name == "log" and index == 1 and next(refusals, False):
                 await asyncio.sleep(1.0)
                 _flip_footers(place)
                 raise StoreUnavailable("made up")
-            return await open_one(self, topic, index, lost, new=new)
+            return await open_one(self, topic, index, epoch, **more)
 
-        monkeypatch.setattr(Replicas, "_open", refused_once)
+        monkeypatch.setattr(Opening, "open", refused_once)
         life = await place.start()
         host = life.broker.rooms.replicas
         assert host is not None and next(refusals, None) is None
@@ -125,24 +125,26 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
 
 def test_a_topic_deleted_while_it_opens_leaves_no_partition_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was opened and not published yet is closed with it."""
-    open_one = Replicas._open
+    open_one = Opening.open
 
     async def scenario() -> None:
         life = await Place().start()
 
-        async def refused(self: Replicas, topic: Any, index: int, lost: Any, *, new: bool) -> Any:
+        async def refused(self: Opening, topic: Any, index: int, epoch: int, **more: Any) -> Any:
             if index == 1:
                 raise StoreUnavailable("made up")
-            return await open_one(self, topic, index, lost, new=new)
+            return await open_one(self, topic, index, epoch, **more)
 
-        monkeypatch.setattr(Replicas, "_open", refused)
+        monkeypatch.setattr(Opening, "open", refused)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(life.create("log", 2), 5.0)
-        tiers = life.broker.rooms.tiers
-        assert tiers is not None and len(tiers._open) == 1
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        logs = replicas._logs
+        assert len(logs.open_logs) == 1
         await life.context.controller.delete_topic("log")
         async with asyncio.timeout(5.0):
-            while tiers._open:
+            while logs.open_logs:
                 await asyncio.sleep(0.1)
         await life.stop()
 

@@ -9,9 +9,8 @@ from logformat.record_batch import read_header, walk
 from seams.rng import SeededRng
 from tests.support.cold_log import content
 from tests.support.fast_loop import run_fast
-from tests.support.tier_kit import House, Life, LoopWorkers
+from tests.support.tier_kit import House, Life, LoopWorkers, Opened
 from tiering.reading.cut import ColdSlice
-from tiering.service import Opened
 
 
 async def cold_from(opened: Opened, offset: int, bytes_max: int) -> bytes:

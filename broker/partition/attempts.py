@@ -1,0 +1,196 @@
+"""Topics whose partitions are on their way to be led: tried until they are, or stay offline, or nobody wants it.
+
+Owns how far each topic came, over all attempts, and which partitions stay offline. Always true: a partition is opened
+once (two `Partition`s over one log would each have half of those who wait for it); all attempts at a topic end before
+the next begins; what disk or bucket say is damaged keeps one partition offline, never its neighbours, and is told; what
+only the bucket's answer may have damaged on its way is asked for again. Must not know how one partition is opened, nor
+how it is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+from broker.metadata.image import Topic
+from broker.partition.partition import Partition
+from coldstore.root import RootVanished
+from hotstore.errors import DamagedLog, ForeignLog
+from logformat.errors import Corrupt, Fenced, StorageFailed
+from logformat.values import TopicPartition
+from seams.crash_points import reach
+from seams.rng import Rng
+from seams.tasks import Tasks, supervise
+
+log = logging.getLogger(__name__)
+
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+_REOPEN_S: Final = 5.0
+
+
+class _Topic:
+    """How far a topic's partitions came."""
+
+    __slots__ = ("again", "opened", "topic_id")
+
+    def __init__(self, topic_id: str) -> None:
+        self.topic_id = topic_id
+        self.opened: dict[int, Partition | None] = {}  # None: it stays offline
+        self.again: list[int] = []  # of those, whom to ask the bucket for again
+
+
+class Attempts:
+    """Of one broker. `open_one(topic, index, new)` opens a partition; `publish(topic_id, partitions)` lets clients see
+    those that are open; `turn(name)` is the right to work on the directories of topics of a name."""
+
+    def __init__(
+        self,
+        open_one: Callable[[Topic, int, bool], Awaitable[Partition]],
+        publish: Callable[[str, list[Partition]], None],
+        turn: Callable[[str], AbstractAsyncContextManager[None]],
+        tasks: Tasks,
+        rng: Rng,
+        report: Callable[[str, BaseException], None],
+    ) -> None:
+        self._open_one = open_one
+        self._publish = publish
+        self._turn = turn
+        self._tasks = tasks
+        self._rng = rng
+        self._report = report
+        self._opening: dict[asyncio.Task[None], _Topic] = {}
+        self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
+        self.damaged: dict[TopicPartition, str] = {}
+        """Partitions that refuse to open, and why."""
+
+    @property
+    def opened_count(self) -> int:
+        """Partitions that are open and not published yet."""
+        return sum(found is not None for way in self._opening.values() for found in way.opened.values())
+
+    @property
+    def are_over(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self._opening and not self._healing
+
+    def begin(self, topic: Topic, indexes: Collection[int], *, new: bool) -> None:
+        """Open these partitions and publish them when all of them are open or offline."""
+        way = _Topic(topic.topic_id)
+        for index in indexes:
+            self.damaged.pop(TopicPartition(topic.name, index), None)
+
+        async def attempt() -> None:
+            missing = [index for index in indexes if index not in way.opened]
+            async with self._turn(topic.name):
+                # All of them end before any is tried again.
+                outcomes = await asyncio.gather(
+                    *(self._open(topic, index, way, new=new) for index in missing), return_exceptions=True
+                )
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
+            if new:
+                reach("topic.rooted")
+            self._hand_over(topic, [found for _, found in sorted(way.opened.items()) if found is not None])
+            for index in way.again:
+                self._open_again(topic, index)
+
+        name = f"open {topic.name}"
+        work = supervise(name, attempt, self._rng, self._report, backoff_max_s=10.0)
+        task = self._tasks.spawn(name, work)
+        self._opening[task] = way
+        task.add_done_callback(self._opening.pop)
+
+    def _hand_over(self, topic: Topic, partitions: list[Partition]) -> None:
+        lost = {found.index: found.tier.lost for found in partitions if found.tier.lost is not None}
+        if lost:
+            log.warning("%s", _lost_tails(topic.name, lost))
+        self._publish(topic.topic_id, partitions)
+
+    async def _open(self, topic: Topic, index: int, way: _Topic, *, new: bool) -> None:
+        """Note the partition, or that it stays offline while its neighbours serve, and a person is told."""
+        try:
+            way.opened[index] = await self._open_one(topic, index, new)
+        except (ForeignLog, RootVanished):
+            raise  # heals by itself when the purge of a deleted topic is done, of this one or of the one before (C9)
+        except (Fenced, StorageFailed, Corrupt, OSError) as refused:
+            if isinstance(refused, OSError) and refused.errno in _PASSING:
+                raise  # a machine out of descriptors or space may have some again soon
+            self._stays_offline(TopicPartition(topic.name, index), refused)
+            way.opened[index] = None
+            if isinstance(refused, Corrupt) and not isinstance(refused, DamagedLog):
+                way.again.append(index)
+
+    def _stays_offline(self, place: TopicPartition, refused: Exception) -> None:
+        self.damaged[place] = str(refused)
+        log.error("%s stays offline: %s", place, refused)
+
+    def _open_again(self, topic: Topic, index: int) -> None:
+        """What the bucket gave was damaged, perhaps only on its way: ask again, now and then, until it is not."""
+        place = TopicPartition(topic.name, index)
+
+        async def attempt() -> None:
+            try:
+                partition = await self._open_one(topic, index, False)
+            except (DamagedLog, Fenced) as refused:
+                self._stays_offline(place, refused)
+                return
+            del self.damaged[place]
+            log.warning("%s is online: what the bucket gives for it is whole again", place)
+            self._hand_over(topic, [partition])
+
+        async def after_a_while() -> None:
+            await asyncio.sleep(_REOPEN_S)
+            await supervise(name, attempt, self._rng, self._report, backoff_s=_REOPEN_S, backoff_max_s=60.0)
+
+        name = f"open {place} again"
+        task = self._tasks.spawn(name, after_a_while())
+        self._healing[place] = task
+        task.add_done_callback(lambda _: self._healing.pop(place, None))
+
+    async def opened(self, topic_id: str) -> bool:
+        """Wait until every attempt begun so far at the topic is over; whether none of them was given up."""
+        waiting = [task for task, way in self._opening.items() if way.topic_id == topic_id]
+        if waiting:
+            await asyncio.wait(waiting)
+        return not any(task.cancelled() for task in waiting)
+
+    def give_up(self, topic: Topic) -> Callable[[], Awaitable[list[Partition]]]:
+        """Try no more; the call waits until nothing works on it, and gives what was opened and not published."""
+        cut_off = {task: way for task, way in self._opening.items() if way.topic_id == topic.topic_id}
+        ending = [*cut_off, *(task for place, task in self._healing.items() if place.topic == topic.name)]
+        for task in ending:
+            task.cancel()
+
+        async def ended() -> list[Partition]:
+            await asyncio.gather(*ending, return_exceptions=True)
+            for index in range(topic.partitions):
+                self.damaged.pop(TopicPartition(topic.name, index), None)
+            return [found for way in cut_off.values() for found in way.opened.values() if found is not None]
+
+        return ended
+
+    async def close(self) -> bool:
+        """Give everything up; whether there was nothing to give up: every log's tail is known, and it serves, or is
+        offline."""
+        ending, were_over = [*self._opening, *self._healing.values()], self.are_over
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        return were_over and not self.damaged
+
+
+def _lost_tails(topic: str, lost: dict[int, tuple[int, int]]) -> str:
+    """One line a topic, however many partitions: what may be gone, and where to look. Nothing but the lost disk could
+    tell how much of it there was."""
+    shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return (
+        f"{topic}: what {len(lost)} partition{'s' * (len(lost) > 1)} got after the bucket's end, if anything, is lost; "
+        f"offsets that clients may have seen are declared gaps: {shown}{more}; "
+        f"`thermocline tier status --topic {topic}` names each"
+    )

@@ -1,0 +1,91 @@
+"""One partition's way to being led: its log is opened here, then it gets its tier for the leader epoch.
+
+Owns how many are on that way at once, and what an attempt leaves behind. Always true: a log is opened once, however
+often leading it is tried; an attempt that only waits for the bucket leaves it open for the next one, any other closes
+it, so that the next opens the files as they are; a partition that resigned keeps its log and what it counts. Must not
+know which partitions are to be led, nor who is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from broker.config.live import LiveConfig
+from broker.config.topics import TopicConfig, log_config_of, resolve_topic
+from broker.metadata.image import Topic
+from broker.partition.partition import Partition
+from broker.partition.registry import Registry
+from hotstore.log_host import LogHost, OpenLog
+from logformat.errors import Fenced, Retryable
+from logformat.values import TopicPartition
+from tiering.service import TierService
+from tiering.tier_config import Lead, TierConfig
+
+_OPENING_MAX: Final = 16  # partitions on their way at once: bounded files and requests
+
+
+class Opening:
+    """Of one broker. `open` is called for one partition at a time by whoever is to lead it."""
+
+    def __init__(self, config: LiveConfig, logs: LogHost, tiers: TierService, registry: Registry) -> None:
+        self._live = config
+        self._logs = logs
+        self._tiers = tiers
+        self._registry = registry
+        self._slots = asyncio.Semaphore(_OPENING_MAX)
+
+    async def open(
+        self, topic: Topic, index: int, leader_epoch: int, *, new: bool, on_fenced: Callable[[str], None]
+    ) -> Partition:
+        """The partition, led in `leader_epoch`, not yet published. Raises as `TierService.attach` and `open_log`."""
+        config = self.topic_config(topic)
+        lead = Lead(leader_epoch, self.tier_config(topic, config), on_fenced, new)
+        resigned = self._registry.resigned.get((topic.name, index))
+        async with self._slots:
+            if resigned is not None:
+                resigned.lead(await self._tiers.attach(resigned.opened, lead), leader_epoch)
+                return resigned
+            place = TopicPartition(topic.name, index)
+            opened = await self._tiers.open_log(place, UUID(topic.topic_id), log_config_of(config), lead)
+            try:
+                tier = await self._tiers.attach(opened, lead)
+            except (Retryable, Fenced):
+                raise  # the log is as its disk says: it waits for the bucket, or for a higher epoch
+            except BaseException:
+                await self._close(opened)
+                raise
+        return Partition(opened, tier, leader_epoch, config, self._registry.touched)
+
+    async def _close(self, opened: OpenLog) -> None:
+        try:
+            await self._logs.close(opened, clean=False)
+        finally:
+            self._tiers.forget(opened)
+
+    def configure(self, topic: Topic, partitions: list[Partition]) -> None:
+        """Let them obey the topic's configs, and the broker's, as they are now."""
+        config = self.topic_config(topic)
+        for partition in partitions:
+            partition.config = config
+            partition.log.reconfigure(log_config_of(config))
+            partition.tier.reconfigure(self.tier_config(topic, config))
+
+    def topic_config(self, topic: Topic) -> TopicConfig:
+        return resolve_topic(self._live.now, topic.configs, internal=topic.internal)
+
+    def tier_config(self, topic: Topic, config: TopicConfig) -> TierConfig:
+        return TierConfig(
+            enabled=config.remote_storage_enable,
+            internal=topic.internal,
+            copy_disable=config.remote_log_copy_disable,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+            local_retention_ms=config.local_retention_ms,
+            local_retention_bytes=config.local_retention_bytes,
+            seal_ms=self._live.now.seal_ms,
+            topic=topic.name,
+            configs=topic.configs,
+        )

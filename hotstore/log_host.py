@@ -1,0 +1,267 @@
+"""All logs of one data directory: opened, created, closed, set aside, deleted.
+
+Owns the open logs, each with its flusher; the rounds their syncs go together in; the writing of the checkpoints, one
+job at a time. Always true: a log is opened once however often it is asked for; where it would lie nothing else is
+overwritten; a log that fails to open or close leaves the others alone; what is set aside is opened by no start. Nothing
+here needs a bucket or a role: whoever has a role for a log becomes its owner (`log_owner`). Must not know buckets,
+leader epochs, topics' configs beyond `LogConfig`. Source: Kafka's LogManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar, TypeVarTuple
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from hotstore.data_dir import DataDir
+from hotstore.errors import ForeignLog
+from hotstore.flusher import Flusher
+from hotstore.log_config import LogConfig
+from hotstore.partition_log import PartitionLog
+from hotstore.sync_rounds import SyncRounds
+from hotstore.sync_times import SyncTimes
+from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
+from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import ProducerEntry
+from logformat.values import TopicPartition
+from seams.disk import read_file
+from seams.tasks import FailureReport
+from seams.workers import run_to_end
+from seams.world import World
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+log = logging.getLogger(__name__)
+
+
+class OpenLog:
+    """A recovered log and what makes it durable. `high_watermark`: as checkpointed, within the log as it is; a replica
+    starts from it."""
+
+    __slots__ = ("flusher", "high_watermark", "log")
+
+    def __init__(self, local: PartitionLog, flusher: Flusher, high_watermark: int) -> None:
+        self.log = local
+        self.flusher = flusher
+        self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.log.topic, self.log.partition)
+
+
+class LogHost:
+    """See the module. One for a data directory."""
+
+    def __init__(self, data_dir: DataDir, world: World, report: FailureReport | None = None) -> None:
+        self._data_dir = data_dir
+        self._world = world
+        self._report = report
+        self._sync_rounds = SyncRounds(world.syncs, world.workers, report)
+        self._open: dict[tuple[bytes, int], OpenLog] = {}
+        self._turns: WeakValueDictionary[tuple[bytes, int], asyncio.Lock] = WeakValueDictionary()
+        self._checkpointing = asyncio.Lock()
+        self.path = data_dir.path
+        self.ballast = data_dir.ballast
+
+    @property
+    def was_clean(self) -> bool:
+        """The last process left every log whole."""
+        return self._data_dir.was_clean
+
+    @property
+    def sync_times(self) -> SyncTimes:
+        """How long syncs took."""
+        return self._sync_rounds.times
+
+    @property
+    def open_logs(self) -> list[OpenLog]:
+        return list(self._open.values())
+
+    def is_open(self, opened: OpenLog) -> bool:
+        return self._open.get(_key(opened)) is opened
+
+    # --- opened and created -------------------------------------------------------------------------------------
+
+    async def holds(self, place: TopicPartition, topic_id: UUID) -> bool:
+        """Whether a log of this very topic lies here. Raises ForeignLog where another's does; OSError."""
+        return await self._run(self._holds, place, topic_id)
+
+    def _holds(self, place: TopicPartition, topic_id: UUID) -> bool:
+        disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
+        if disk.stat(path) is None:
+            return False
+        metadata = f"{path}/{PARTITION_METADATA_FILE}"
+        if disk.stat(metadata) is None:
+            # Opening refuses segments without their metadata file; a directory without either holds no log.
+            return any(name.endswith(".log") for name in disk.list_dir(path))
+        found = decode_partition_metadata(read_file(disk, metadata))
+        if found != topic_id.bytes:
+            raise ForeignLog(
+                f"{path} belongs to topic id {UUID(bytes=found)}, not to {topic_id}; "
+                "move it away, or wait for its topic's deletion"
+            )
+        return True
+
+    async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
+        """The log that `holds` found, recovered; asking again for an open one returns the same. Raises DamagedLog,
+        MissingSegments, NewerFormat, OSError."""
+        async with self._turn(place, topic_id):
+            known = self._open.get((topic_id.bytes, place.partition))
+            if known is not None:
+                return known
+            now_ms = self._world.clock.wall_ms()
+            return self._add(await self._run(recover_log, self._data_dir, place, config, now_ms, topic_id.bytes))
+
+    async def create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
+        """A new, empty log; what lies in its place and is no log is set aside first. Raises OSError."""
+        async with self._turn(place, topic_id):
+            await self._run(self._set_aside, place, None)
+            return self._add(await self._run(make_log, self._data_dir, place, topic_id.bytes, config))
+
+    def _add(self, local: PartitionLog) -> OpenLog:
+        did, place = local.recovery, TopicPartition(local.topic, local.partition)
+        if did.truncated_bytes:
+            log.warning(
+                "%s: %d bytes are cut off its damaged end, it ends at offset %d: %s",
+                place,
+                did.truncated_bytes,
+                local.log_end_offset,
+                did.truncated_reason,
+            )
+        flusher = Flusher(local, self._world.workers, self._sync_rounds, report=self._report)
+        flusher.seal_soon()  # what found no space before
+        opened = OpenLog(local, flusher, self._data_dir.checkpoints.high_watermark(place))
+        self._open[_key(opened)] = opened
+        return opened
+
+    def _turn(self, place: TopicPartition, topic_id: UUID) -> asyncio.Lock:
+        return self._turns.setdefault((topic_id.bytes, place.partition), asyncio.Lock())
+
+    async def _run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """In a worker, to its end: a topic may be deleted, and made again, while its log is opened."""
+        return await run_to_end(self._world.workers, function, *args)
+
+    # --- begun again --------------------------------------------------------------------------------------------
+
+    async def start_at(
+        self,
+        opened: OpenLog,
+        offset: int,
+        epochs: LeaderEpochs,
+        producers: Iterable[ProducerEntry],
+        *,
+        forget_start: bool,
+    ) -> None:
+        """Drop everything local and begin at `offset`. `forget_start`: nothing below it is in any tier. Raises OSError,
+        after which the log must be closed and opened again."""
+        if forget_start:
+            await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
+        await self._run(opened.log.start_at, offset, epochs, producers)
+
+    def believe_log_start(self, place: TopicPartition, offset: int) -> None:
+        """A log that could not be opened begins at `offset`, says who knows: open it again."""
+        self._data_dir.checkpoints.believe_log_start(place, offset)
+
+    # --- closed and removed -------------------------------------------------------------------------------------
+
+    async def close(self, opened: OpenLog, *, clean: bool) -> bool:
+        """Stop its flusher, close its files; whether it is left so that opening needs no scan, as with `clean` it is
+        unless it failed. Raises OSError; then it is closed all the same. Does nothing to one that is closed."""
+        if not self.is_open(opened):
+            return clean
+        try:
+            await opened.flusher.close()
+            clean &= not opened.log.failure  # of sealing, perhaps, after its last flush
+            await self._run(opened.log.close, clean)
+        finally:
+            self._open.pop(_key(opened), None)
+        return clean
+
+    async def set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
+        """Rename the directory of a closed log so that no start opens it; does nothing where a log of another topic
+        than `topic_id` lies (None: whatever lies there). Durable when it returns. Raises OSError."""
+        await self._run(self._set_aside, place, topic_id)
+
+    def _set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
+        disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
+        metadata = f"{path}/{PARTITION_METADATA_FILE}"
+        if disk.stat(path) is None:
+            return
+        if topic_id is not None and (
+            disk.stat(metadata) is None or decode_partition_metadata(read_file(disk, metadata)) != topic_id.bytes
+        ):
+            return
+        self._data_dir.mark_deleted(place.topic, place.partition, self._world.rng.uuid().hex)
+
+    async def delete_set_aside(self) -> None:
+        """Remove what was set aside, by whomever. Raises OSError."""
+        await self._run(self._delete_set_aside)
+
+    def _delete_set_aside(self) -> None:
+        for path in self._data_dir.deleted_directories():
+            self._data_dir.remove_deleted(path)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
+        """Note recovery point, log start and high watermark of these logs, so that the next start looks at less. Raises
+        OSError; what was sampled is written by the next one."""
+        marks = {TopicPartition(of.topic, of.partition): mark for of, mark in high_watermarks.items()}
+        job = self._data_dir.checkpoints.sample(high_watermarks, marks)
+        async with self._checkpointing:
+            await self._world.workers.run(job.run)
+
+    async def checkpoint_start(self, local: PartitionLog) -> None:
+        """Make a log's start durable: its bytes below may go. Many at once are one write. Raises OSError."""
+        job = self._data_dir.checkpoints.sample_start(local)
+        async with self._checkpointing:
+            await self._world.workers.run(job.run)
+
+
+def _key(opened: OpenLog) -> tuple[bytes, int]:
+    return opened.log.topic_id, opened.log.partition
+
+
+def make_log(
+    data_dir: DataDir, place: TopicPartition, topic_id: bytes, config: LogConfig, start_offset: int = 0
+) -> PartitionLog:
+    """Blocking: a new, empty log. What checkpoints still say of an older one of that name is dropped first, durably:
+    also what `mark_deleted` dropped from memory alone. The new log would be measured against it, and refused."""
+    data_dir.checkpoints.drop(place)
+    data_dir.checkpoints.save()
+    return PartitionLog.create(
+        data_dir.disk,
+        data_dir.log_path(place.topic, place.partition),
+        place.topic,
+        place.partition,
+        topic_id,
+        config,
+        start_offset=start_offset,
+        cache=data_dir.indexes,
+        ballast=data_dir.ballast,
+    )
+
+
+def recover_log(
+    data_dir: DataDir, place: TopicPartition, config: LogConfig, now_ms: int, topic_id: bytes | None = None
+) -> PartitionLog:
+    """Blocking: an existing log, recovered. Raises DamagedLog, NewerFormat, OSError."""
+    return PartitionLog.open(
+        data_dir.disk,
+        data_dir.log_path(place.topic, place.partition),
+        place.topic,
+        place.partition,
+        config,
+        recovery_point=data_dir.checkpoints.recovery_point(place),
+        log_start=data_dir.checkpoints.log_start(place),
+        clean=data_dir.was_clean,
+        now_ms=now_ms,
+        topic_id=topic_id,
+        cache=data_dir.indexes,
+        ballast=data_dir.ballast,
+    )

@@ -1,0 +1,199 @@
+"""Gives an open log its tier for one leader epoch, and takes it away.
+
+Owns what is attached on this broker. Always true: a log has one tier at a time, of the newest epoch it was led in; what
+`attach` returns may append up to `log.reserved_end`, and has not begun to claim, copy or expire; detaching leaves the
+log open, as whoever leads it next expects it, and nothing can be appended as a leader until then. Must not know Kafka's
+requests, nor which of the attached partitions are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+from uuid import UUID
+
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import AccessRefused, ObjectStore
+from coldstore.page_reader import PageCache
+from coldstore.root import RootMissing
+from hotstore.errors import ForeignLog, MissingSegments
+from hotstore.log_config import LogConfig
+from hotstore.log_host import LogHost, OpenLog
+from logformat.errors import Retryable, ThermoclineError
+from logformat.values import TopicPartition
+from seams.disk import is_full
+from seams.world import World
+from tiering.lost_tail import LostTail
+from tiering.partition_state import TieredPartition
+from tiering.partition_tier import PartitionTier
+from tiering.tier_config import Lead, TierLimits
+
+log = logging.getLogger(__name__)
+
+GIVE_BACK_S: Final = 30.0
+Key = tuple[UUID, int]
+
+
+class Attached:
+    """The tiers of one broker's logs. `make_tier` wraps what is led in the jobs of the broker."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        world: World,
+        logs: LogHost,
+        limits: TierLimits,
+        make_tier: Callable[[TieredPartition], PartitionTier],
+    ) -> None:
+        self._store = store
+        self._world = world
+        self._logs = logs
+        self._limits = limits
+        self._make_tier = make_tier
+        self._pages = PageCache()
+        self._tiers: dict[Key, PartitionTier] = {}
+        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
+        self._led: set[Key] = set()  # in this process, open ever since
+        self._store_away = False
+
+    def __iter__(self) -> Iterator[PartitionTier]:
+        return iter(tuple(self._tiers.values()))
+
+    async def open_log(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
+        """The log to lead, open here: no bucket is asked, but where another topic's log lies in its place, and where it
+        is tiered no more and lacks segments that only the bucket held.
+
+        Raises Retryable (the bucket is needed and away), Fenced, Corrupt (ForeignLog, DamagedLog), OSError."""
+        logs = self._logs
+        try:
+            if not await logs.holds(place, topic_id):
+                return await logs.create(place, topic_id, config)
+        except ForeignLog as foreign:
+            await self._leave_to_its_topic(foreign, place, topic_id, lead)
+            return await logs.create(place, topic_id, config)
+        try:
+            return await logs.open(place, topic_id, config)
+        except MissingSegments as missing:
+            await self._begin_at(missing, place, topic_id, lead)
+        return await logs.open(place, topic_id, config)
+
+    async def _leave_to_its_topic(self, foreign: ForeignLog, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
+        """The directory is of a topic that had our name before (C9): its purge, or the next start, removes it.
+
+        Raises `foreign` where that is not sure: a partition that was served before has a root, and a log of its own.
+        """
+        if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
+            raise foreign
+        await self._logs.set_aside(place, None)
+
+    async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
+        """A log whose first segments only the bucket holds, because its topic was tiered until the last process ended,
+        begins at its first local segment from now on: in the root, then here (KIP-950). Raises `missing` where the
+        bucket did not hold them: they are lost."""
+        first, manifests = missing.first, self._manifests_of((topic_id, place.partition), lead)
+        try:
+            manifest = await manifests.claim(lead.leader_epoch, lead.tier.topic, dict(lead.tier.configs))
+        except RootMissing:
+            raise missing from None
+        if manifest.bucket_end_offset < first:
+            raise missing
+        if manifest.log_start_offset < first:
+            await manifests.commit(lambda m: m.set_log_start(first))
+        log.warning("%s is not tiered any more: its log begins at offset %d, where its local files do", place, first)
+        self._logs.believe_log_start(place, first)
+
+    def _manifests_of(self, key: Key, lead: Lead) -> ManifestStore:
+        """One an epoch: what opening the log learned of the root is known when it is attached."""
+        found = self._manifests.get(key)
+        if found is not None and found[0] == lead.leader_epoch:
+            return found[1]
+        made = ManifestStore(
+            self._store,
+            *key,
+            self._world.rng,
+            self._world.clock,
+            workers=self._world.workers,
+            page_cache=self._pages,
+            deadline_s=self._limits.store_timeout_s,
+        )
+        self._manifests[key] = lead.leader_epoch, made
+        return made
+
+    async def attach(self, opened: OpenLog, lead: Lead) -> PartitionTier:
+        """The log's tier, ready to be served; asking again in the same epoch returns the same.
+
+        Raises Retryable (the bucket is needed and away; ask again), Fenced, Corrupt (damage: a person decides),
+        StorageFailed, OSError; after these the log has to be closed and opened again."""
+        key = UUID(bytes=opened.log.topic_id), opened.log.partition
+        known = self._tiers.get(key)
+        if known is not None:
+            assert known.partition_state.epoch == lead.leader_epoch, f"{known.name} is still led in another epoch"
+            return known
+        partition = TieredPartition(
+            *key,
+            lead.leader_epoch,
+            opened=opened,
+            manifests=self._manifests_of(key, lead),
+            store=self._store,
+            world=self._world,
+            config=lead.tier,
+            limits=self._limits,
+            on_fenced=lead.on_fenced,
+        )
+        tail = LostTail(partition, self._logs, opened, new=lead.new, led_before=key in self._led)
+        await tail.secure()
+        if opened.log.reserved_end <= opened.log.log_end_offset:
+            await self._reserve_first(partition)
+        tier = self._make_tier(partition)
+        tier.lost = tail.lost
+        self._tiers[key] = tier
+        self._led.add(key)
+        return tier
+
+    async def _reserve_first(self, partition: TieredPartition) -> None:
+        """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""
+        try:
+            await partition.reserve()
+        except Retryable as unanswered:
+            log.warning("%s takes no appends until the bucket answers: %s", partition.name, unanswered)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
+
+    async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
+        """Stop tiering a partition: its leader epoch is over here. With `give_back` (a clean stop, nothing appends any
+        more) also its reservation."""
+        partition = tier.partition_state
+        key = partition.topic_id, partition.partition
+        await tier.close()
+        if self._tiers.get(key) is tier:
+            del self._tiers[key]
+            self._manifests.pop(key, None)
+        if give_back and not partition.fenced and not self._store_away:
+            await self._give_back(partition)
+        partition.log.reserved_end = partition.log.log_end_offset
+
+    def forget(self, topic_id: UUID, partition: int) -> None:
+        """The log is closed: whoever opens it next knows nothing of it."""
+        self._led.discard((topic_id, partition))
+        self._manifests.pop((topic_id, partition), None)
+
+    async def _give_back(self, partition: TieredPartition) -> None:
+        try:
+            async with asyncio.timeout(GIVE_BACK_S):
+                await partition.give_back()
+        except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
+            # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.
+            log.warning("%s keeps its reservation: %s", partition.name, kept)
+            # Thousands of partitions must not wait in turn for a bucket that does not answer.
+            self._store_away |= isinstance(kept, Retryable | AccessRefused | TimeoutError)
+
+    async def close(self) -> None:
+        """Detach everything without giving anything back."""
+        for tier in self:
+            await tier.close()
+        self._tiers.clear()
+        self._manifests.clear()

@@ -1,0 +1,210 @@
+"""Beginning to lead an open log: from what disk and bucket say of its tail to a log that may give offsets.
+
+Owns the decision whether the bucket is asked first, and the order of steps. Always true: a log without a usable
+reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which
+that claim produced (C30); the hole up to the reserved end is closed by declared gaps, flushed, before a new
+reservation is made and before the first append; every other log serves at once, without asking the bucket. Each step
+may be cut off by a crash and is finished by the next leader. Must not know how a log is opened (hotstore), nor what
+happens after it is led."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar, TypeVarTuple
+
+from coldstore.keys import partition_prefix
+from coldstore.manifest import Manifest
+from coldstore.root import RootMissing
+from hotstore.errors import LogFull
+from hotstore.log_host import LogHost, OpenLog
+from logformat.errors import Corrupt
+from logformat.gap import gap_batches
+from logformat.record_batch import INT64_MAX
+from seams.crash_points import reach
+from seams.disk import is_full
+from seams.workers import run_to_end
+from tiering.cold_start import state_at_remote_end
+from tiering.partition_state import TieredPartition, first_local_offset, start_at_least
+from tiering.reservation import LocalReservation, read_reservation, remove_reservation
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+log = logging.getLogger(__name__)
+
+
+class Tail(Enum):
+    """What is known of the end of a log that is to be led."""
+
+    NEW = "new"  # the partition is being created: root and reservation first
+    WHOLE = "whole"  # it holds all that anybody saw: the claim may come later
+    IN_DOUBT = "in doubt"  # some of it may be lost: the root first
+
+
+def tail_of(reservation: LocalReservation | None, *, new: bool, boot_id: str, clean: bool) -> Tail:
+    """`clean`: the process before left every log whole. The boot id in the reservation is the machine run that last
+    served the log, so that a crash between noticing a machine restart and acting on it changes nothing."""
+    if new:
+        return Tail.NEW
+    if reservation is not None and reservation.covers_tail(boot_id=boot_id, clean=clean):
+        return Tail.WHOLE
+    return Tail.IN_DOUBT
+
+
+class LostTail:
+    """Of one open log in one leader epoch; one use. `lost`: what it declared a gap, [first, end)."""
+
+    def __init__(
+        self, partition: TieredPartition, logs: LogHost, opened: OpenLog, *, new: bool, led_before: bool
+    ) -> None:
+        self._partition = partition
+        self._logs = logs
+        self._opened = opened
+        self._log = opened.log
+        self._new = new
+        self._led_before = led_before  # and resigned: another may have led since
+        self.lost: tuple[int, int] | None = None
+
+    async def secure(self) -> None:
+        """Let the log have a `reserved_end` up to which it may append. Raises Retryable (the store is needed and away;
+        this may be done again), Fenced, Corrupt, StorageFailed, OSError (open the log again first)."""
+        partition, world = self._partition, self._partition.world
+        reservation = await self._run(
+            read_reservation, world.disk, self._log.path, partition.topic_id, partition.partition
+        )
+        boot_id = world.clock.boot_id()
+        match tail_of(reservation, new=self._new, boot_id=boot_id, clean=self._logs.was_clean):
+            case Tail.NEW:
+                await self._create()
+            case Tail.WHOLE:
+                assert reservation is not None
+                if self._led_before:
+                    await self._claim()
+                await self._go_on(reservation)
+            case Tail.IN_DOUBT:
+                await self._claim_first(may_be_unmade=reservation is None and self._log.log_end_offset == 0)
+
+    async def _create(self) -> None:
+        """Root and first reservation by compare-and-set, then the copy of the reservation: a log without it is never
+        served before the root was asked."""
+        partition = self._partition
+        config, block = partition.config, partition.limits.reservation_offsets
+        manifest = await partition.manifests.create(partition.epoch, config.topic, dict(config.configs), block)
+        await self._reserved(manifest.reserved_end_offset)
+        if not self._new:
+            log.warning("%s had neither root nor records: its creation was cut off, it begins empty", partition.name)
+
+    # ── a log that is whole ──────────────────────────────────────────────────────────────────────────────────────
+    async def _go_on(self, reservation: LocalReservation) -> None:
+        local = self._log
+        known = self._partition.manifest  # only where opening the log asked the root, or we led it before
+        is_behind = known is not None and (
+            known.bucket_end_offset > local.log_end_offset
+            or (self._led_before and known.reserved_end_offset > reservation.reserved_end)
+        )
+        if is_behind or reservation.reserved_end < local.log_end_offset:
+            log.error(
+                "%s ends at %d, its reserved end is %d: going on where the bucket says",
+                self._partition.name,
+                local.log_end_offset,
+                reservation.reserved_end,
+            )
+            await self._run(remove_reservation, self._partition.world.disk, local.path)
+            await self._close_hole(await self._claim())
+            return
+        boot_id = self._partition.world.clock.boot_id()
+        if reservation.stands_for(flush_sync=local.config.flush_sync, boot_id=boot_id):
+            local.reserved_end = reservation.reserved_end
+            return
+        try:
+            await self._reserved(reservation.reserved_end)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            local.reserved_end = local.log_end_offset  # reads only, until a reservation can be written
+
+    # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
+    async def _claim_first(self, *, may_be_unmade: bool) -> None:
+        """`may_be_unmade`: nothing here says that the partition ever had a root."""
+        try:
+            manifest = await self._claim()
+        except RootMissing as missing:
+            if not may_be_unmade or not await self._nothing_in_bucket():
+                raise Corrupt(
+                    f"{self._partition.name}: its root {self._prefix}"
+                    "manifest.json is gone; restore it from an earlier version of the object"
+                ) from missing
+            await self._create()
+            return
+        # Not before the claim: without the bucket the local log stays as it is.
+        await self._run(remove_reservation, self._partition.world.disk, self._log.path)
+        await self._close_hole(manifest)
+
+    async def _claim(self) -> Manifest:
+        config = self._partition.config
+        return await self._partition.manifests.claim(self._partition.epoch, config.topic, dict(config.configs))
+
+    @property
+    def _prefix(self) -> str:
+        return partition_prefix(self._partition.topic_id, self._partition.partition)
+
+    async def _nothing_in_bucket(self) -> bool:
+        """Whether the partition's creation was cut off before its root: then nothing else was ever written either."""
+        async for _ in self._partition.store.list(self._prefix):
+            return False
+        return True
+
+    async def _close_hole(self, manifest: Manifest) -> None:
+        """Start at the bucket's end or keep what reaches further; close the hole; reserve; all before any append."""
+        local, tiered = self._log, self._partition.config.enabled
+        await self._adopt_bucket_end(manifest)
+        if tiered and manifest.remote_end_offset >= first_local_offset(local):
+            # A log that was cut off in here before may have taken its first segment for its start.
+            local.log_start_offset = min(manifest.log_start_offset, local.log_end_offset)
+        start_at_least(local, manifest, tiered=tiered)
+        await self._logs.checkpoint_start(local)  # the first local segment does not tell where a tiered log starts
+        await self._append_gaps(manifest.reserved_end_offset)
+        reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
+        manifest = await self._partition.manifests.commit(lambda m: m.reserve(reserve))
+        reach("reserve.committed")
+        await self._reserved(manifest.reserved_end_offset)
+
+    async def _adopt_bucket_end(self, manifest: Manifest) -> None:
+        """A log that ends below what the bucket holds begins there, with the lineage and the producers of that end."""
+        start = manifest.bucket_end_offset
+        if self._log.log_end_offset >= start:
+            return
+        epochs, producers = await state_at_remote_end(self._partition, manifest)
+        forget_start = not self._partition.config.enabled
+        await self._logs.start_at(self._opened, start, epochs, producers, forget_start=forget_start)
+
+    async def _append_gaps(self, reserved_end: int) -> None:
+        local = self._log
+        first = local.log_end_offset
+        if first >= reserved_end:
+            return
+        local.reserved_end = reserved_end
+        try:
+            for batch in gap_batches(first, reserved_end, self._partition.epoch):
+                local.append_gap(batch, self._partition.world.clock.wall_ms())
+            await self._opened.flusher.flush()
+            reach("gap.appended")
+            if self._partition.config.enabled:
+                # Sealed at once, so that its copy makes the manifest, and with it `tier status`, name the gap now.
+                local.roll()
+        except LogFull as full:
+            raise OSError(errno.ENOSPC, str(full)) from full  # a shortage that passes: to be opened again, not offline
+        self.lost = first, reserved_end
+
+    # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _reserved(self, end: int) -> None:
+        """The root gives us what lies below `end`: note it on disk, then use it."""
+        await self._partition.write_local_reservation(end)
+        self._log.reserved_end = end
+
+    async def _run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """In a worker, to its end: a topic may be deleted, and made again, meanwhile."""
+        return await run_to_end(self._partition.world.workers, function, *args)
