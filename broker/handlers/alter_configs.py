@@ -17,8 +17,8 @@ from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
+from broker.handlers.changes import refuse_flood, together
 from broker.handlers.configs import BROKER, TOPIC, is_node_id
-from broker.handlers.topics import refuse_flood
 from broker.metadata.image import Topic
 from broker.wire.messages import (
     AlterConfigsRequest,
@@ -106,14 +106,15 @@ async def _answers(
     except ApiError as flood:
         return [refused(resources[0], flood)]
     names = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    answers = []
-    for resource in resources:
+    answers = [answer_type(ErrorCode.NONE, None, each.resource_type, each.resource_name) for each in resources]
+
+    async def alter(at: int, resource: R) -> None:
         try:
             await _alter(context, resource, change_of(context, resource), names, validate_only=validate_only)
         except ThermoclineError as why:
-            answers.append(refused(resource, why))
-        else:
-            answers.append(answer_type(ErrorCode.NONE, None, resource.resource_type, resource.resource_name))
+            answers[at] = refused(resource, why)
+
+    await together(alter(at, resource) for at, resource in enumerate(resources))
     return answers
 
 

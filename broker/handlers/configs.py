@@ -14,7 +14,7 @@ from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.topics import refuse_flood
+from broker.handlers.changes import refuse_flood
 from broker.wire.messages import (
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,

@@ -15,7 +15,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.authorized import Operations, authorized_operations
-from broker.handlers.topics import within
+from broker.handlers.changes import within
 from broker.metadata.image import Topic
 from broker.wire.messages import (
     ZERO_UUID,
@@ -100,7 +100,7 @@ async def _one(
         return missing
     try:
         partitions = context.config.num_partitions
-        await within(context, create_until_s, lambda: context.controller.create_if_missing(name, partitions, {}))
+        await within(create_until_s, lambda: context.controller.create_if_missing(name, partitions, {}))
         made = context.registry.topics.get(name)
         if made is not None:
             return _shown(context, made, authorized)

@@ -1,22 +1,21 @@
 """Creating, growing and deleting topics.
 
-Always true: a request that names too much is refused before work begins; its time-out counts for all that it names
-together, and what has not begun by then is not done. Must not know how a change is committed. Source: KIP-4, KIP-195,
-KIP-516.
+Always true: a topic that a request names twice is not changed at all. Must not know how a change is committed. Source:
+KIP-4, KIP-195, KIP-516.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
-from typing import Final, TypeVar, cast
+from collections.abc import Collection, Mapping
+from typing import Final
 from uuid import UUID
 
 from broker.config.describe import describe_topic
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
+from broker.handlers.changes import CHANGES_PER_REQUEST_MAX, deadline_s, refuse_flood, together, within
 from broker.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,
@@ -34,54 +33,9 @@ from broker.wire.messages import (
     DeleteTopicsResponseTopic,
 )
 from logformat.errors import ThermoclineError
-from seams.turns import Turns, next_turn
 
 _DELETION_DISABLED_SINCE: Final = 3
-_TOPICS_PER_REQUEST_MAX: Final = 1_000  # changes a single admin request may ask for
-_TIMEOUT_MAX_S: Final = 120.0
 _DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
-
-R = TypeVar("R")
-
-
-def deadline_s(timeout_ms: int) -> float:
-    """The loop's time at which a request with this time-out is answered, whatever came true."""
-    return asyncio.get_running_loop().time() + min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
-
-
-async def within(context: Context, until_s: float, change: Callable[[], Awaitable[R]]) -> R:
-    """Run an admin change and wait for it up to the loop's time `until_s`; then only the wait ends, as in Kafka.
-
-    Cancelled in the middle, the change would leave the bucket's word and ours apart. Raises as `change`, and
-    TimeoutError; when `until_s` is over before the change began, nothing is done (Kafka's controller as well).
-    """
-    if until_s <= asyncio.get_running_loop().time():
-        raise TimeoutError("not begun: the request's time was over before its turn came")
-    changing = change()
-
-    async def outcome() -> tuple[R | None, Exception | None]:
-        try:
-            return await changing, None
-        except (ThermoclineError, OSError) as failure:  # the answer's business, not a failed task's
-            return None, failure
-
-    task = context.tasks.spawn("admin change", outcome())
-    try:
-        async with asyncio.timeout_at(until_s):
-            result, failure = await asyncio.shield(task)
-    except TimeoutError:
-        raise TimeoutError("not done within the request's time; it goes on, look whether it came true") from None
-    if failure is not None:
-        raise failure
-    return cast(R, result)
-
-
-def refuse_flood(items: Sized) -> None:
-    """Too many changes in one request: refused before the first is made."""
-    if len(items) > _TOPICS_PER_REQUEST_MAX:
-        raise ApiError(
-            ErrorCode.POLICY_VIOLATION, f"{len(items)} changes in one request, at most {_TOPICS_PER_REQUEST_MAX}"
-        )
 
 
 async def handle_create_topics(context: Context, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
@@ -89,9 +43,10 @@ async def handle_create_topics(context: Context, request: CreateTopicsRequest, c
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
     response = CreateTopicsResponse()
-    turns = Turns()
-    for wanted in {wanted.name: wanted for wanted in request.topics}.values():
+
+    async def create(wanted: CreateTopicsRequestTopic) -> None:
         answer = CreateTopicsResponseTopic(name=wanted.name, error_message=None)
+        response.topics.append(answer)
         try:
             refuse_flood(request.topics)
             _refuse_duplicate(names[wanted.name])
@@ -99,9 +54,8 @@ async def handle_create_topics(context: Context, request: CreateTopicsRequest, c
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
             answer.error_message = str(refused) or answer.error_code.name
-        response.topics.append(answer)
-        if turns.over():
-            await next_turn()
+
+    await together(create(wanted) for wanted in {wanted.name: wanted for wanted in request.topics}.values())
     return response
 
 
@@ -121,7 +75,6 @@ async def _create(
     broker, factor = context.config, wanted.replication_factor
     configs = {config.name: config.value for config in wanted.configs}
     topic = await within(
-        context,
         until_s,
         lambda: context.controller.create_topic(
             wanted.name,
@@ -165,12 +118,11 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
     named = Counter((topic.name, topic.topic_id) for topic in wanted)
     ids = _named_by_id(context, named)
     response = DeleteTopicsResponse()
-    turns = Turns()
     by_both = {topic_id for name, topic_id in ids.items() if (name, ZERO_UUID) in named}
-    for (name, topic_id), count in named.items():
-        if name is None and topic_id in by_both:
-            continue  # answered with its name
+
+    async def delete(name: str | None, topic_id: UUID, count: int) -> None:
         answer = DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
+        response.responses.append(answer)
         try:
             refuse_flood(wanted)
             _refuse_unclear(answer, count, ids)
@@ -178,16 +130,19 @@ async def handle_delete_topics(context: Context, request: DeleteTopicsRequest, c
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
             answer.error_message = str(refused)
-        response.responses.append(answer)
-        if turns.over():
-            await next_turn()
+
+    await together(
+        delete(name, topic_id, count)
+        for (name, topic_id), count in named.items()
+        if name is not None or topic_id not in by_both  # answered with its name
+    )
     return response
 
 
 def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
     """The ids among `named`, by the names of their topics; none of a flood, which is refused."""
     found: dict[str, UUID] = {}
-    if len(named) <= _TOPICS_PER_REQUEST_MAX:
+    if len(named) <= CHANGES_PER_REQUEST_MAX:
         for name, topic_id in named:
             topic = context.metadata.image.topics.get(str(topic_id)) if name is None else None
             if topic is not None:
@@ -226,7 +181,7 @@ async def _delete(context: Context, call: Call, answer: DeleteTopicsResponseTopi
         if known_as is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
         name = known_as.name
-    deleted = await within(context, until_s, lambda: context.controller.delete_topic(name, topic_id))
+    deleted = await within(until_s, lambda: context.controller.delete_topic(name, topic_id))
     answer.name, answer.topic_id = name, UUID(deleted.topic_id)
 
 
@@ -237,9 +192,10 @@ async def handle_create_partitions(
     until_s = deadline_s(request.timeout_ms)
     names = Counter(wanted.name for wanted in request.topics)
     response = CreatePartitionsResponse()
-    turns = Turns()
-    for wanted in {wanted.name: wanted for wanted in request.topics}.values():
+
+    async def grow(wanted: CreatePartitionsRequestTopic) -> None:
         answer = CreatePartitionsResponseTopic(name=wanted.name)
+        response.results.append(answer)
         try:
             refuse_flood(request.topics)
             _refuse_duplicate(names[wanted.name])
@@ -247,9 +203,8 @@ async def handle_create_partitions(
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
             answer.error_message = str(refused)
-        response.results.append(answer)
-        if turns.over():
-            await next_turn()
+
+    await together(grow(wanted) for wanted in {wanted.name: wanted for wanted in request.topics}.values())
     return response
 
 
@@ -258,7 +213,6 @@ async def _grow(
 ) -> None:
     assignments = None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
     await within(
-        context,
         until_s,
         lambda: context.controller.add_partitions(
             wanted.name, wanted.count, assignments=assignments, validate_only=request.validate_only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 from uuid import UUID
 
@@ -631,3 +632,28 @@ def test_admin_requests_in_every_version() -> None:
         await life.stop()
 
     play(scenario())
+
+
+def test_the_topics_of_a_request_are_one_commit() -> None:
+    """Twenty topics were twenty commits, one after the other: 20 s where a bucket takes one write a second."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        version = cluster_version(place)
+        wanted = [wanted_topic(f"t{at}") for at in range(20)]
+        made = await life.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=wanted, timeout_ms=30_000))
+        assert [(topic.name, topic.error_code) for topic in made.topics] == [(f"t{at}", 0) for at in range(20)]
+        assert cluster_version(place) == version + 1
+        names = [topic.name for topic in wanted]
+        gone = await life.call(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topic_names=names, timeout_ms=30_000), 5)
+        assert [(topic.name, topic.error_code) for topic in gone.responses] == [(name, 0) for name in names]
+        assert not life.context.registry.topics
+        await life.stop()
+
+    play(scenario())
+
+
+def cluster_version(place: Place) -> int:
+    """How often `cluster.json` was replaced."""
+    return int(json.loads(place.memory.objects["cluster.json"].data)["version"])

@@ -12,6 +12,7 @@ from broker.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
     CreateTopicsRequest,
+    CreateTopicsRequestConfig,
     CreateTopicsRequestTopic,
     DeleteRecordsRequest,
     DeleteRecordsRequestPartition,
@@ -229,21 +230,31 @@ def test_a_change_whose_time_is_over_before_it_begins_is_not_made() -> None:
     play(scenario())
 
 
+def long_list(size: int) -> str:
+    """Replicas, about `size` bytes."""
+    return ",".join(f"{at}:1" for at in range(10_000, 10_000 + size // 8))
+
+
 def test_topic_changes_of_a_request_share_its_time_out() -> None:
-    """A slow bucket: five topics took five time-outs; those whose turn did not come are not made."""
+    """A slow bucket: five topics took five time-outs; those whose turn did not come are not made. Two of these fill a
+    commit."""
 
     async def scenario() -> None:
         place = Place()
         life = await place.start()
         place.store.plan = FaultPlan(latency_s=(20.0, 21.0))
-        new = [CreateTopicsRequestTopic(name=name, num_partitions=1, replication_factor=1) for name in "abcde"]
+        configs = [CreateTopicsRequestConfig(name="leader.replication.throttled.replicas", value=long_list(3500))]
+        new = [
+            CreateTopicsRequestTopic(name=name, num_partitions=1, replication_factor=1, configs=configs)
+            for name in "abcde"
+        ]
         began = asyncio.get_running_loop().time()
         answer = await life.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=new, timeout_ms=3000))
         assert asyncio.get_running_loop().time() - began < 4
         assert [topic.error_code for topic in answer.topics] == [TIMED_OUT] * 5
         place.store.calm()
         await asyncio.sleep(120)
-        assert life.context.registry.topics.keys() == {"a"}
+        assert life.context.registry.topics.keys() == {"a", "b"}
         await life.stop()
 
     play(scenario())
