@@ -77,7 +77,7 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Par
     """The partition, and the offset below which its records go. Raises ApiError, in Kafka's order."""
     partition = context.registry.partitions.get((topic, index))
     if partition is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise ApiError(context.registry.refusal(topic, index))
     if partition.config.internal:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker alone deletes its records")
     if "delete" not in partition.config.cleanup_policy:

@@ -137,8 +137,11 @@ class Fetch:
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=_NO_RECORDS)
         partition = None if target.topic is None else context.registry.partitions.get((target.topic, target.index))
         if partition is None:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID if target.topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            answer.error_code = unknown
+            answer.error_code = (
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if target.topic is None
+                else context.registry.refusal(target.topic, target.index)
+            )
             context.metrics.failed_fetch_requests += 1
             result.unknown.append((target, answer))
             return

@@ -100,7 +100,7 @@ async def _list(
 ) -> None:
     partition = context.registry.partitions.get((topic, wanted.partition_index))
     if partition is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise ApiError(context.registry.refusal(topic, wanted.partition_index))
     check_leader_epoch(partition, wanted.current_leader_epoch)
     timestamp = wanted.timestamp
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
@@ -198,7 +198,7 @@ def _epoch_end(
     try:
         partition = context.registry.partitions.get((topic, wanted.partition))
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(context.registry.refusal(topic, wanted.partition))
         check_leader_epoch(partition, wanted.current_leader_epoch)
         # Not up to the high watermark: to a reader, one that came back lower would look like a truncation.
         answer.leader_epoch, answer.end_offset = partition.log.epochs.end_offset_for(

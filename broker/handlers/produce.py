@@ -294,7 +294,8 @@ def _append(
 ) -> None:
     partition = context.registry.partitions.get((topic, data.index))
     if partition is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker does not lead {topic}-{data.index}")
+        refusal = context.registry.refusal(topic, data.index)
+        raise ApiError(refusal, f"this broker does not lead {topic}-{data.index}")
     if data.records is None or not len(data.records):
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must carry one record batch a partition")
     appended = append_one(context, partition, call.version, request.acks, data.records, now_ms, seen)

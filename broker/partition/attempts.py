@@ -35,10 +35,11 @@ _REOPEN_S: Final = 5.0
 class _Topic:
     """How far a topic's partitions came."""
 
-    __slots__ = ("again", "opened", "topic_id")
+    __slots__ = ("again", "new", "opened", "topic_id")
 
-    def __init__(self, topic_id: str) -> None:
+    def __init__(self, topic_id: str, *, new: bool) -> None:
         self.topic_id = topic_id
+        self.new = new
         self.opened: dict[int, Partition | None] = {}  # None: it stays offline
         self.again: list[int] = []  # of those, whom to ask the bucket for again
 
@@ -72,14 +73,9 @@ class Attempts:
         """Partitions that are open and not published yet."""
         return sum(found is not None for way in self._opening.values() for found in way.opened.values())
 
-    @property
-    def are_over(self) -> bool:
-        """Whether nothing is on its way."""
-        return not self._opening and not self._healing
-
     def begin(self, topic: Topic, indexes: Collection[int], *, new: bool) -> None:
         """Open these partitions and publish them when all of them are open or offline."""
-        way = _Topic(topic.topic_id)
+        way = _Topic(topic.topic_id, new=new)
         for index in indexes:
             self.damaged.pop(TopicPartition(topic.name, index), None)
 
@@ -175,13 +171,12 @@ class Attempts:
         return ended
 
     async def close(self) -> bool:
-        """Give everything up; whether there was nothing to give up: every log's tail is known, and it serves, or is
-        offline."""
-        ending, were_over = [*self._opening, *self._healing.values()], self.are_over
+        """Give everything up; whether no log is left whose tail is in doubt: all that held something are led."""
+        ending, in_doubt = [*self._opening, *self._healing.values()], any(not way.new for way in self._opening.values())
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        return were_over and not self.damaged
+        return not in_doubt and not self.damaged
 
 
 def _lost_tails(topic: str, lost: dict[int, tuple[int, int]]) -> str:

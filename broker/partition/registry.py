@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from uuid import UUID
 
+from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
 from broker.metadata.topic_facts import TopicFacts
 from broker.partition.partition import Partition
@@ -52,6 +53,11 @@ class Registry:
         key = partition.topic, partition.index
         self.resigned[key] = self.partitions.pop(key)
         self.touched.discard(partition)
+
+    def refusal(self, name: str, index: int) -> ErrorCode:
+        """What a client hears who asks for a partition that is not led here."""
+        resigned = (name, index) in self.resigned
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if resigned else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def facts(self, name: str) -> TopicFacts | None:
         """What groups ask of a topic that serves."""

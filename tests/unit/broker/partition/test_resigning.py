@@ -1,0 +1,189 @@
+"""Leaderships end one at a time: a fenced partition resigns, its neighbours and the broker go on."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import msgspec
+
+from broker.error_codes import ErrorCode
+from broker.observe.tier_view import status_json
+from broker.partition.partition import Partition
+from coldstore.manifest_store import ManifestStore
+from seams.rng import SeededRng
+from tests.support.broker_kit import Life, Place, play
+
+OTHER_EPOCH = 900
+
+
+class Told:
+    """A watcher that remembers."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def led(self, partition: Partition) -> None:
+        self.heard.append(f"led {partition.topic}-{partition.index} in {partition.leader_epoch}")
+
+    def resigned(self, topic: str, index: int) -> None:
+        self.heard.append(f"resigned {topic}-{index}")
+
+    def withdrawn(self, topic: str) -> None:
+        self.heard.append(f"withdrawn {topic}")
+
+
+async def _led_by_another(place: Place, life: Life, topic_id: UUID, *, reserve: int = 0) -> None:
+    """Somebody claims partition 0 in a higher epoch; with `reserve` it also gave offsets below that."""
+    store = ManifestStore(place.memory, topic_id, 0, SeededRng(9), life.clock)
+    manifest = await store.claim(OTHER_EPOCH, "log", {})
+    if reserve:
+        await store.commit(lambda m: m.reserve(manifest.reserved_end_offset + reserve))
+
+
+async def _fenced(life: Life) -> Partition:
+    """Let partition 0 of `log` meet its root's new epoch."""
+    partition = life.partition("log", 0)
+    partition.tier.reserve_soon(partition.log.reserved_end + 1)
+    async with asyncio.timeout(60.0):
+        while partition.leading:
+            await asyncio.sleep(0.1)
+    return partition
+
+
+def test_a_fenced_partition_resigns_alone() -> None:
+    """Before, the gate of the whole broker shut, and nothing was answered to anybody until the process ended."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        told = Told()
+        assert life.broker.rooms.replicas is not None
+        life.broker.rooms.replicas.watch(told)
+        topic_id = await life.create("log", 2)
+        await life.produce("log", b"before")
+        await _led_by_another(place, life, topic_id)
+        partition = await _fenced(life)
+
+        assert (await life.produce("log", b"late")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await life.fetch("log", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await life.produce("log", b"other", index=1)).error_code == ErrorCode.NONE
+        assert await life.read_all("log", 1) == [(0, b"other")]
+        assert life.context.gate.is_open() and partition.log.log_end_offset == 1
+        assert told.heard[-1] == "resigned log-0"
+        assert life.broker._sources is not None
+        status = msgspec.json.decode(status_json(life.broker._sources))
+        assert [(of["leader"], of["blocked_by"]) for of in status if of["topic"] == "log"] == [
+            (-1, "fenced"),
+            (1, None),
+        ]
+        await life.stop()
+        assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
+
+    play(scenario())
+
+
+def test_who_waits_for_an_acknowledgement_learns_at_once_that_the_leader_resigned() -> None:
+    """Not when the request's timeout is over: the client would wait in vain, and then not know where to go."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.create("log", 1)
+        replicas, loop = life.broker.rooms.replicas, asyncio.get_running_loop()
+        assert replicas is not None
+        partition = life.partition("log", 0)
+        waiting = partition.visible(5, loop.time() + 1000.0)
+        assert waiting is not None
+        began_s = loop.time()
+        replicas.resign(life.context.registry.topics["log"], [0])
+        assert waiting.done() and waiting.exception() is not None and loop.time() == began_s
+        assert not partition.leading and partition.log.owner is not partition
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_partition_leads_again_in_a_higher_epoch() -> None:
+    """The same log, without a gap where nobody else gave offsets; what was read from it is still there."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        await life.create("log", 1)
+        await life.produce("log", b"a")
+        topic, before = life.context.registry.topics["log"], life.partition("log", 0)
+        replicas.resign(topic, [0])
+        assert (await life.produce("log", b"b")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        told = Told()
+        replicas.watch(told)
+        replicas._leader_epoch += 1
+        replicas.is_starting = True  # it exists already
+        replicas.lead(topic, [0])
+        await replicas.opened(topic.topic_id)
+        assert life.partition("log", 0) is before and before.leading
+        assert told.heard == [f"led log-0 in {replicas._leader_epoch}"]
+        assert (await life.produce("log", b"b")).base_offset == 1
+        assert await life.read_all("log") == [(0, b"a"), (1, b"b")]
+        await life.stop()
+
+    play(scenario())
+
+
+def test_offsets_that_another_leader_may_have_given_are_not_given_again() -> None:
+    """It leads again where the other's reservation ends, and declares what lies in between a gap."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        topic_id = await life.create("log", 1)
+        await life.produce("log", b"a")
+        ours = life.partition("log", 0).log.reserved_end
+        await _led_by_another(place, life, topic_id, reserve=1000)
+        await _fenced(life)
+        replicas._leader_epoch = OTHER_EPOCH + 1
+        replicas.is_starting = True
+        topic = life.context.registry.topics["log"]
+        replicas.lead(topic, [0])
+        await replicas.opened(topic.topic_id)
+        partition = life.partition("log", 0)
+        assert partition.tier.lost == (1, ours + 1000)
+        assert (await life.produce("log", b"b")).base_offset == ours + 1000
+        found = await life.read_all("log")
+        assert (found[0], found[-1]) == ((0, b"a"), (ours + 1000, b"b"))
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_stop_while_a_tail_is_in_doubt_is_not_clean() -> None:
+    """It waits for its claim, since another may have led it meanwhile: the next start must not take it for whole. A
+    topic that is being made waits, too, and holds nothing that could be lost."""
+
+    async def scenario(*, is_made: bool) -> None:
+        place = Place()
+        life = await place.start()
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        await life.create("log", 1)
+        await life.produce("log", b"a")
+        topic = life.context.registry.topics["log"]
+        if is_made:
+            replicas.resign(topic, [0])
+        place.store.down = True
+        if is_made:
+            replicas._leader_epoch += 1
+            replicas.is_starting = True
+            replicas.lead(topic, [0])
+        else:
+            replicas.lead(msgspec.structs.replace(topic, topic_id=str(UUID(int=7)), name="other"), [0])
+        await asyncio.sleep(5.0)
+        await life.stop()
+        assert (place.disk.stat("/data/a/.kafka_cleanshutdown") is None) == is_made
+
+    play(scenario(is_made=True))
+    play(scenario(is_made=False))
