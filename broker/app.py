@@ -33,7 +33,9 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.limits import check_tiering, net_limits, tier_limits
-from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.producer_ids import ProducerIds
+from broker.metadata.records import Listener
 from broker.metrics import BrokerMetrics
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer
@@ -154,7 +156,7 @@ class Broker:
         verify_by_head = await self._until(stop, first_probe(bucket, world, self._outage, self.health))
         if verify_by_head is None:
             return
-        cluster = ClusterStore(store, world.rng, world.clock)
+        cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         rooms.membership = membership = Membership(
             store,
             cluster,
@@ -198,7 +200,7 @@ class Broker:
             await self._world.workers.run(data_dir.format, meta)
 
     async def _open(
-        self, data_dir: DataDir, store: ObjectStore, cluster: ClusterStore, joined: Joined, *, verify_by_head: bool
+        self, data_dir: DataDir, store: ObjectStore, cluster: ClusterRoot, joined: Joined, *, verify_by_head: bool
     ) -> None:
         rooms, world = self.rooms, self._world
         registry, residency = Registry(), Residency(world.workers)
@@ -214,7 +216,6 @@ class Broker:
             registry,
             tiers,
             self._tasks,
-            joined.node_epoch,
             self._report,
             forget=lambda topic: controller.forget(topic),
         )
@@ -264,6 +265,7 @@ class Broker:
             residency=residency,
             metadata=metadata,
             controller=controller,
+            producer_ids=ProducerIds(joined.image.nodes[config.node_id].broker_epoch),
             groups=groups,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             gate=self._gate,
@@ -312,7 +314,8 @@ class Broker:
 
     def _station(self) -> Station:
         config = self._config
-        return Station(config.node_id, *self._advertised[config.brokers_listener], config.take_over)
+        listeners = tuple(Listener(name, host, port) for name, (host, port) in self._advertised.items())
+        return Station(config.node_id, listeners, config.rack, config.take_over)
 
     # -- serving ------------------------------------------------------------------------------------------------------
 

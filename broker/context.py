@@ -15,6 +15,7 @@ from broker.controller.gate import Gate
 from broker.fetch_sessions import FetchSessions
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.coordinator import GroupCoordinator
+from broker.metadata.producer_ids import ProducerIds
 from broker.metrics import BrokerMetrics
 from broker.net.dispatch import Peer
 from broker.partition.registry import Registry
@@ -36,6 +37,7 @@ class Context:
     residency: Residency
     metadata: MetadataCache
     controller: ControllerDoor
+    producer_ids: ProducerIds
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
     gate: Gate

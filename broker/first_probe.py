@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.cluster_root import ClusterRoot
 from broker.observe.status import Health
 from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import ObjectStore
@@ -32,7 +32,7 @@ async def first_probe(store: ObjectStore, world: World, outage: Outage, health: 
         try:
             report = await probe(store, world.rng)
             report.require()
-            if await ClusterStore(store, world.rng, world.clock).load() is None:
+            if not await ClusterRoot(store, world.rng, world.clock, world.workers).is_formatted():
                 # Once, before the bucket is formatted: a store that loses races passes every sequential test.
                 (await race(store, world.rng)).require()
             if lasted := outage.answered():

@@ -33,12 +33,12 @@ from coldstore.root_commit import (
 )
 from coldstore.root_format import (
     ENVELOPE_BYTES_MAX,
-    FORMAT_VERSION,
     RING_LENGTH,
     ROOT_BYTES_MAX,
     NotClaimed,
     Root,
     RootCodec,
+    RootFormat,
     RootMissing,
     RootTooLarge,
     RootVanished,
@@ -52,13 +52,13 @@ from seams.rng import Rng
 
 __all__ = [
     "ENVELOPE_BYTES_MAX",
-    "FORMAT_VERSION",
     "RING_LENGTH",
     "ROOT_BYTES_MAX",
     "NewerFormat",
     "NotClaimed",
     "Root",
     "RootCodec",
+    "RootFormat",
     "RootMissing",
     "RootStore",
     "RootTooLarge",
@@ -72,13 +72,13 @@ _LAST_CALL_S: Final = 1.0  # a call that begins just before the deadline still g
 
 
 class RootStore(Generic[T]):
-    """The root under `key`, whose content is a `content_type`."""
+    """The root under `key`; `kind`: see `RootCodec`."""
 
     def __init__(
         self,
         store: ObjectStore,
         key: str,
-        content_type: type[T],
+        kind: type[T] | RootFormat[T],
         rng: Rng,
         clock: Clock,
         *,
@@ -88,7 +88,7 @@ class RootStore(Generic[T]):
         """`deadline_s` is a commit's, its queueing included; `validate`: see `RootCodec`."""
         self._store = store
         self._key = key
-        self._codec = RootCodec(content_type, validate)
+        self._codec = RootCodec(kind, validate)
         self._rng = rng
         self._clock = clock
         self._deadline_s = deadline_s

@@ -2,14 +2,15 @@
 
 Owns the envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). Always true: what was
 decoded had a known format, a version, an epoch, a ring naming the commits of exactly its last 32 versions, and (but for
-roots of before there was one) the checksum it was written with; a newer format is refused, so it is never written over;
-nothing larger than 64 KiB is written or read. Must not know what the content means, nor how a root is replaced.
+roots of before there was one) the checksum it was written with; each kind of root counts its formats by itself, a newer
+one is refused, so it is never written over; nothing larger than 64 KiB is written or read. Must not know what the
+content means, nor how a root is replaced.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock  # noqa: TID251 - it starts none
@@ -22,7 +23,6 @@ from coldstore.object_store import Got
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from logformat.values import NewerFormat
 
-FORMAT_VERSION: Final = 1
 RING_LENGTH: Final = 32
 ROOT_BYTES_MAX: Final = 64 * 1024
 # Version, epoch, CRC and 32 ring entries of at most [19 digits, "32 hex"] with their punctuation: 32 × 57 + ~170.
@@ -73,6 +73,19 @@ _ONE_AT_A_TIME: Final = Lock()
 
 
 @dataclass(frozen=True, slots=True)
+class RootFormat(Generic[T]):
+    """How one kind of root is written: in format `version`; `contents` is what each format that is read contains."""
+
+    version: int
+    contents: Mapping[int, type[T]]
+
+    @classmethod
+    def first(cls, content_type: type[T]) -> RootFormat[T]:
+        """Of a kind that has had one format so far."""
+        return cls(1, {1: content_type})
+
+
+@dataclass(frozen=True, slots=True)
 class Root(Generic[T]):
     """One version of a root as read from, or accepted by, the store. `ring` is (version, commit id), oldest first."""
 
@@ -96,15 +109,19 @@ def _decoder_of(content_type: type[T]) -> msgspec.json.Decoder[T]:
 
 
 class RootCodec(Generic[T]):
-    """Bytes of a root and back, for one type of content.
+    """Bytes of a root and back, for one kind of root; a bare type of content is that of its first and only format.
 
     `validate` sees every root that was read, before anybody else does, and raises Corrupt when its content cannot be.
     """
 
-    def __init__(self, content_type: type[T], validate: Callable[[Root[T]], None] | None = None) -> None:
+    def __init__(self, kind: type[T] | RootFormat[T], validate: Callable[[Root[T]], None] | None = None) -> None:
+        root_format = kind if isinstance(kind, RootFormat) else RootFormat.first(kind)
         self._validate = validate
+        self._version = root_format.version
         with _ONE_AT_A_TIME:
-            self._content: msgspec.json.Decoder[T] = _decoder_of(content_type)
+            self._contents: dict[int, msgspec.json.Decoder[T]] = {
+                version: _decoder_of(content_type) for version, content_type in root_format.contents.items()
+            }
 
     def content_size(self, content: T) -> int:
         """Bytes that `content` takes in a root; with `ENVELOPE_BYTES_MAX` at most `ROOT_BYTES_MAX` must come out."""
@@ -113,7 +130,7 @@ class RootCodec(Generic[T]):
     def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T) -> bytes:
         """Raises RootTooLarge above 64 KiB."""
         raw = msgspec.Raw(_ENCODER.encode(content))
-        envelope = _Envelope(FORMAT_VERSION, version, epoch, ring, raw)
+        envelope = _Envelope(self._version, version, epoch, ring, raw)
         data = _ENCODER.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
         if len(data) > ROOT_BYTES_MAX:
             raise RootTooLarge(f"root of {len(data)} bytes, {ROOT_BYTES_MAX} are allowed; move entries to pages")
@@ -124,11 +141,14 @@ class RootCodec(Generic[T]):
         if got.size > ROOT_BYTES_MAX or len(got.data) != got.size:
             raise Corrupt(f"root {key} has {got.size} bytes, {ROOT_BYTES_MAX} are allowed")
         try:
-            written_by = _FORMAT_ONLY.decode(got.data).format_version
-            if written_by > FORMAT_VERSION:
-                raise NewerFormat(f"root {key} has format {written_by}, this version knows {FORMAT_VERSION}; upgrade")
+            written_in = _FORMAT_ONLY.decode(got.data).format_version
+            if written_in > self._version:
+                raise NewerFormat(f"root {key} has format {written_in}, this version knows {self._version}; upgrade")
+            reader = self._contents.get(written_in)
+            if reader is None:
+                raise Corrupt(f"root {key} has format {written_in}, which never was")
             envelope = _ENVELOPE.decode(got.data)
-            content = self._content.decode(envelope.content)
+            content = reader.decode(envelope.content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
             raise Corrupt(f"root {key} is not readable: {broken}; restore an earlier version of the object") from broken
         if envelope.crc32c is not None and envelope.crc32c != self._crc_of(envelope):
@@ -156,7 +176,7 @@ class RootCodec(Generic[T]):
 
 def _check_envelope(key: str, envelope: _Envelope) -> None:
     version, ring = envelope.version, envelope.ring
-    if envelope.format_version < 1 or version < 1 or envelope.epoch < 0:
+    if version < 1 or envelope.epoch < 0:
         raise Corrupt(f"root {key} has version {version}, epoch {envelope.epoch}: out of range")
     expected = range(version - min(version, RING_LENGTH) + 1, version + 1)
     if [v for v, _ in ring] != list(expected) or not all(_COMMIT_ID.fullmatch(c) for _, c in ring):

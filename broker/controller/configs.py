@@ -12,7 +12,7 @@ from broker.controller.decision import Decision, check_room
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import BrokerConfigsSet, TopicConfigsSet
+from broker.metadata.records import ConfigsSet
 
 
 def set_on_topic(
@@ -25,7 +25,7 @@ def set_on_topic(
     configs = dict(change(topic))
     if configs.keys() - topic.configs.keys():
         check_room(image_bytes)
-    return Decision(() if configs == topic.configs else (TopicConfigsSet(topic.topic_id, configs),), None)
+    return Decision(() if configs == topic.configs else (ConfigsSet(configs, topic_id=topic.topic_id),), None)
 
 
 def set_on_brokers(
@@ -34,4 +34,4 @@ def set_on_brokers(
     """Replace what was set on a node (None: on every broker) by what `change` makes of it: the answer."""
     existing = image.cluster_configs if node_id is None else image.node_configs.get(node_id, {})
     configs = dict(change(existing))
-    return Decision(() if configs == existing else (BrokerConfigsSet(configs, node_id),), configs)
+    return Decision(() if configs == existing else (ConfigsSet(configs, node_id=node_id),), configs)

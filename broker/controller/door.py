@@ -10,23 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from broker.config.live import LiveConfig
 from broker.controller import configs as config_decisions
 from broker.controller import topics
-from broker.controller.decision import Decider, Decision, T
+from broker.controller.decision import Decider, T
 from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
-from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import ProducerIdsReserved
+from broker.metadata.image import Topic
 from seams.rng import Rng
 
 log = logging.getLogger(__name__)
-
-PRODUCER_ID_BLOCK: Final = 1000  # Kafka's ProducerIdsBlock
 
 
 class ControllerDoor:
@@ -45,7 +41,6 @@ class ControllerDoor:
         self._config = config
         self._rng = rng
         self._opened = opened
-        self._producer_ids = range(0)
 
     @property
     def epoch(self) -> int:
@@ -140,14 +135,6 @@ class ControllerDoor:
         if not validate_only:
             log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
 
-    async def next_producer_id(self) -> int:
-        """A producer id never given before: blocks are reserved by compare-and-set before use (C7)."""
-        if not self._producer_ids:
-            block = await self._decide(_block_of_producer_ids)
-            self._producer_ids = self._producer_ids or block  # another caller's may have come first
-        given, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
-        return given
-
     async def opened(self, topic: Topic) -> None:
         """Wait until the partitions of `topic` that were decided so far serve; deleted first, it is an ApiError."""
         await self._opened(topic.topic_id)
@@ -161,8 +148,3 @@ class ControllerDoor:
         if not validate_only:
             return await self._office.decide(decider)
         return await self._office.decide(lambda image: replace(decider(image), records=()))
-
-
-def _block_of_producer_ids(image: ClusterImage) -> Decision[range]:
-    first = image.producer_ids_end
-    return Decision((ProducerIdsReserved(first + PRODUCER_ID_BLOCK),), range(first, first + PRODUCER_ID_BLOCK))

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from broker.controller.admission import Admission, BucketIdentity, DirectoryIdentity, LeaseSight, Verdict, admit
 from broker.controller.gate import Gate
 from broker.controller.lease_watch import Lease, LeaseWatch
-from broker.metadata.cluster_store import ClusterStore
+from broker.metadata.cluster_root import ClusterRoot, Controller
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import NodeStarted
+from broker.metadata.records import Listener, MetadataRecord, Node
+from broker.metadata.rows import registered
 from broker.outage import WHAT_TO_DO, Outage
 from coldstore.keys import lease_key
 from coldstore.object_store import AccessRefused, ObjectStore
@@ -41,13 +42,12 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What joining settled. `identity` is what `meta.properties` must say; `position` the root's version that gives
-    `image`; `verdict` how it came about."""
+    """What joining settled. `identity` is what `meta.properties` must say; `position` that of `image`; `verdict` how it
+    came about."""
 
     identity: DirectoryIdentity
     position: int
     image: ClusterImage
-    node_epoch: int
     verdict: Verdict
 
 
@@ -56,8 +56,8 @@ class Station:
     """Who we are to the cluster: node id, advertised address, and the operator's word about a dead predecessor."""
 
     node_id: int
-    host: str
-    port: int
+    listeners: tuple[Listener, ...]
+    rack: str | None
     take_over: bool
 
 
@@ -68,7 +68,7 @@ class Membership:
     def __init__(
         self,
         store: ObjectStore,
-        cluster: ClusterStore,
+        cluster: ClusterRoot,
         world: World,
         *,
         lease_s: float,
@@ -154,11 +154,27 @@ class Membership:
         self.gate.begin()  # before the claim: from its landing on somebody may count our lease
         position, image = await self._cluster.claim(
             cluster_id,
-            NodeStarted(station.node_id, directory_id, self.incarnation, station.host, station.port),
+            Controller(station.node_id, self.incarnation),
+            lambda image: self._registration(image, station, directory_id),
         )
         log.info("controller epoch %d: %s", self._cluster.epoch, admission.reason)
         identity = DirectoryIdentity(cluster_id, station.node_id, directory_id, directory.has_logs)
-        return Joined(identity, position, image, image.nodes[station.node_id].epoch, admission.verdict)
+        return Joined(identity, position, image, admission.verdict)
+
+    def _registration(self, image: ClusterImage, station: Station, directory_id: str) -> list[MetadataRecord]:
+        """This session begins, and with it another leader epoch of everything the node leads."""
+        before = image.nodes.get(station.node_id)
+        session = Node(
+            station.node_id,
+            image.next_broker_epoch,
+            directory_id,
+            self.incarnation,
+            self._world.clock.boot_id(),
+            station.listeners,
+            station.rack,
+        )
+        is_other = before is not None and before.directory_id != directory_id
+        return [session, *registered(image, station.node_id, is_other_directory=is_other)]
 
     async def keep(self) -> None:
         """Bump the lease and poll `cluster.json` every interval; returns when this broker was superseded."""

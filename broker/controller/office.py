@@ -24,7 +24,7 @@ from broker.controller.decision import Decider, T
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
-from broker.metadata.cluster_store import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
+from broker.metadata.cluster_root import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
 from coldstore.root import RootVanished
@@ -42,7 +42,7 @@ _SETTLE_S: Final = 5.0  # between looks for a change whose outcome is unknown, w
 
 
 class ClusterRoot(Protocol):
-    """`broker.metadata.cluster_store.ClusterStore`. Errors are those of `coldstore.root.RootStore.commit`."""
+    """`broker.metadata.cluster_root.ClusterRoot`. Errors are those of `coldstore.root.RootStore.commit`."""
 
     @property
     def epoch(self) -> int: ...

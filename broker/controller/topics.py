@@ -19,7 +19,8 @@ from broker.controller.decision import Decision, check_room
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import PartitionsAdded, TopicCreated, TopicDeleted, TopicPurged
+from broker.metadata.records import RowsSet, TopicCreated, TopicDeleted, TopicPurged
+from broker.metadata.rows import new_rows
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 Assignments: TypeAlias = Sequence[tuple[int, Sequence[int]]]
@@ -53,10 +54,10 @@ def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_by
         )
     _check_free(image, wanted.name)
     configs = configs_at_creation(broker, wanted.configs, internal=wanted.internal)
-    replicas = _replicas(image, wanted)
+    rows = new_rows(image, _replicas(image, wanted))
     check_room(image_bytes)
-    topic = Topic(wanted.topic_id, wanted.name, len(replicas), configs, wanted.internal)
-    created = TopicCreated(wanted.topic_id, wanted.name, len(replicas), configs, wanted.internal)
+    topic = Topic(wanted.topic_id, wanted.name, rows, configs, wanted.internal)
+    created = TopicCreated(wanted.topic_id, wanted.name, rows, configs, wanted.internal)
     return Decision((created,), topic)
 
 
@@ -114,9 +115,13 @@ def add_partitions(
             same if count == has else f"The topic {name} currently has {has} partition(s){fewer}",
         )
     _check_count(count)
-    if assignments is not None:
-        placement.added(placement.brokers(image), assignments, count - topic.partitions)
-    return Decision((PartitionsAdded(topic.topic_id, count),), topic)
+    nodes, lacking = placement.brokers(image), count - topic.partitions
+    if assignments is None:
+        replicas = placement.spread(nodes, lacking, len(topic.rows[0].replicas), first=topic.partitions)
+    else:
+        replicas = placement.added(nodes, assignments, lacking)
+    added = tuple(enumerate(new_rows(image, replicas), start=topic.partitions))
+    return Decision((RowsSet(topic.topic_id, added),), topic)
 
 
 def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decision[Topic]:

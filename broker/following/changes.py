@@ -47,13 +47,12 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
     resign: list[Share] = []
     reconfigure: list[Topic] = []
     lead: list[Share] = []
-    same_session = before.nodes.get(node_id) == after.nodes.get(node_id)
     for topic_id, topic in after.topics.items():
         known = before.topics.get(topic_id)
-        if known is topic and same_session:
+        if known is topic:
             continue
-        led_before = {} if known is None else led_epochs(before, known, node_id)
-        led_after = led_epochs(after, topic, node_id)
+        led_before = {} if known is None else led_epochs(known, node_id)
+        led_after = led_epochs(topic, node_id)
         if ended := tuple(index for index, epoch in led_before.items() if led_after.get(index) != epoch):
             resign.append(Share(topic, ended))
         if known is not None and known.configs != topic.configs:
@@ -70,7 +69,6 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
     )
 
 
-def led_epochs(image: ClusterImage, topic: Topic, node_id: int) -> Mapping[int, int]:
-    """The leader epoch of each partition of `topic` that `node_id` leads in `image`, by index."""
-    node = image.nodes.get(node_id)
-    return {} if node is None else dict.fromkeys(range(topic.partitions), node.epoch)
+def led_epochs(topic: Topic, node_id: int) -> Mapping[int, int]:
+    """The leader epoch of each partition of `topic` that `node_id` leads, by index."""
+    return {index: row.leader_epoch for index, row in enumerate(topic.rows) if row.leader == node_id}

@@ -1,6 +1,6 @@
 """The images of the cluster in order, from wherever they come: this process's own commits, and what it reads.
 
-Owns the position this broker is at: the version of the root (`cluster.json`) whose image it obeys. Always true: what
+Owns the position this broker is at: how many records make the image it obeys. Always true: what
 comes late, or again, changes nothing; so a commit whose answer was lost takes effect when it is read, once. Must not
 know who commits or who polls.
 """
@@ -24,7 +24,7 @@ class ImageFeed:
         return self._publisher.image
 
     def take(self, position: int, image: ClusterImage) -> bool:
-        """Obey `image`, that of the root's version `position`; whether it was newer than what is obeyed."""
+        """Obey `image`, made by the first `position` records; whether it was newer than what is obeyed."""
         if position <= self.position:
             return False
         self.position = position

@@ -10,7 +10,6 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
-from broker.errors import code_of
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.wire.apis import APIS
 from broker.wire.messages import (
@@ -28,7 +27,6 @@ from broker.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 
 _BROKERS_ENDPOINT: Final = 1
@@ -113,11 +111,4 @@ async def handle_init_producer_id(
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
     if (request.producer_id >= 0) != (request.producer_epoch >= 0):
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    try:
-        return InitProducerIdResponse(producer_id=await context.controller.next_producer_id(), producer_epoch=0)
-    except ThermoclineError as refused:
-        code = code_of(refused)
-        # The block is reserved in the bucket; a producer waits for it like for a coordinator that is loading.
-        if code.retriable:
-            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=context.producer_ids.give(), producer_epoch=0)

@@ -1,59 +1,67 @@
 """The cluster as a value: `image = apply(records)`.
 
-Owns what the records mean. Always true: applying the same records in the same order gives the same image; a record that
-was applied before changes nothing (a commit whose answer was lost is applied again); epochs only grow. Must not know
-the bucket, the broker's partitions or Kafka's protocol.
+Owns what the records mean, and what an image must satisfy. Always true: applying the same records in the same order
+gives the same image; a record that was applied before changes nothing (a commit whose answer was lost is applied
+again), nor does an older row or session; epochs only grow; an image, once made, is never changed. Must not know the
+bucket, the broker's partitions or Kafka's protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from broker.metadata.records import (
-    BrokerConfigsSet,
+    NO_LEADER,
+    ConfigsSet,
+    Listener,
     MetadataRecord,
-    NodeStarted,
-    PartitionsAdded,
-    ProducerIdsReserved,
-    TopicConfigsSet,
+    Node,
+    NodeGone,
+    Row,
+    RowsSet,
     TopicCreated,
     TopicDeleted,
     TopicPurged,
 )
+from logformat.errors import Corrupt
+from logformat.record_batch import INT32_MAX
+from logformat.values import is_topic_name
+
+__all__ = ["ClusterImage", "Listener", "Node", "Row", "Topic", "check"]
+
+FIRST_BROKER_EPOCH = 1
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic that exists; `configs` are its explicit overrides. `topic_id`: a UUID in canonical text form."""
+    """A topic that exists; `rows` are its partitions by index, `configs` its explicit overrides.
+
+    `topic_id`: a UUID in canonical text form.
+    """
 
     topic_id: str
     name: str
-    partitions: int
+    rows: tuple[Row, ...]
     configs: dict[str, str]
     internal: bool
 
-
-class Node(msgspec.Struct, frozen=True):
-    """The broker process that serves as `node_id`. `epoch` counts its starts: the leader epoch of all it leads."""
-
-    node_id: int
-    directory_id: str
-    incarnation: str
-    host: str
-    port: int
-    epoch: int
+    @property
+    def partitions(self) -> int:
+        """How many."""
+        return len(self.rows)
 
 
 class ClusterImage(msgspec.Struct):
-    """Topics by id, deleted topics whose bytes remain, nodes, the exclusive end of the producer ids given out, configs
-    set on all brokers and on nodes by id."""
+    """Topics by id, deleted topics whose bytes remain, nodes by id, the first broker epoch not given yet, configs set
+    on all brokers and on nodes by id."""
 
     topics: dict[str, Topic] = {}
     deleted: dict[str, Topic] = {}
     nodes: dict[int, Node] = {}
-    producer_ids_end: int = 0
+    next_broker_epoch: int = FIRST_BROKER_EPOCH
     cluster_configs: dict[str, str] = {}
     node_configs: dict[int, dict[str, str]] = {}
 
@@ -65,54 +73,128 @@ class ClusterImage(msgspec.Struct):
         """A scan: for decisions, not for the request path (broker.partition.registry has the index)."""
         return next((topic for topic in self.topics.values() if topic.name == name), None)
 
-    def apply(self, record: MetadataRecord) -> None:
-        """Take one record in."""
+    def with_records(self, records: Iterable[MetadataRecord]) -> ClusterImage:
+        """A new image; this one stays as it is. Raises Corrupt for rows that leave a hole."""
+        image = ClusterImage(
+            dict(self.topics),
+            dict(self.deleted),
+            dict(self.nodes),
+            self.next_broker_epoch,
+            self.cluster_configs,
+            dict(self.node_configs),
+        )
+        for record in records:
+            image._apply(record)
+        return image
+
+    def _apply(self, record: MetadataRecord) -> None:
         match record:
-            case NodeStarted():
-                self._start(record)
-            case TopicCreated():
-                if record.topic_id not in self.deleted:
-                    self.topics.setdefault(
-                        record.topic_id,
-                        Topic(record.topic_id, record.name, record.partitions, record.configs, record.internal),
-                    )
-            case PartitionsAdded(topic_id, partitions):
+            case Node():
+                self._register(record)
+            case NodeGone(node_id, broker_epoch):
+                known = self.nodes.get(node_id)
+                if known is not None and known.broker_epoch <= broker_epoch:
+                    del self.nodes[node_id]
+            case TopicCreated(topic_id):
+                if topic_id not in self.deleted and topic_id not in self.topics:
+                    self.topics[topic_id] = Topic(topic_id, record.name, record.rows, record.configs, record.internal)
+            case RowsSet(topic_id, rows):
                 if (topic := self.topics.get(topic_id)) is not None:
-                    self.topics[topic_id] = replace(topic, partitions=max(topic.partitions, partitions))
-            case TopicConfigsSet(topic_id, configs):
-                if (topic := self.topics.get(topic_id)) is not None:
-                    self.topics[topic_id] = replace(topic, configs=configs)
+                    self.topics[topic_id] = _with_rows(topic, rows)
             case TopicDeleted(topic_id):
                 if (topic := self.topics.pop(topic_id, None)) is not None:
                     self.deleted[topic_id] = topic
             case TopicPurged(topic_id):
                 self.deleted.pop(topic_id, None)
-            case ProducerIdsReserved(end):
-                self.producer_ids_end = max(self.producer_ids_end, end)
-            case BrokerConfigsSet(configs, None):
+            case ConfigsSet(configs, str(topic_id), _):
+                if (topic := self.topics.get(topic_id)) is not None:
+                    self.topics[topic_id] = replace(topic, configs=configs)
+            case ConfigsSet(configs, None, int(node_id)):
+                self.node_configs[node_id] = configs
+            case ConfigsSet(configs, None, None):
                 self.cluster_configs = configs
-            case BrokerConfigsSet(configs, int(node_id)):
-                self.node_configs = {**self.node_configs, node_id: configs}
 
-    def _start(self, record: NodeStarted) -> None:
-        before = self.nodes.get(record.node_id)
-        if before is not None and before.incarnation == record.incarnation:
+    def _register(self, record: Node) -> None:
+        """A new session, or the end of the one there is. A session that ended never begins again."""
+        known = self.nodes.get(record.node_id)
+        is_new = record.broker_epoch >= self.next_broker_epoch
+        if is_new:
+            self.next_broker_epoch = record.broker_epoch + 1
+        elif known is None or known.broker_epoch != record.broker_epoch or record.active:
             return
-        epoch = 0 if before is None else before.epoch + 1
-        self.nodes[record.node_id] = Node(
-            record.node_id, record.directory_id, record.incarnation, record.host, record.port, epoch
-        )
+        self.nodes[record.node_id] = record
 
-    def with_records(self, records: Iterable[MetadataRecord]) -> ClusterImage:
-        """A new image; this one stays as it is."""
-        image = ClusterImage(
-            dict(self.topics),
-            dict(self.deleted),
-            dict(self.nodes),
-            self.producer_ids_end,
-            self.cluster_configs,
-            self.node_configs,
+
+def _with_rows(topic: Topic, changed: Iterable[tuple[int, Row]]) -> Topic:
+    rows = list(topic.rows)
+    for index, row in changed:
+        if index == len(rows):
+            rows.append(row)
+        elif not 0 <= index < len(rows):
+            raise Corrupt(f"cluster metadata: a row of {topic.name}-{index}, which has {len(rows)} partitions")
+        elif row.partition_epoch > rows[index].partition_epoch:
+            rows[index] = row
+    return replace(topic, rows=tuple(rows))
+
+
+def check(image: ClusterImage, before: ClusterImage | None = None) -> None:
+    """Raises Corrupt unless a controller can have made this image.
+
+    Run on what a batch of records makes before it is written, and on what was read: names become local paths, ids
+    become keys. `before`: an image that passed; only what differs from it is looked at (while the nodes are the same).
+    """
+    for node_id, node in image.nodes.items():
+        if node.node_id != node_id or not 0 <= node.broker_epoch < image.next_broker_epoch:
+            raise _impossible(f"node {node.node_id} in broker epoch {node.broker_epoch}")
+    if before is not None and before.nodes != image.nodes:
+        before = None
+    named = None if before is None or len(image.topics) <= len(before.topics) else before.topics
+    names = {topic.name for topic in image.topics.values()} if named is None or named is not image.topics else set()
+    if names and len(names) != len(image.topics):
+        raise _impossible("two topics of one name")
+    for topic_id, topic in image.topics.items():
+        known = None if before is None else before.topics.get(topic_id)
+        if known is not topic:
+            _check_topic(topic_id, topic)
+            _check_rows(image, topic, () if known is None else known.rows)
+    for topic_id, topic in image.deleted.items():
+        if before is None or topic_id not in before.deleted:
+            _check_topic(topic_id, topic)
+
+
+def _check_topic(key: str, topic: Topic) -> None:
+    try:
+        is_id = key == topic.topic_id == str(UUID(topic.topic_id))
+    except ValueError:
+        is_id = False
+    if not is_id or not is_topic_name(topic.name) or not 0 < topic.partitions <= INT32_MAX:
+        raise _impossible(f"topic {topic.name[:60]!r} of id {topic.topic_id[:40]!r}, {topic.partitions} partitions")
+
+
+def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...]) -> None:
+    nodes = image.nodes
+    for index, row in enumerate(topic.rows):
+        before = known[index] if index < len(known) else None
+        if before is row:
+            continue
+        assigned = (*row.replicas, *row.target)
+        is_possible = (
+            bool(row.replicas)
+            and len(set(row.replicas)) == len(row.replicas)
+            and len(set(row.in_sync)) == len(row.in_sync)
+            and len(set(row.target)) == len(row.target)
+            and all(node_id in nodes for node_id in assigned)
+            and all(node_id in assigned for node_id in row.in_sync)
+            and 0 <= row.leader_epoch <= INT32_MAX
+            and 0 <= row.partition_epoch <= INT32_MAX
+            and -1 <= row.served_epoch <= row.leader_epoch
+            and -1 <= row.unclean_epoch <= row.leader_epoch
+            and (row.leader == NO_LEADER or (row.leader in row.in_sync and nodes[row.leader].active))
+            and (before is None or before.leader_epoch <= row.leader_epoch)
         )
-        for record in records:
-            image.apply(record)
-        return image
+        if not is_possible:
+            raise _impossible(f"{topic.name}-{index} as {row}")
+
+
+def _impossible(what: str) -> Corrupt:
+    return Corrupt(f"cluster metadata: {what}: impossible")

@@ -1,53 +1,90 @@
-"""The typed facts a cluster is made of.
+"""The typed facts a cluster is made of: seven kinds, node, gone, topic, rows, deleted, purged, config.
 
-Owns the record kinds stored in `cluster.json` and its snapshot pages. Always true: the image is what applying the
-records in order gives (image.py); a kind, once released, keeps its meaning; fields are only added, with defaults.
-Must not know where the records are kept.
+Owns the record kinds stored in `cluster.json`. Always true: a record states an outcome, never a cause (two versions of
+this software cannot draw two conclusions from it); nodes and rows are written whole; the image is what applying the
+records in order gives (image.py); a kind, once released, keeps its meaning; fields are only added, with defaults. Must
+not know where the records are kept.
 """
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import msgspec
 
-from logformat.errors import Corrupt
-from logformat.record_batch import INT32_MAX
-from logformat.values import is_topic_name
+NO_LEADER = -1
+NO_EPOCH = -1
 
 
-class NodeStarted(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
-    """A broker process began to serve: every partition it leads enters a new leader epoch."""
+class Listener(msgspec.Struct, frozen=True):
+    """Where clients reach a broker: the listener's name, host and port as advertised."""
 
-    node_id: int
-    directory_id: str
-    incarnation: str
+    name: str
     host: str
     port: int
 
 
+class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
+    """A session: one life of a broker as the cluster sees it.
+
+    `broker_epoch` is never given twice in a cluster. `directory_id` names what lies on the broker's disk: the same id,
+    nothing acknowledged is missing; another id, everything is. `incarnation` names the process, `boot_id` the run of
+    its machine. Not `active`: the session ended, by silence or by leaving; only a new one begins again.
+    """
+
+    node_id: int
+    broker_epoch: int
+    directory_id: str
+    incarnation: str
+    boot_id: str
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    active: bool = True
+
+
+class NodeGone(msgspec.Struct, frozen=True, tag="gone", tag_field="t"):
+    """The node of this session left the cluster for good: nothing is assigned to it."""
+
+    node_id: int
+    broker_epoch: int
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """The state of one partition, always written whole: about 30 bytes.
+
+    `replicas` are assigned (before a move; `target` after it, empty while there is none), `in_sync` hold every
+    committed record. `leader` is NO_LEADER while nobody may lead. `leader_epoch` grows by one with every change of
+    leader, also when the same node comes back; `partition_epoch` with every row: 0, and the partition is new, so
+    nothing of it exists anywhere. `served_epoch` is the leader epoch of the last row that is `clean`. `unclean_epoch`
+    is the last leader epoch that began without all that was acknowledged (NO_EPOCH: none); not `clean`: such a start
+    is not yet done.
+    """
+
+    replicas: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    in_sync: tuple[int, ...]
+    served_epoch: int
+    target: tuple[int, ...] = ()
+    unclean_epoch: int = NO_EPOCH
+    clean: bool = True
+
+
 class TopicCreated(msgspec.Struct, frozen=True, tag="topic", tag_field="t"):
-    """A topic exists from now on. `topic_id` is a UUID in its canonical text form; `configs` are explicit overrides."""
+    """A topic exists from now on. `topic_id` is a UUID in its canonical text form; `rows` are its partitions in order;
+    `configs` are explicit overrides."""
 
     topic_id: str
     name: str
-    partitions: int
+    rows: tuple[Row, ...]
     configs: dict[str, str]
     internal: bool = False
 
 
-class PartitionsAdded(msgspec.Struct, frozen=True, tag="partitions", tag_field="t"):
-    """The topic has `partitions` partitions in all."""
+class RowsSet(msgspec.Struct, frozen=True, tag="rows", tag_field="t"):
+    """These partitions of a topic, by index, are as their rows say; indexes at the topic's end are new partitions."""
 
     topic_id: str
-    partitions: int
-
-
-class TopicConfigsSet(msgspec.Struct, frozen=True, tag="configs", tag_field="t"):
-    """The topic's explicit overrides are exactly these."""
-
-    topic_id: str
-    configs: dict[str, str]
+    rows: tuple[tuple[int, Row], ...]
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, tag="deleted", tag_field="t"):
@@ -62,38 +99,12 @@ class TopicPurged(msgspec.Struct, frozen=True, tag="purged", tag_field="t"):
     topic_id: str
 
 
-class ProducerIdsReserved(msgspec.Struct, frozen=True, tag="pids", tag_field="t"):
-    """Producer ids below `end` may have been given out."""
-
-    end: int
-
-
-class BrokerConfigsSet(msgspec.Struct, frozen=True, tag="brokers", tag_field="t"):
-    """What was set on brokers while they run is exactly this: of the node, or (None) of every broker."""
+class ConfigsSet(msgspec.Struct, frozen=True, tag="config", tag_field="t"):
+    """What was set is exactly this: on a topic (`topic_id`), on a broker (`node_id`), or (neither) on every broker."""
 
     configs: dict[str, str]
+    topic_id: str | None = None
     node_id: int | None = None
 
 
-MetadataRecord = (
-    NodeStarted
-    | TopicCreated
-    | PartitionsAdded
-    | TopicConfigsSet
-    | TopicDeleted
-    | TopicPurged
-    | ProducerIdsReserved
-    | BrokerConfigsSet
-)
-
-
-def check_topic(topic_id: str, name: str, partitions: int) -> None:
-    """Raises Corrupt unless a controller can have made this topic: its name becomes a local path, its id a key."""
-    try:
-        is_id = str(UUID(topic_id)) == topic_id
-    except ValueError:
-        is_id = False
-    if not is_id or not is_topic_name(name) or not 0 < partitions <= INT32_MAX:
-        raise Corrupt(
-            f"cluster metadata: topic {name[:60]!r} of id {topic_id[:40]!r}, {partitions} partitions: impossible"
-        )
+MetadataRecord = Node | NodeGone | TopicCreated | RowsSet | TopicDeleted | TopicPurged | ConfigsSet

@@ -59,8 +59,8 @@ class LeadershipWatcher(Protocol):
 
 
 class Replicas:
-    """See the module. `leader_epoch` is the node's epoch: each start is a new one. `forget` asks the controller to
-    forget a deleted topic of which nothing is left; it raises while it cannot."""
+    """See the module. `forget` asks the controller to forget a deleted topic of which nothing is left; it raises while
+    it cannot."""
 
     def __init__(
         self,
@@ -70,7 +70,6 @@ class Replicas:
         registry: Registry,
         tiers: TierService,
         tasks: Tasks,
-        leader_epoch: int,
         report: Callable[[str, BaseException], None],
         forget: Callable[[Topic], Awaitable[None]],
     ) -> None:
@@ -79,7 +78,6 @@ class Replicas:
         self._registry = registry
         self._tiers = tiers
         self._tasks = tasks
-        self._leader_epoch = leader_epoch
         self._report = report
         self._forget = forget
         self._watchers: list[LeadershipWatcher] = []
@@ -119,7 +117,7 @@ class Replicas:
         before = self._registry.resigned.get((topic.name, index))
         if before is not None and (resigning := self._resigning.get(before)) is not None:
             await asyncio.wait([resigning])
-        epoch = self._leader_epoch
+        epoch = topic.rows[index].leader_epoch
 
         def fenced(why: str) -> None:
             self._fenced(topic, index, epoch, why)

@@ -296,11 +296,14 @@ class _Run:
         cluster, node = self._cluster, self._nemesis.node
         if node.broker is None or node.broker.rooms.replicas is None:
             return
+        topics = node.broker.rooms.replicas._topics
         workers = SimWorkers(cluster.loop, SeededRng("audit"))
         inspector = BucketInspector(cluster.plain_store(), workers)  # type: ignore[arg-type]
         for topic_id, partition in await inspector.partitions():
             view = await inspector.view(topic_id, partition)
-            if view is not None and view.manifest.leader_epoch < node.broker.rooms.replicas._leader_epoch:
+            topic = topics.get(str(topic_id))
+            row = None if topic is None or partition >= topic.partitions else topic.rows[partition]
+            if view is not None and row is not None and view.manifest.leader_epoch < row.leader_epoch:
                 continue  # nothing to copy, so not claimed: its orphans wait for the next claim (G7)
             plan = await inspector.plan_gc(topic_id, partition)
             if plan.deletable:

@@ -79,7 +79,7 @@ class HistoryBucket:
                 "t": "topic",
                 "topic_id": str(topic_id),
                 "name": name,
-                "partitions": partitions,
+                "rows": [[[1], 1, 1, 1, [1], 1, [], -1, True]] * partitions,
                 "configs": {},
                 "internal": False,
             }
@@ -234,8 +234,15 @@ class HistoryBucket:
         return asyncio.run(run())
 
     def _write_cluster(self) -> None:
-        content = {"cluster_id": "eVGDrcSeSvinoZwBGM8ODg", "snapshot": None, "records": self._records}
-        root = {"format_version": 1, "version": 1, "epoch": 1, "ring": [[1, "0" * 32]], "content": content}
+        node = {"t": "node", "node_id": 1, "broker_epoch": 1, "directory_id": "d", "incarnation": "i", "boot_id": "b"}
+        content = {
+            "cluster_id": "eVGDrcSeSvinoZwBGM8ODg",
+            "controller": {"node_id": 1, "incarnation": "i", "looks": 0},
+            "page": None,
+            "folded": 0,
+            "records": [node | {"listeners": [], "rack": None, "active": True}, *self._records],
+        }
+        root = {"format_version": 2, "version": 1, "epoch": 1, "ring": [[1, "0" * 32]], "content": content}
         data = msgspec.json.encode(root, order="sorted")
 
         async def put(store: ObjectStore) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from broker.metadata.cluster_store import ClusterContent
+from broker.metadata.cluster_root import CLUSTER_FORMAT, Content
 from coldstore.audit import Finding, FindingKind, GcPlan, Named, gc_plan, orphan_findings
 from coldstore.bucket_inspection import BucketInspector, PartitionView
 from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX
@@ -112,23 +112,23 @@ class Bucket:
         root = await self._cluster_root()
         if root is None:
             return None
-        snapshot = root.content.snapshot
-        return Named(root.epoch, frozenset(() if snapshot is None else (snapshot.key,)))
+        page = root.content.page
+        return Named(root.epoch, frozenset(() if page is None else (page.key,)))
 
     async def _page(self, key: str) -> Finding | None:
         root = await self._cluster_root()
-        if root is None or root.content.snapshot is None or root.content.snapshot.key != key:
+        if root is None or root.content.page is None or root.content.page.key != key:
             return None
         try:
             data = (await self.store.get(key)).data
         except ObjectMissing as gone:
             return Finding(FindingKind.MISSING, key, None, str(gone))
-        if (len(data), crc32c(data)) != (root.content.snapshot.size, root.content.snapshot.crc32c):
+        if (len(data), crc32c(data)) != (root.content.page.size, root.content.page.crc32c):
             return Finding(FindingKind.DAMAGED, key, None, f"{len(data)} bytes are not what cluster.json names")
         return None
 
-    async def _cluster_root(self) -> Root[ClusterContent] | None:
-        return await RootStore(self.store, CLUSTER_KEY, ClusterContent, self.world.rng, self.world.clock).load()
+    async def _cluster_root(self) -> Root[Content] | None:
+        return await RootStore(self.store, CLUSTER_KEY, CLUSTER_FORMAT, self.world.rng, self.world.clock).load()
 
 
 @asynccontextmanager

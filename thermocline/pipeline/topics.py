@@ -1,12 +1,13 @@
 """Which topics a bucket holds: names, ids and partition counts, from `cluster.json`, or from the manifests without it.
 
 Owns the reading of what docs/formats/cluster.md says about topics, and nothing else of that page: unknown kinds of
-records and unknown fields are passed over. Always true: a name stands for the topic that lives under it now; internal
-topics are left out (they are not tiered). Must not know brokers, nor what the topics hold.
+records and unknown fields are passed over, both formats are read. Always true: a name stands for the topic that lives
+under it now; internal topics are left out (they are not tiered). Must not know brokers, nor what the topics hold.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from coldstore.checked_get import get_start
 from coldstore.keys import CLUSTER_KEY, TOPICS_PREFIX
 from coldstore.manifest import Manifest
 from coldstore.object_store import ObjectMissing
-from coldstore.root_format import ROOT_BYTES_MAX, RootCodec
+from coldstore.root_format import ROOT_BYTES_MAX, RootCodec, RootFormat
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 
+_PAGE_BYTES_MAX = 64 * 1024 * 1024  # inflated; brokers stop at a quarter of it
 _TRIES = 3  # the controller folds records into a new page and deletes the old one between our two reads
 
 
@@ -37,18 +39,35 @@ class TopicHistory:
 
 
 class MetadataPage(msgspec.Struct, frozen=True):
-    """The name of a page of metadata, its length in bytes and its checksum."""
+    """The name of a page of metadata, its length in bytes and its checksum; `json_bytes`: inflated (0: it is plain)."""
 
     key: str
     size: int
     crc32c: int
+    json_bytes: int = 0
 
 
 class ClusterContent(msgspec.Struct, frozen=True):
     """What `cluster.json` says, as far as readers care: a page, and the records that came after it."""
 
+    page: MetadataPage | None = None
+    records: tuple[msgspec.Raw, ...] = ()
+
+
+class ClusterContent1(msgspec.Struct, frozen=True):
+    """The same in format 1."""
+
     snapshot: MetadataPage | None = None
     records: tuple[msgspec.Raw, ...] = ()
+
+    @property
+    def page(self) -> MetadataPage | None:
+        return self.snapshot
+
+
+CLUSTER_FORMAT: Final[RootFormat[ClusterContent | ClusterContent1]] = RootFormat(
+    2, {1: ClusterContent1, 2: ClusterContent}
+)
 
 
 class _Topic(msgspec.Struct, frozen=True):
@@ -58,8 +77,21 @@ class _Topic(msgspec.Struct, frozen=True):
     internal: bool = False
 
 
+class _TopicWritten(msgspec.Struct, frozen=True):
+    """`rows`: a row for each partition; format 1 had their number."""
+
+    topic_id: UUID
+    name: str
+    partitions: int = 0
+    internal: bool = False
+    rows: tuple[msgspec.Raw, ...] = ()
+
+    def read(self) -> _Topic:
+        return _Topic(self.topic_id, self.name, self.partitions or len(self.rows), self.internal)
+
+
 class _Image(msgspec.Struct):
-    topics: dict[str, _Topic] = {}
+    topics: dict[str, _TopicWritten] = {}
 
 
 class _Kind(msgspec.Struct):
@@ -71,6 +103,11 @@ class _PartitionsAdded(msgspec.Struct):
     partitions: int
 
 
+class _Rows(msgspec.Struct):
+    topic_id: UUID
+    rows: tuple[tuple[int, msgspec.Raw], ...]
+
+
 class _Deleted(msgspec.Struct):
     topic_id: UUID
 
@@ -78,8 +115,9 @@ class _Deleted(msgspec.Struct):
 # At import, in one thread: a type's first decoder, made by two threads at once, crashes (coldstore/root_format.py).
 _IMAGE: Final = msgspec.json.Decoder(_Image)
 _KIND: Final = msgspec.json.Decoder(_Kind)
-_TOPIC: Final = msgspec.json.Decoder(_Topic)
+_TOPIC: Final = msgspec.json.Decoder(_TopicWritten)
 _PARTITIONS_ADDED: Final = msgspec.json.Decoder(_PartitionsAdded)
+_ROWS: Final = msgspec.json.Decoder(_Rows)
 _DELETED: Final = msgspec.json.Decoder(_Deleted)
 
 
@@ -90,12 +128,12 @@ def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, 
             got = finished(get_start(store, CLUSTER_KEY, ROOT_BYTES_MAX))
         except ObjectMissing:
             return _by_manifests(store, pool, manifest_of)
-        content = RootCodec(ClusterContent).decode(CLUSTER_KEY, got).content
+        content = RootCodec(CLUSTER_FORMAT).decode(CLUSTER_KEY, got).content
         try:
-            image = _Image() if content.snapshot is None else _read_image(store, content.snapshot)
+            image = _Image() if content.page is None else _read_image(store, content.page)
         except ObjectMissing as missing:
             if attempt + 1 == _TRIES:
-                raise Corrupt(f"cluster.json names a metadata snapshot that is gone: {missing}") from missing
+                raise Corrupt(f"cluster.json names a page of metadata that is gone: {missing}") from missing
             continue
         return list(_applied(image, content.records).values())
     raise AssertionError("the last attempt returns or raises")
@@ -119,26 +157,35 @@ def by_name(topics: Iterable[_Topic]) -> dict[str, TopicHistory]:
 def _read_image(store: ArrowStore, page: MetadataPage) -> _Image:
     data = finished(store.get(page.key)).data
     if len(data) != page.size or crc32c(data) != page.crc32c:
-        raise Corrupt(f"metadata snapshot {page.key} fails its checksum; restore the object from a version")
+        raise Corrupt(f"metadata page {page.key} fails its checksum; restore the object from a version")
     try:
-        return _IMAGE.decode(data)
-    except msgspec.MsgspecError as broken:
-        raise Corrupt(f"metadata snapshot {page.key} is not readable: {broken}") from broken
+        return _IMAGE.decode(_inflated(data, page.json_bytes) if page.json_bytes else data)
+    except (zlib.error, msgspec.MsgspecError) as broken:
+        raise Corrupt(f"metadata page {page.key} is not readable: {broken}") from broken
+
+
+def _inflated(data: bytes, json_bytes: int) -> bytes:
+    return zlib.decompressobj().decompress(data, min(json_bytes, _PAGE_BYTES_MAX))
 
 
 def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]:
-    topics = dict(image.topics)
+    topics = {topic_id: topic.read() for topic_id, topic in image.topics.items()}
     try:
         for raw in records:
             kind = _KIND.decode(raw).t
             if kind == "topic":
                 created = _TOPIC.decode(raw)
-                topics.setdefault(str(created.topic_id), created)
+                topics.setdefault(str(created.topic_id), created.read())
             elif kind == "partitions":
                 added = _PARTITIONS_ADDED.decode(raw)
                 if (topic := topics.get(str(added.topic_id))) is not None:
                     partitions = max(topic.partitions, added.partitions)
                     topics[str(added.topic_id)] = msgspec.structs.replace(topic, partitions=partitions)
+            elif kind == "rows":
+                changed = _ROWS.decode(raw)
+                if changed.rows and (topic := topics.get(str(changed.topic_id))) is not None:
+                    partitions = max(topic.partitions, 1 + max(index for index, _ in changed.rows))
+                    topics[str(changed.topic_id)] = msgspec.structs.replace(topic, partitions=partitions)
             elif kind == "deleted":
                 topics.pop(str(_DELETED.decode(raw).topic_id), None)
     except msgspec.MsgspecError as broken:

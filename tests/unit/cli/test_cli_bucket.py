@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from broker.metadata.cluster_store import ClusterContent, SnapshotPointer
+from broker.metadata.cluster_root import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer
 from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key, metadata_key
 from coldstore.manifest_store import ManifestStore
 from coldstore.root import RootStore
@@ -158,8 +158,10 @@ def test_a_bucket_without_topics_is_told_from_a_wrong_url(tmp_path: Path, capsys
     fresh.mkdir()
     workers = ThreadWorkers()
     store = DirectoryStore(PosixDisk(), workers, str(fresh), SeededRng(1))
-    roots = RootStore(store, cluster_key(), ClusterContent, SeededRng(2), SystemClock())
-    asyncio.run(roots.commit(lambda found: found, epoch=1, claim=True, initial=ClusterContent("cluster", None)))
+    roots = RootStore(store, cluster_key(), CLUSTER_FORMAT, SeededRng(2), SystemClock())
+    asyncio.run(
+        roots.commit(lambda found: found, epoch=1, claim=True, initial=ClusterContent("cluster", Controller(1, "i")))
+    )
     workers.close()
     assert run(capsys, "ls", f"file://{fresh}")[0] == 0
     code, lines = run(capsys, "verify", f"file://{fresh}")
@@ -183,8 +185,8 @@ async def put_cluster(path: Path, page: bytes) -> str:
     workers = ThreadWorkers()
     store = DirectoryStore(PosixDisk(), workers, str(path), SeededRng(1))
     key = metadata_key(1, 1, UUID(int=1, version=4))
-    root = RootStore(store, cluster_key(), ClusterContent, SeededRng(2), SystemClock())
-    content = ClusterContent("cluster", SnapshotPointer(key, len(page), crc32c(page)))
+    root = RootStore(store, cluster_key(), CLUSTER_FORMAT, SeededRng(2), SystemClock())
+    content = ClusterContent("cluster", Controller(1, "i"), PagePointer(key, len(page), crc32c(page), 2))
     await root.commit(lambda found: found, epoch=1, claim=True, initial=content)
     await store.put_segment(key, upload_of(page))
     await store.close()

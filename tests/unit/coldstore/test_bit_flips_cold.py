@@ -1,6 +1,6 @@
 """Every single bit of what lies in a bucket, flipped: refused with an error, or harmless; wrong data served: none.
 
-The doors are the real ones: `ManifestReader` with its pages, `ClusterStore`, the lease, `fetch_footer`, and a
+The doors are the real ones: `ManifestReader` with its pages, `ClusterRoot`, the lease, `fetch_footer`, and a
 `ColdReader` for the whole of a segment object. A row a kind is printed, as for the files of a data directory.
 """
 
@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from broker.controller.lease_watch import Lease
-from broker.metadata.cluster_store import ClusterStore
-from broker.metadata.records import NodeStarted, ProducerIdsReserved
 from coldstore.keys import PageKey, cluster_key, lease_key, manifest_key, parse_key
 from coldstore.manifest_reader import ManifestReader
 from coldstore.manifest_store import ManifestStore
@@ -25,6 +23,7 @@ from coldstore.segment_reader import fetch_footer
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from seams.rng import SeededRng
 from seams.tasks import Tasks
+from tests.support.cluster_kit import claim, cluster_root, created
 from tests.support.cold_log import LoopWorkers, a_reader, cold_log, content, put
 from tests.support.cold_objects import segment_object
 from tests.support.cold_values import TOPIC_ID, remote_segment
@@ -149,19 +148,19 @@ def test_every_bit_of_manifest_pages(step: int, capsys: pytest.CaptureFixture[st
 
 
 def test_every_bit_of_cluster_and_lease(capsys: pytest.CaptureFixture[str]) -> None:
-    """`cluster.json` by `ClusterStore.load`, `lease.json` by its root."""
+    """`cluster.json` by `ClusterRoot.load`, `lease.json` by its root."""
     report: list[str] = []
     store = MemoryStore()
 
     async def format_it() -> None:
-        cluster = ClusterStore(store, SeededRng(1), FastClock())
-        await cluster.claim("Y2x1c3Rlci1pZC0xMjM0NQ", NodeStarted(1, "directory", "incarnation", "host", 9092))
-        await cluster.commit([ProducerIdsReserved(2000)])
+        cluster = cluster_root(store)
+        await claim(cluster, "incarnation")
+        await cluster.commit([created(1, 2)])
         lease = RootStore(store, lease_key(), Lease, SeededRng(1), FastClock())
         await lease.commit(lambda found: found, epoch=1, initial=Lease(1, "incarnation", 4, lease_ms=15_000))
 
     async def through_cluster(store: MemoryStore) -> object:
-        cluster = ClusterStore(store, SeededRng(1), FastClock())
+        cluster = cluster_root(store)
         loaded = await cluster.load()
         assert cluster.known is not None
         return loaded, cluster.known.epoch, cluster.known.version

@@ -37,7 +37,7 @@ from coldstore.root_format import ROOT_BYTES_MAX, Root, RootCodec
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 from thermocline.pipeline.jobs.scrub_worker import Blob
-from thermocline.pipeline.topics import ClusterContent
+from thermocline.pipeline.topics import CLUSTER_FORMAT
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -204,7 +204,7 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
     listing = _listed(store, METADATA_PREFIX)
     findings: list[Finding] = []
     try:
-        root = _decoded(RootCodec(ClusterContent), store, CLUSTER_KEY)
+        root = _decoded(RootCodec(CLUSTER_FORMAT), store, CLUSTER_KEY)
     except ObjectMissing:
         return orphan_findings(gc_plan(listing, None)), []
     except Corrupt as broken:
@@ -215,7 +215,7 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
         pass  # nobody has served the bucket yet
     except Corrupt as broken:
         findings.append(Finding(FindingKind.UNREADABLE, LEASE_KEY, None, str(broken)))
-    page = root.content.snapshot
+    page = root.content.page
     named = Named(root.epoch, frozenset(() if page is None else (page.key,)))
     findings += orphan_findings(gc_plan(listing, named))
     return findings, [] if page is None else [Blob(page.key, page.size, page.crc32c)]

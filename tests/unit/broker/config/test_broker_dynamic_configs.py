@@ -13,8 +13,8 @@ import pytest
 from broker.config.definitions import BROKER as DEFINITIONS
 from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
-from broker.metadata.cluster_store import ClusterStore
-from broker.metadata.records import BrokerConfigsSet
+from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.records import ConfigsSet
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DescribeConfigsRequest, DescribeConfigsRequestResource
 from tests.support.broker_kit import Life, Place, play
@@ -250,7 +250,7 @@ def test_what_this_version_cannot_use_does_not_keep_it_from_starting(caplog: pyt
         life = await place.start()
         await life.create("a")
         wrong = {"nonsense": "1", "num.partitions": "7", "log.retention.ms": "soon", MAX: "5000"}
-        await life.context.controller._decide(lambda _: Decision((BrokerConfigsSet(wrong),), None))
+        await life.context.controller._decide(lambda _: Decision((ConfigsSet(wrong),), None))
         await life.stop()
         with caplog.at_level(logging.ERROR):
             again = await place.start()
@@ -264,17 +264,17 @@ def test_what_this_version_cannot_use_does_not_keep_it_from_starting(caplog: pyt
 
 
 def test_they_stay_when_records_are_folded_into_a_page() -> None:
-    """The snapshot page holds what was set; pages without it (of earlier versions) have none."""
+    """The page holds what was set."""
 
     async def scenario() -> None:
         place = Place()
         life = await place.start()
         assert await altered(life, (BROKER, "1", [(MAX, SET, "5000")])) == [(0, None)]
         assert await altered(life, (BROKER, ALL, [(MAX, SET, "7000")])) == [(0, None)]
-        cluster = cast(ClusterStore, life.context.controller._office._root)
+        cluster = cast(ClusterRoot, life.context.controller._office._root)
         known = cluster.known
         assert known is not None
-        while (known := cluster.known) is not None and known.content.snapshot is None:
+        while (known := cluster.known) is not None and known.content.page is None:
             await altered(life, (BROKER, "1", [("log.roll.ms", SET, str(known.version + 1))]))
         await life.stop()
         again = await place.start()

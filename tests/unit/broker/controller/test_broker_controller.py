@@ -9,7 +9,6 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.records import TopicCreated, TopicDeleted
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
@@ -22,8 +21,8 @@ from broker.wire.messages import (
 from coldstore.stores.faulty import Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable
-from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, play, produce_request
+from tests.support.cluster_kit import cluster_root, row
 
 
 async def new_producer_id(life: Life) -> int:
@@ -78,11 +77,11 @@ def test_design_c09_recreated_while_the_old_directory_is_still_there() -> None:
         await life.crash()
         second = UUID(int=99)
         # What a controller committed before it died, without any of its local effects.
-        cluster = ClusterStore(place.store, SeededRng(5), life.clock)
+        cluster = cluster_root(place.store, 5)
         assert await cluster.load() is not None
         assert cluster.known is not None
         cluster.epoch = cluster.known.epoch
-        await cluster.commit([TopicDeleted(str(first)), TopicCreated(str(second), "log", 1, {})])
+        await cluster.commit([TopicDeleted(str(first)), TopicCreated(str(second), "log", (row(),), {})])
         async with asyncio.timeout(120):
             life = await place.start()
         assert life.partition("log").topic_id == second
@@ -160,7 +159,7 @@ def test_configs_go_from_a_to_b_and_back() -> None:
 
 @pytest.mark.parametrize("lose_disk", [False, True], ids=["same disk", "lost disk"])
 def test_design_c07_producer_ids_are_never_given_twice(lose_disk: bool) -> None:
-    """Blocks are reserved in the bucket before use: over stops, crashes, lost answers and a lost disk no id repeats."""
+    """R10: they hold the session's epoch: over stops, crashes, lost answers and a lost disk no id repeats."""
 
     async def scenario() -> None:
         place = Place()
@@ -170,7 +169,7 @@ def test_design_c07_producer_ids_are_never_given_twice(lose_disk: bool) -> None:
             place.store.script(Operation.PUT_ROOT, Fault.LOST, match="cluster.json")
             seen += [await new_producer_id(life) for _ in range(3)]
             if life_number == 1:
-                seen += [await life.context.controller.next_producer_id() for _ in range(1500)]
+                seen += [life.context.producer_ids.give() for _ in range(1500)]
             await (life.crash() if life_number % 2 else life.stop())
             if lose_disk:
                 place.lose_disk()

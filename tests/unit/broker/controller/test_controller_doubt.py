@@ -24,15 +24,14 @@ from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.handlers.changes import within
-from broker.metadata.cluster_store import ClusterStore
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import NodeStarted
 from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.cluster_kit import claim, cluster_root
+from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
 
 
@@ -74,11 +73,11 @@ class Place:
         self.rng = SeededRng(5)
         self.store = FaultyStore(self.memory, self.rng)
         self.effects = StandInEffects()
-        self.cluster = ClusterStore(self.store, self.rng, FastClock())
+        self.cluster = cluster_root(self.store, 5)
 
     @asynccontextmanager
     async def controller(self) -> AsyncIterator[ControllerDoor]:
-        at = await self.cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
+        at = await claim(self.cluster)
         live, metadata = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None)), MetadataCache("c")
         feed = ImageFeed(Publisher(self.effects, metadata, live, 1))
         feed.take(at.position, at.image)
@@ -90,7 +89,7 @@ class Place:
 
     async def image(self) -> ClusterImage:
         """As the next start will read it."""
-        found = await ClusterStore(self.memory, self.rng, FastClock()).load()
+        found = await cluster_root(self.memory).load()
         assert found is not None
         return found[1]
 

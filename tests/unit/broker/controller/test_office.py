@@ -14,12 +14,13 @@ from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.following.image_feed import ImageFeed
-from broker.metadata.cluster_store import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
+from broker.metadata.cluster_root import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import MetadataRecord, NodeStarted, TopicConfigsSet, TopicCreated
+from broker.metadata.records import ConfigsSet, MetadataRecord, TopicCreated
 from coldstore.root import RootVanished, Unsettled
 from logformat.errors import Fenced, Retryable
 from seams.tasks import Tasks
+from tests.support.cluster_kit import row, session
 from tests.support.fast_loop import run_fast
 from tests.unit.broker.following.test_publisher import Told
 
@@ -30,7 +31,7 @@ class Root:
     def __init__(self) -> None:
         self.epoch = 1
         self.image_bytes = 0
-        self.at = ImageAt(1, ClusterImage().with_records([NodeStarted(1, "d", "i", "h", 1)]))
+        self.at = ImageAt(1, ClusterImage().with_records([session()]))
         self.commits: list[tuple[MetadataRecord, ...]] = []
         self.fails: list[Exception] = []
         self.comes_true = True
@@ -75,7 +76,7 @@ class Place:
         def decide(image: ClusterImage) -> Decision[str]:
             if name in image.topics:
                 raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
-            return Decision((TopicCreated(name, name, 1, {"x": filler}),), name)
+            return Decision((TopicCreated(name, name, (row(),), {"x": filler}),), name)
 
         answer = await self.office.decide(decide)
         assert name in self.metadata.image.topics, "answered before it was obeyed"
@@ -116,7 +117,7 @@ def test_a_thousand_refusals_among_many_topics_leave_the_loop_to_others() -> Non
 
     async def scenario() -> None:
         place = Place()
-        made = [TopicCreated(f"t{at}", f"t{at}", 1, {}) for at in range(5_000)]
+        made = [TopicCreated(f"t{at}", f"t{at}", (row(),), {}) for at in range(5_000)]
         place.root.at = ImageAt(2, place.root.at.image.with_records(made))
         place.office._feed.take(*place.root.at)
         turns = 0
@@ -187,7 +188,7 @@ def test_a_change_that_does_not_fit_leaves_no_doubt() -> None:
         place.root.fails = [CommitTooLarge("9000 bytes")]
         async with place.open() as office:
             with pytest.raises(CommitTooLarge):
-                await office.decide(lambda _: Decision((TopicConfigsSet("t", {}),), None))
+                await office.decide(lambda _: Decision((ConfigsSet({}, topic_id="t"),), None))
             await asyncio.sleep(60.0)
         assert place.root.settled == 0
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from broker.following.image_feed import ImageFeed
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import NodeStarted, TopicCreated, TopicDeleted
+from broker.metadata.records import TopicCreated, TopicDeleted
+from tests.support.cluster_kit import row, session
 from tests.unit.broker.following.test_publisher import NODE, Told
 
 
 def test_what_comes_late_or_again_changes_nothing() -> None:
     """A poll that was under way while a commit landed shows what was before it."""
-    started = ClusterImage().with_records([NodeStarted(NODE, "d", "i", "h", 1)])
-    made = started.with_records([TopicCreated("t", "log", 1, {})])
+    started = ClusterImage().with_records([session(node_id=NODE)])
+    made = started.with_records([TopicCreated("t", "log", (row(NODE),), {})])
     deleted = made.with_records([TopicDeleted("t")])
     told = Told()
     feed = ImageFeed(told.publisher)
@@ -28,7 +29,7 @@ def test_a_page_that_says_the_same_is_a_new_position_and_nothing_else() -> None:
     told = Told()
     feed = ImageFeed(told.publisher)
     for position in (1, 2):
-        records = [NodeStarted(NODE, "d", "i", "h", 1), TopicCreated("t", "log", 1, {})]
+        records = [session(node_id=NODE), TopicCreated("t", "log", (row(NODE),), {})]
         assert feed.take(position, ClusterImage().with_records(records)) and feed.position == position
         assert told.metadata.topic("log").topic_id == "t"
     assert told.calls == ["lead"]

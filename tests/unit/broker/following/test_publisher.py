@@ -14,17 +14,18 @@ from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import (
-    BrokerConfigsSet,
+    ConfigsSet,
     MetadataRecord,
-    NodeStarted,
-    PartitionsAdded,
-    TopicConfigsSet,
+    RowsSet,
     TopicCreated,
     TopicDeleted,
     TopicPurged,
 )
+from broker.metadata.rows import registered
+from tests.support.cluster_kit import row, session
 
 NODE = 1
+TWO = (row(NODE), row(NODE))
 
 
 class Told:
@@ -61,7 +62,7 @@ class Told:
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
         self.calls.append("lead")
-        epochs = led_epochs(self.publisher.image, topic, self.node_id)
+        epochs = led_epochs(topic, self.node_id)
         led = self.led.setdefault(topic.topic_id, {})
         for index in indexes:
             assert index not in led, "who leads in one epoch resigns before it leads in the next"
@@ -79,7 +80,7 @@ class Told:
 
     def obeys(self, image: ClusterImage) -> None:
         """What was told adds up to what the image says."""
-        wanted = {id_: dict(led_epochs(image, topic, self.node_id)) for id_, topic in image.topics.items()}
+        wanted = {id_: dict(led_epochs(topic, self.node_id)) for id_, topic in image.topics.items()}
         assert {id_: led for id_, led in self.led.items() if led} == {id_: led for id_, led in wanted.items() if led}
         assert self.configs == {id_: image.topics[id_].configs for id_ in self.configs}
         wanted_now = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None))
@@ -88,26 +89,21 @@ class Told:
         assert set(image.deleted) <= set(self.purged)
 
 
+NODES = st.sampled_from([NODE, 2])
+ROWS = st.builds(row, NODES, st.integers(0, 5), st.integers(0, 5))
 IDS = st.sampled_from(["t0", "t1", "t2", "t3"])
 CONFIGS = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["1", "2"]), max_size=2)
 BROKER_CONFIGS = st.dictionaries(
     st.sampled_from(["log.retention.ms", "log.roll.ms"]), st.sampled_from(["60000", "70000"]), max_size=2
 )
 RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
-    st.builds(
-        NodeStarted,
-        st.sampled_from([NODE, 2]),
-        st.just("d"),
-        st.sampled_from(["i1", "i2", "i3"]),
-        st.just("h"),
-        st.just(1),
-    ),
-    st.builds(TopicCreated, IDS, st.just("name"), st.integers(1, 3), CONFIGS),
-    st.builds(PartitionsAdded, IDS, st.integers(1, 5)),
-    st.builds(TopicConfigsSet, IDS, CONFIGS),
+    st.builds(session, st.sampled_from(["i1", "i2", "i3"]), node_id=NODES, broker_epoch=st.integers(1, 9)),
+    st.builds(TopicCreated, IDS, st.just("name"), st.lists(ROWS, min_size=1, max_size=3).map(tuple), CONFIGS),
+    st.builds(lambda topic_id, changed: RowsSet(topic_id, ((0, changed),)), IDS, ROWS),
+    st.builds(lambda configs, topic_id: ConfigsSet(configs, topic_id=topic_id), CONFIGS, IDS),
     st.builds(TopicDeleted, IDS),
     st.builds(TopicPurged, IDS),
-    st.builds(BrokerConfigsSet, BROKER_CONFIGS, st.sampled_from([None, NODE, 2])),
+    st.builds(ConfigsSet, BROKER_CONFIGS, st.none(), st.sampled_from([None, NODE, 2])),
 )
 
 
@@ -153,11 +149,11 @@ def test_a_start_is_a_jump_from_nothing() -> None:
     """Everything there is to lead, the configs to open it with first, and the bytes of what was deleted before."""
     image = ClusterImage().with_records(
         [
-            NodeStarted(NODE, "d", "i", "h", 1),
-            TopicCreated("gone", "old", 2, {}),
+            session(node_id=NODE),
+            TopicCreated("gone", "old", TWO, {}),
             TopicDeleted("gone"),
-            TopicCreated("t", "log", 2, {"a": "1"}),
-            BrokerConfigsSet({"log.roll.ms": "60000"}),
+            TopicCreated("t", "log", TWO, {"a": "1"}),
+            ConfigsSet({"log.roll.ms": "60000"}),
         ]
     )
     told = Told()
@@ -168,8 +164,10 @@ def test_a_start_is_a_jump_from_nothing() -> None:
 
 def test_a_new_session_of_the_same_node_resigns_before_it_leads_again() -> None:
     """Its leader epochs are others: who waits on the old ones is told (R2)."""
-    before = ClusterImage().with_records([NodeStarted(NODE, "d", "i", "h", 1), TopicCreated("t", "log", 2, {})])
-    after = before.with_records([NodeStarted(NODE, "d", "i2", "h", 1)])
+    before = ClusterImage().with_records([session(node_id=NODE), TopicCreated("t", "log", TWO, {})])
+    after = before.with_records(
+        [session("i2", node_id=NODE, broker_epoch=2), *registered(before, NODE, is_other_directory=False)]
+    )
     found = changes(before, after, NODE)
     assert found.resign == found.lead == (Share(after.topics["t"], (0, 1)),)
     assert changes(before, after, 2).lead == ()
@@ -177,8 +175,8 @@ def test_a_new_session_of_the_same_node_resigns_before_it_leads_again() -> None:
 
 def test_what_is_added_is_led_and_the_rest_left_alone() -> None:
     """Partitions that serve already do not hear of others that come."""
-    before = ClusterImage().with_records([NodeStarted(NODE, "d", "i", "h", 1), TopicCreated("t", "log", 2, {})])
-    after = before.with_records([PartitionsAdded("t", 4), TopicConfigsSet("t", {"a": "1"})])
+    before = ClusterImage().with_records([session(node_id=NODE), TopicCreated("t", "log", TWO, {})])
+    after = before.with_records([RowsSet("t", ((2, row(NODE)), (3, row(NODE)))), ConfigsSet({"a": "1"}, topic_id="t")])
     found = changes(before, after, NODE)
     assert found.lead == (Share(after.topics["t"], (2, 3)),)
     assert found.reconfigure == (after.topics["t"],)

@@ -13,9 +13,7 @@ from broker.config.topic_changes import altered_configs
 from broker.config.values import InvalidConfig
 from broker.controller import decision
 from broker.error_codes import ErrorCode
-from broker.metadata import cluster_store
-from broker.metadata.cluster_store import COMMIT_BYTES_MAX, ClusterStore, CommitTooLarge
-from broker.metadata.records import NodeStarted, TopicConfigsSet
+from broker.metadata.cluster_root import COMMIT_BYTES_MAX
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     CreateTopicsRequest,
@@ -26,11 +24,10 @@ from broker.wire.messages import (
     IncrementalAlterConfigsRequestResource,
 )
 from coldstore.manifest_store import CLAIM_BYTES
-from coldstore.root_format import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX
 from logformat.values import TOPIC_NAME_CHARS_MAX
-from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.cluster_kit import claim, cluster_root
+from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
 
 _TOPIC = 2
@@ -120,28 +117,11 @@ def test_configs_do_not_outgrow_a_root_bit_by_bit() -> None:
 
 
 def test_a_claim_has_room_for_the_largest_configs() -> None:
-    """The arithmetic behind the limits: a claim may replace nothing by all of it in a root that is full otherwise, and
-    `cluster.json` takes the largest change and a start beside all that is not folded yet."""
+    """The arithmetic behind the limits: a claim may replace nothing by all of it in a root that is full otherwise. What
+    does not fit `cluster.json` goes to a page."""
     largest_topic = CONFIGS_BYTES_MAX + TOPIC_NAME_CHARS_MAX + 256
     assert largest_topic < CLAIM_BYTES
     assert largest_topic < COMMIT_BYTES_MAX
-    start = 512
-    assert cluster_store._FOLD_AT_BYTES + COMMIT_BYTES_MAX + start + ENVELOPE_BYTES_MAX < ROOT_BYTES_MAX
-
-
-def test_a_change_that_nobody_bounded_is_refused_at_the_door() -> None:
-    """It would leave `cluster.json` no room for the next one; nothing is written, nothing is in doubt."""
-
-    async def scenario() -> None:
-        store = MemoryStore()
-        cluster = ClusterStore(store, SeededRng(1), FastClock())
-        await cluster.claim("c", NodeStarted(1, "d", "i", "h", 1))
-        before = store.objects["cluster.json"]
-        with pytest.raises(CommitTooLarge, match=r"cluster\.json takes 8192 at a time"):
-            await cluster.commit([TopicConfigsSet("t", {"a": "x" * COMMIT_BYTES_MAX})])
-        assert store.objects["cluster.json"] == before
-
-    run_fast(scenario())
 
 
 def test_metadata_that_is_full_takes_no_more_topics_and_gives_some_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +161,11 @@ def test_a_broker_that_is_only_ever_restarted_starts_again() -> None:
     async def scenario() -> None:
         store = MemoryStore()
         for at in range(400):
-            cluster = ClusterStore(store, SeededRng(at), FastClock())
+            cluster = cluster_root(store, at)
             await cluster.load()
-            _, image = await cluster.claim("c", NodeStarted(1, "d" * 36, f"{at:032x}", "h" * 60, 9092))
-            assert image.nodes[1].epoch == at
-        found = await ClusterStore(store, SeededRng(0), FastClock()).load()
-        assert found is not None and found[1].nodes[1].epoch == 399
+            image = (await claim(cluster, f"{at:032x}")).image
+            assert image.nodes[1].broker_epoch == at + 1
+        found = await cluster_root(store).load()
+        assert found is not None and found.image.nodes[1].broker_epoch == 400
 
     run_fast(scenario())

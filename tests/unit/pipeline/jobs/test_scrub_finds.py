@@ -19,7 +19,7 @@ import pytest
 from coldstore.audit import Finding, FindingKind
 from coldstore.keys import MetadataKey, PageKey, SegmentKey, SnapshotKey, parse_key
 from coldstore.object_store import Got
-from coldstore.root_format import RootCodec
+from coldstore.root_format import RootCodec, RootFormat
 from logformat.errors import InvalidRequest
 from logformat.record_batch import LEADER_EPOCH_AT
 from tests.support.history_bucket import HistoryBucket
@@ -51,7 +51,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> HistoryBucket:
 
 class Cluster(msgspec.Struct):
     cluster_id: str
-    snapshot: None
+    controller: dict[str, object]
+    page: None
+    folded: int
     records: list[dict[str, object]]
 
 
@@ -59,7 +61,7 @@ def sum_cluster(bucket: HistoryBucket) -> None:
     """The kit writes `cluster.json` by hand; a broker writes its checksum too."""
     assert bucket.path is not None
     path = bucket.path / "cluster.json"
-    codec = RootCodec(Cluster)
+    codec = RootCodec(RootFormat(2, {2: Cluster}))
     root = codec.decode("cluster.json", Got(path.read_bytes(), "", path.stat().st_size))
     path.write_bytes(codec.encode(root.version, root.epoch, root.ring, root.content))
 

@@ -1,0 +1,318 @@
+"""The cluster's metadata in the bucket: `cluster.json` and its pages.
+
+Owns how the image is kept: a page under a unique name, and the records since then in the root itself. Always true: the
+root alone says what the cluster is; what a batch of records makes is checked before it is written; a page is written
+before the root that names it, and one that no root names is garbage; the root stays below 64 KiB, because a commit that
+does not fit beside the records there writes a page of all of them instead (two PUTs); pages are made and read in a
+worker, and a commit costs the loop only what it changes. Must not know who may decide (membership).
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+from msgspec.structs import replace
+
+from broker.metadata import format_1
+from broker.metadata.format_1 import Content1
+from broker.metadata.image import ClusterImage, check
+from broker.metadata.records import MetadataRecord
+from coldstore.keys import cluster_key, metadata_key
+from coldstore.object_store import ObjectMissing, ObjectStore, Upload
+from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootFormat, RootStore
+from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
+from seams.clock import Clock
+from seams.rng import Rng
+from seams.workers import Workers
+
+log = logging.getLogger(__name__)
+
+IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # of JSON: a page is read whole at every start, so nothing is added above it
+PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # of JSON: what is neither written nor believed
+COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes that are put together into one commit; what needs more goes alone
+_CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
+_PAGE_SUFFIX: Final = "zz"  # JSON, deflated
+_TRIES: Final = 3
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class PagePointer(msgspec.Struct, frozen=True):
+    """Names an immutable page. `size` and `crc32c` are of the object; `json_bytes` it has when inflated."""
+
+    key: str
+    size: int
+    crc32c: int
+    json_bytes: int
+
+
+class Controller(msgspec.Struct, frozen=True):
+    """Who decides, in the controller epoch that is the root's. `looks` counts commits made only to learn what became
+    of the one before."""
+
+    node_id: int
+    incarnation: str
+    looks: int = 0
+
+
+class ClusterContent(msgspec.Struct, frozen=True):
+    """What `cluster.json` holds: the image at `page` (None: empty), of the first `folded` records, plus `records`."""
+
+    cluster_id: str
+    controller: Controller
+    page: PagePointer | None = None
+    folded: int = 0
+    records: tuple[MetadataRecord, ...] = ()
+
+    @property
+    def position(self) -> int:
+        """How many records there ever were."""
+        return self.folded + len(self.records)
+
+
+Content = ClusterContent | Content1
+CLUSTER_FORMAT: Final[RootFormat[Content]] = RootFormat(2, {1: Content1, 2: ClusterContent})
+
+
+class ImageAt(NamedTuple):
+    """The image that the first `position` records make."""
+
+    position: int
+    image: ClusterImage
+
+
+class Loaded(NamedTuple):
+    """`cluster.json` as it stood when it was read."""
+
+    cluster_id: str
+    image: ClusterImage
+    position: int
+
+
+class CommitTooLarge(InvalidRequest):
+    """Records that make more than a page may hold: whoever takes them from a client bounds them."""
+
+
+class _Moved(Retryable):
+    """The root is not the one that the commit was decided on."""
+
+
+class ClusterRoot:
+    """`cluster.json` as this process sees it. Errors are those of `coldstore.root.RootStore.commit`."""
+
+    def __init__(self, store: ObjectStore, rng: Rng, clock: Clock, workers: Workers) -> None:
+        self._store = store
+        self._rng = rng
+        self._workers = workers
+        self._root: RootStore[Content] = RootStore(store, cluster_key(), CLUSTER_FORMAT, rng, clock)
+        self._latest: tuple[Content, ImageAt] | None = None
+        self.epoch = 0
+
+    @property
+    def known(self) -> Root[Content] | None:
+        return self._root.known
+
+    @property
+    def image_bytes(self) -> int:
+        """About what the image takes, encoded."""
+        known = self._root.known
+        if known is None:
+            return 0
+        page = known.content.page
+        in_page = 0 if page is None else page.json_bytes if isinstance(page, PagePointer) else page.size
+        return self._root.content_size(known.content) + in_page
+
+    async def is_formatted(self) -> bool:
+        """Whether there is a cluster here."""
+        return await self._root.load() is not None
+
+    async def load(self) -> Loaded | None:
+        """The cluster as it stands now; None where the bucket was never formatted."""
+        root = await self._root.load()
+        while root is not None:
+            try:
+                position, image = await self._at(root.content)
+                return Loaded(root.content.cluster_id, image, position)
+            except ObjectMissing as missing:
+                # The controller folded between our two reads and deleted the page we were about to get.
+                folded = await self._root.load_if_changed()
+                if folded is None:
+                    raise Corrupt(f"cluster.json names a page that is gone: {missing}") from missing
+                root = folded
+        return None
+
+    async def superseded_by(self) -> int | None:
+        """Poll: the controller epoch of whoever serves the bucket now, None while that is us."""
+        changed = await self._root.load_if_changed()
+        return changed.epoch if changed is not None and changed.epoch > self.epoch else None
+
+    async def claim(
+        self, cluster_id: str, controller: Controller, records: Callable[[ClusterImage], Sequence[MetadataRecord]]
+    ) -> ImageAt:
+        """Become the controller.
+
+        Commit the next controller epoch, and with it the records that the image last loaded asks for. Fenced: another
+        was first.
+        """
+        known = self._root.known
+        epoch = 1 if known is None else known.epoch + 1
+        before = ClusterContent(cluster_id, controller) if known is None else known.content
+        try:
+            root = await self._write(before, records((await self._at(before)).image), controller, epoch, claim=True)
+        except _Moved as moved:
+            raise Fenced(f"cluster.json changed while controller epoch {epoch} was claimed") from moved
+        self.epoch = epoch
+        return await self._at(root.content)
+
+    async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
+        """Make `records` facts; the image with them.
+
+        Raises Fenced when this process is not the controller any more, Corrupt for records that make an impossible
+        image, CommitTooLarge for more than a page may hold: nothing is written then.
+        """
+        for _ in range(_TRIES):
+            known = self._root.known
+            assert known is not None and isinstance(known.content, ClusterContent), "commit before claim"
+            try:
+                root = await self._write(known.content, records, known.content.controller, self.epoch)
+                return await self._at(root.content)
+            except _Moved:
+                continue  # a commit whose outcome was unknown came true meanwhile
+        raise Retryable("cluster.json changed under every attempt to commit")
+
+    async def settle(self) -> ImageAt:
+        """After a commit with an unknown outcome: the image in which it is a fact, or never will be.
+
+        Whatever was under way was conditional on a state that this commit, which always changes the root, replaces.
+        Errors as `commit`.
+        """
+
+        def look(now: Content) -> Content:
+            assert isinstance(now, ClusterContent), "settle before claim"
+            return replace(now, controller=replace(now.controller, looks=now.controller.looks + 1))
+
+        root = await self._root.commit(look, epoch=self.epoch)
+        return await self._at(root.content)
+
+    async def _write(
+        self,
+        before: Content,
+        records: Sequence[MetadataRecord],
+        controller: Controller,
+        epoch: int,
+        *,
+        claim: bool = False,
+    ) -> Root[Content]:
+        """Replace `before`, the newest content known. Raises _Moved when that is not what stands there."""
+        added = tuple(records)
+        position, image = await self._at(before)
+        after = image.with_records(added)
+        check(after, image)
+        content = await self._content(before, ImageAt(position + len(added), after), added, controller, epoch)
+
+        def edit(now: Content) -> Content:
+            # A commit that is made again after an unknown outcome finds its records at the end: the controller is the
+            # only writer, and it makes one commit at a time.
+            if now == content or (added and not claim and now.records[-len(added) :] == added):
+                return now
+            if now != before:
+                raise _Moved("cluster.json changed since it was decided on")
+            return content
+
+        known, initial = self._root.known, before if self._root.known is None else None
+        root = await self._root.commit(edit, epoch=epoch, claim=claim, exclusive=claim, initial=initial)
+        if root.content == content:
+            self._latest = content, ImageAt(position + len(added), after)
+        if known is not None and before.page not in (None, root.content.page) and self._root.settled:
+            assert before.page is not None
+            await self._store.delete([before.page.key])
+        return root
+
+    async def _content(
+        self, before: Content, after: ImageAt, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int
+    ) -> ClusterContent:
+        """What holds `after`, which is `before` and the records `added`: with a new page where that does not fit."""
+        if isinstance(before, ClusterContent):
+            content = replace(before, controller=controller, records=before.records + added)
+            if self._root.content_size(content) <= _CONTENT_BYTES_MAX:
+                return content
+        data, json_bytes = await self._workers.run(_encode_page, after.image)
+        if json_bytes > PAGE_BYTES_MAX:
+            raise CommitTooLarge(f"cluster.json would name a page of {json_bytes} bytes, at most {PAGE_BYTES_MAX}")
+        known = self._root.known
+        key = metadata_key(0 if known is None else known.version, epoch, self._rng.uuid(), _PAGE_SUFFIX)
+        page = PagePointer(key, len(data), crc32c(data), json_bytes)
+        # Written before we know whether the commit stands: a page that no root names is garbage.
+        await self._store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
+        return ClusterContent(before.cluster_id, controller, page, after.position)
+
+    async def _at(self, content: Content) -> ImageAt:
+        latest = self._latest
+        if latest is not None and latest[0] is content:
+            return latest[1]
+        at = await self._read(content, latest)
+        self._latest = content, at
+        return at
+
+    async def _read(self, content: Content, latest: tuple[Content, ImageAt] | None) -> ImageAt:
+        if isinstance(content, Content1):
+            old_page = None if content.page is None else await self._page(content.page)
+            return ImageAt(0, await self._workers.run(_image_1, content, old_page))
+        if latest is not None and isinstance(latest[0], ClusterContent) and latest[0].page == content.page:
+            records = latest[0].records
+            if content.records[: len(records)] == records:
+                added = content.records[len(records) :]
+                after = latest[1].image.with_records(added) if added else latest[1].image
+                check(after, latest[1].image)
+                return ImageAt(content.position, after)
+        data = None if content.page is None else await self._page(content.page)
+        return ImageAt(content.position, await self._workers.run(_image_2, content, data))
+
+    async def _page(self, pointer: PagePointer | format_1.PagePointer) -> bytes:
+        got = await self._store.get(pointer.key)
+        if len(got.data) != pointer.size or crc32c(got.data) != pointer.crc32c:
+            raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore the object from a version")
+        return got.data
+
+
+def _encode_page(image: ClusterImage) -> tuple[bytes, int]:
+    """The bytes of a page, and how many they are when inflated."""
+    raw = _ENCODER.encode(image)
+    return zlib.compress(raw), len(raw)
+
+
+def decode_page(data: bytes, pointer: PagePointer) -> ClusterImage:
+    """The image of a page, not checked yet; raises Corrupt for bytes that hold none."""
+    try:
+        inflating = zlib.decompressobj()
+        raw = inflating.decompress(data, min(pointer.json_bytes, PAGE_BYTES_MAX) + 1)
+        if len(raw) != pointer.json_bytes or not inflating.eof or inflating.unused_data:
+            raise Corrupt(f"metadata page {pointer.key} does not hold the {pointer.json_bytes} bytes it should")
+        return msgspec.json.decode(raw, type=ClusterImage)
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+        raise Corrupt(f"metadata page {pointer.key} is not readable: {broken}") from broken
+
+
+def _image_1(content: Content1, page: bytes | None) -> ClusterImage:
+    image = format_1.image_of(content, page)
+    check(image)
+    return image
+
+
+def _image_2(content: ClusterContent, page: bytes | None) -> ClusterImage:
+    image = ClusterImage()
+    if page is not None:
+        assert content.page is not None
+        image = decode_page(page, content.page)
+    image = image.with_records(content.records)
+    check(image)
+    return image
+
+
+def image_of(content: Content, page: bytes | None) -> ClusterImage:
+    """The image of a root's content and the bytes of the page it names (None: it names none). Raises Corrupt."""
+    return _image_1(content, page) if isinstance(content, Content1) else _image_2(content, page)

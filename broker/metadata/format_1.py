@@ -1,0 +1,209 @@
+"""What a `cluster.json` of format 1, with its page, means in format 2. Pure, and only read.
+
+Owns the record kinds of format 1 (docs/formats/cluster.md). Always true: one node led everything in its own epoch, so
+replicas and in-sync set are that node, and a row's leader epoch is the node's; whoever leads next begins one above. The
+first broker epoch lies above every producer id given so far (they are made of it: `broker.metadata.producer_ids`).
+Must not know how roots and pages are read.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from broker.metadata.image import FIRST_BROKER_EPOCH, ClusterImage, Topic
+from broker.metadata.producer_ids import first_epoch_above
+from broker.metadata.records import Listener, Node, Row
+from logformat.errors import Corrupt
+
+_PARTITIONS_MAX = 10_000  # of a topic, as every controller of format 1 saw to
+
+
+class PagePointer(msgspec.Struct, frozen=True):
+    """Names an immutable snapshot page; its bytes are not compressed."""
+
+    key: str
+    size: int
+    crc32c: int
+
+
+class NodeStarted(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
+    node_id: int
+    directory_id: str
+    incarnation: str
+    host: str
+    port: int
+
+
+class TopicCreated(msgspec.Struct, frozen=True, tag="topic", tag_field="t"):
+    topic_id: str
+    name: str
+    partitions: int
+    configs: dict[str, str]
+    internal: bool = False
+
+
+class PartitionsAdded(msgspec.Struct, frozen=True, tag="partitions", tag_field="t"):
+    topic_id: str
+    partitions: int
+
+
+class TopicConfigsSet(msgspec.Struct, frozen=True, tag="configs", tag_field="t"):
+    topic_id: str
+    configs: dict[str, str]
+
+
+class TopicDeleted(msgspec.Struct, frozen=True, tag="deleted", tag_field="t"):
+    topic_id: str
+
+
+class TopicPurged(msgspec.Struct, frozen=True, tag="purged", tag_field="t"):
+    topic_id: str
+
+
+class ProducerIdsReserved(msgspec.Struct, frozen=True, tag="pids", tag_field="t"):
+    end: int
+
+
+class BrokerConfigsSet(msgspec.Struct, frozen=True, tag="brokers", tag_field="t"):
+    configs: dict[str, str]
+    node_id: int | None = None
+
+
+Record = (
+    NodeStarted
+    | TopicCreated
+    | PartitionsAdded
+    | TopicConfigsSet
+    | TopicDeleted
+    | TopicPurged
+    | ProducerIdsReserved
+    | BrokerConfigsSet
+)
+
+
+class Content1(msgspec.Struct, frozen=True):
+    """What the root holds: the image at `snapshot` (None: empty), then `records`."""
+
+    cluster_id: str
+    snapshot: PagePointer | None = None
+    records: tuple[Record, ...] = ()
+
+    @property
+    def page(self) -> PagePointer | None:
+        return self.snapshot
+
+
+class OldNode(msgspec.Struct, frozen=True):
+    node_id: int
+    directory_id: str
+    incarnation: str
+    host: str
+    port: int
+    epoch: int
+
+
+class OldTopic(msgspec.Struct, frozen=True):
+    topic_id: str
+    name: str
+    partitions: int
+    configs: dict[str, str]
+    internal: bool
+
+
+class OldImage(msgspec.Struct):
+    """As it stood in a page."""
+
+    topics: dict[str, OldTopic] = {}
+    deleted: dict[str, OldTopic] = {}
+    nodes: dict[int, OldNode] = {}
+    producer_ids_end: int = 0
+    cluster_configs: dict[str, str] = {}
+    node_configs: dict[int, dict[str, str]] = {}
+
+    def apply(self, record: Record) -> None:
+        """Take one record in; one that was applied before changes nothing."""
+        match record:
+            case NodeStarted(node_id, directory_id, incarnation, host, port):
+                before = self.nodes.get(node_id)
+                if before is None or before.incarnation != incarnation:
+                    epoch = 0 if before is None else before.epoch + 1
+                    self.nodes[node_id] = OldNode(node_id, directory_id, incarnation, host, port, epoch)
+            case TopicCreated(topic_id, name, partitions, configs, internal):
+                if topic_id not in self.deleted:
+                    self.topics.setdefault(topic_id, OldTopic(topic_id, name, partitions, configs, internal))
+            case PartitionsAdded(topic_id, partitions):
+                if (topic := self.topics.get(topic_id)) is not None:
+                    self.topics[topic_id] = replace(topic, partitions=max(topic.partitions, partitions))
+            case TopicConfigsSet(topic_id, configs):
+                if (topic := self.topics.get(topic_id)) is not None:
+                    self.topics[topic_id] = replace(topic, configs=configs)
+            case TopicDeleted(topic_id):
+                if (topic := self.topics.pop(topic_id, None)) is not None:
+                    self.deleted[topic_id] = topic
+            case TopicPurged(topic_id):
+                self.deleted.pop(topic_id, None)
+            case ProducerIdsReserved(end):
+                self.producer_ids_end = max(self.producer_ids_end, end)
+            case BrokerConfigsSet(configs, None):
+                self.cluster_configs = configs
+            case BrokerConfigsSet(configs, int(node_id)):
+                self.node_configs = {**self.node_configs, node_id: configs}
+
+
+def image_of(content: Content1, page: bytes | None) -> ClusterImage:
+    """The image that `content` and the bytes of its page (None: it names none) add up to.
+
+    Raises Corrupt for bytes that hold none. `broker.metadata.image.check` is not run here.
+    """
+    old = OldImage()
+    if page is not None:
+        try:
+            old = msgspec.json.decode(page, type=OldImage)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+            raise Corrupt(f"the page that cluster.json names is not readable: {broken}") from broken
+    for record in content.records:
+        old.apply(record)
+    return lifted(old)
+
+
+def lifted(old: OldImage) -> ClusterImage:
+    """The same cluster in format 2."""
+    if not 0 <= old.producer_ids_end < 1 << 62:
+        raise Corrupt(f"cluster metadata: producer ids up to {old.producer_ids_end}: impossible")
+    first = max(FIRST_BROKER_EPOCH, first_epoch_above(old.producer_ids_end))
+    nodes = {
+        node_id: Node(
+            node.node_id,
+            first + at,
+            node.directory_id,
+            node.incarnation,
+            "",
+            (Listener("PLAINTEXT", node.host, node.port),),
+        )
+        for at, (node_id, node) in enumerate(sorted(old.nodes.items()))
+    }
+    row = _row_of(old.nodes)
+    return ClusterImage(
+        {topic_id: _lifted(topic, row) for topic_id, topic in old.topics.items()},
+        {topic_id: _lifted(topic, row) for topic_id, topic in old.deleted.items()},
+        nodes,
+        first + len(nodes),
+        old.cluster_configs,
+        old.node_configs,
+    )
+
+
+def _row_of(nodes: dict[int, OldNode]) -> Row | None:
+    """What every partition is: led by the one node there was."""
+    if not nodes:
+        return None
+    node = nodes[min(nodes)]
+    # Not partition epoch 0, which says that nothing of the partition exists anywhere.
+    return Row((node.node_id,), node.node_id, node.epoch, 1, (node.node_id,), node.epoch)
+
+
+def _lifted(topic: OldTopic, row: Row | None) -> Topic:
+    if row is None or not 0 < topic.partitions <= _PARTITIONS_MAX:
+        raise Corrupt(f"cluster metadata: topic {topic.name[:60]!r} of {topic.partitions} partitions: impossible")
+    return Topic(topic.topic_id, topic.name, (row,) * topic.partitions, topic.configs, topic.internal)
