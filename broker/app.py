@@ -242,6 +242,7 @@ class Broker:
             topics=registry.facts,
             names=registry.names.get,
             leaving=metadata.leaving,
+            keep_objects=world.keep_objects,
         )
         rooms.snapshots = snapshots = Snapshots(groups.log, world.clock)
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
@@ -301,6 +302,7 @@ class Broker:
         await _bound(server.accept(), "--listen")
         self._sources = Sources(context, tiers, store, server, membership, self.health, replicas.damaged)
         self.health.ready()
+        self._world.keep_objects()
 
     def _store_outage(self) -> Outage:
         membership = self.rooms.membership

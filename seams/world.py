@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from seams.clock import Clock
@@ -10,6 +11,10 @@ from seams.net import Net
 from seams.rng import Rng
 from seams.syncs import Syncs
 from seams.workers import Workers
+
+
+def _as_it_is() -> None:
+    """Python's collector goes on looking at everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +27,6 @@ class World:
     clock: Clock
     rng: Rng
     net: Net
+    keep_objects: Callable[[], None] = _as_it_is
+    """What was made so far lives long: the collector need not look at it again (`gc.freeze`; O(1)). For a process that
+    is one broker; where brokers come and go in a process, their cycles would never be freed."""

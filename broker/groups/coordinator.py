@@ -85,10 +85,12 @@ class GroupCoordinator:
         topics: TopicLookup = any_topic,
         names: Callable[[UUID], str | None] = _no_name,
         leaving: Callable[[], Collection[str]] = tuple,
+        keep_objects: Callable[[], None] = lambda: None,
     ) -> None:
         """`topics` knows what may be committed to; without it everything may.
 
         `names`: of topics by their ids. `leaving`: names of deleted topics that are still being removed.
+        `keep_objects`: as in `seams.world`.
         """
         self._topic = topic
         self._clock = clock
@@ -101,7 +103,15 @@ class GroupCoordinator:
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
         self.log: InternalLog[GroupShard] = InternalLog(
-            OFFSETS_TOPIC, clock, rng, _limits_of(config), tasks, _report, self._make_shard, self._shard_loaded
+            OFFSETS_TOPIC,
+            clock,
+            rng,
+            _limits_of(config),
+            tasks,
+            _report,
+            self._make_shard,
+            self._shard_loaded,
+            keep_objects,
         )
         self._cleaner = Cleaner(self.log.all_ready, clock, config, topics, leaving)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)

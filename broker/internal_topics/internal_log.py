@@ -60,7 +60,8 @@ class _Partition(Generic[S]):
 
 
 class InternalLog(Generic[S]):
-    """`make`: an empty state for a shard; `loaded` is told of each that becomes ready. All of it runs on the loop."""
+    """`make`: an empty state for a shard; `loaded` is told of each that becomes ready; `keep_objects` as in
+    `seams.world`. All of it runs on the loop."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class InternalLog(Generic[S]):
         report: FailureReport,
         make: Callable[[Shard], S],
         loaded: Callable[[S], None],
+        keep_objects: Callable[[], None],
     ) -> None:
         self.name = name
         self.limits = limits
@@ -81,6 +83,7 @@ class InternalLog(Generic[S]):
         self._report = report
         self._make = make
         self._told_loaded = loaded
+        self._keep_objects = keep_objects
         self._partitions: dict[int, _Partition[S]] = {}
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._moved = asyncio.Event()  # some shard's state
@@ -202,7 +205,7 @@ class InternalLog(Generic[S]):
             self._drop(partition, f"{door.name}: loaded again")
             partition.shard = shard = LedShard(door, self._clock, self.limits, self._tasks, self._make)
             try:
-                await shard.load()
+                await shard.load(self._keep_objects)
             except (ThermoclineError, OSError) as failure:
                 is_passing = isinstance(failure, Retryable | OSError)
                 outcome: Event = Refused(leader_epoch, str(failure) or repr(failure), is_lasting=not is_passing)

@@ -64,9 +64,9 @@ class LedShard(Generic[S]):
         self._appender = Appender(door, clock, limits, tasks, self._appended)
         self.state = make(self)
 
-    async def load(self) -> None:
+    async def load(self, keep_objects: Callable[[], None]) -> None:
         """Replay everything; requests are not served by that alone. Raises as `PartitionDoor.replay`."""
-        loaded = await load(self.door, self.state)
+        loaded = await load(self.door, self.state, keep_objects)
         self.book = SnapshotBook(self._clock.monotonic_s(), loaded.end_offset, loaded.snapshot_end)
 
     def submit(self, records: Sequence[KeyValue], done: Done) -> None:

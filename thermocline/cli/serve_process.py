@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -115,7 +116,7 @@ def run_broker(config: BrokerConfig) -> int:
 
     workers = ThreadWorkers()
     syncs = KernelSyncs(workers)
-    world = World(PosixDisk(), workers, syncs, SystemClock(), SystemRng(), TcpNet())
+    world = World(PosixDisk(), workers, syncs, SystemClock(), SystemRng(), TcpNet(), gc.freeze)
 
     async def serve() -> int:
         stop = asyncio.Event()

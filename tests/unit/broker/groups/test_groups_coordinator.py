@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 
 import pytest
 
 from broker.error_codes import ErrorCode as E
+from broker.groups.classic import ClassicGroup
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit, Leaver, Protocol
 from broker.groups.offsets import Wanted
+from broker.groups.shard import Group
 from broker.internal_topics.shard_life import ShardState
 from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
@@ -662,6 +665,76 @@ def test_randomness_that_repeats_names_no_two_members_alike():
         await w.kill()
 
     run_fast(run())
+
+
+# ---- leadership that moves -------------------------------------------------------------------------------------------
+
+
+@in_world
+async def test_whoever_waits_in_a_shard_that_is_resigned_looks_for_the_new_coordinator(w):
+    """R11: joins, syncs, commits and reads that wait for commits; the state is not shown any more."""
+    me, generation = await w.member("g")
+    second, _ = await w.member("h")
+    await w.commit("g", 1, me, generation)
+    joining = w.ask(w.join("g"))
+    await asyncio.sleep(0.1)
+    w.log.hold()
+    commit = w.ask(w.commit("simple", 9))
+    await asyncio.sleep(0.1)
+    fetch, syncing = w.ask(w.fetch("simple")), w.ask(w.sync("h", second, 1, {second: b"again"}))
+    await asyncio.sleep(0.1)
+    w.groups.log.resign(0)
+    gone = E.NOT_COORDINATOR
+    assert (await joining).error is gone and await commit is gone
+    assert await fetch is gone, "not: there are no commits"
+    assert (await syncing).error in (gone, E.NONE)
+    assert await w.beat("g", me, generation) is gone and await w.fetch("g") is gone
+    assert (w.groups.group_count, w.groups.held_bytes) == (0, 0)
+    w.log.release()
+    await asyncio.sleep(60)
+    assert (w.groups.group_count, w.groups.held_bytes) == (0, 0), "no timer of it does anything"
+
+
+@in_world
+async def test_a_shard_that_is_led_again_is_what_the_log_says(w):
+    """Sessions begin anew; what was refused is there only where the log has it."""
+    me, generation = await w.member("g")
+    await w.commit("g", 7, me, generation)
+    w.groups.log.resign(0)
+    w.groups.log.lead(w.log.door(0, w.epoch + 1))
+    assert await w.commit("g", 8, me, generation) is E.COORDINATOR_LOAD_IN_PROGRESS
+    await w.groups.log.wait_loaded()
+    assert await w.beat("g", me, generation) is E.NONE and await w.fetch("g") == 7
+    await asyncio.sleep(10.1)
+    assert await w.beat("g", me, generation) is E.UNKNOWN_MEMBER_ID
+
+
+def test_what_a_shard_held_is_freed_without_pythons_collector():
+    """What was loaded is never looked at by it again (`seams.world`): a cycle would stay for ever."""
+
+    def alive() -> int:
+        return sum(isinstance(thing, Group | ClassicGroup) for thing in gc.get_objects())
+
+    async def run() -> None:
+        w = GroupWorld()
+        await w.ready()
+        for i in range(20):
+            me, generation = await w.member(f"g{i}")
+            await w.commit(f"g{i}", 1, me, generation)
+        await w.restart()
+        await w.commit("simple", 1)
+        gc.collect()  # the first life
+        before = alive()
+        w.groups.log.resign(0)
+        await asyncio.sleep(1)
+        assert before - alive() == 2 * 21, "each group and its machine"
+        await w.kill()
+
+    gc.disable()
+    try:
+        run_fast(run())
+    finally:
+        gc.enable()
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
