@@ -40,6 +40,7 @@ class FrameReader:
         "_backing",
         "_budget",
         "_charged",
+        "_copied",
         "_end",
         "_expected",
         "_frame_bytes_max",
@@ -62,6 +63,7 @@ class FrameReader:
         self._charged = 0
         self._expected = 0  # whole size of this peer's recent large frames
         self._held = False
+        self._copied = 0  # charged for a frame that is held elsewhere
 
     @property
     def left(self) -> int:
@@ -170,9 +172,17 @@ class FrameReader:
             self._charge_forced(len(self._backing))
         self._held = True
 
+    def hold_copy(self, count: int) -> None:
+        """The frame last taken was copied, and its `count` bytes stay until `release`: they are charged so long."""
+        self._copied = count
+        self._budget.force(count)
+
     def release(self) -> None:
         """The held frame is no longer needed. Call `settle` when frames left behind have been taken."""
         self._held = False
+        copied, self._copied = self._copied, 0
+        if copied:
+            self._budget.give(self, copied, self._charged)
 
     def close(self) -> None:
         """The connection is gone: everything goes back. A held frame's memory is left to its holder."""
@@ -181,6 +191,7 @@ class FrameReader:
             self._pooled = self._held = False
         self._pos = self._end
         self._close_window()
+        self.release()
 
     def _settle_incomplete(self, left: int, need: int) -> bool:
         capacity = len(self._view)

@@ -14,11 +14,13 @@ from typing import Final, NamedTuple
 
 from broker.net.admission import Admission, Admissions
 from broker.net.buffers import BufferPool, FrameBudget
-from broker.net.connection import Connection, Hub
+from broker.net.connection import Connection
 from broker.net.counters import NetCounters
 from broker.net.deadlines import DeadlineWheel
 from broker.net.dispatch import Dispatcher, Peer
 from broker.net.limits import NetLimits
+from broker.net.patience import Ticks
+from broker.net.shared import Shared
 from seams.net import Listener, Net
 from seams.tasks import FailureReport
 
@@ -59,7 +61,7 @@ class Server:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._empty: asyncio.Event = asyncio.Event()
-        self._hub = Hub(
+        self._shared = Shared(
             net=net,
             dispatcher=dispatcher,
             limits=limits,
@@ -70,9 +72,11 @@ class Server:
             report=report,
             arrived=self._arrived,
             left=self._left,
-            frame_ticks=_ticks(limits.frame_ms_max, tick_s),
-            idle_ticks=_ticks(limits.idle_ms_max, tick_s),
-            stall_ticks=_ticks(limits.write_stall_ms_max, tick_s),
+            ticks=Ticks(
+                frame=_ticks(limits.frame_ms_max, tick_s),
+                idle=_ticks(limits.idle_ms_max, tick_s),
+                stall=_ticks(limits.write_stall_ms_max, tick_s),
+            ),
         )
 
     @property
@@ -157,7 +161,7 @@ class Server:
 
     def _connection(self, listener: str) -> Connection:
         self._connection_id += 1
-        return Connection(self._hub, Peer(self._connection_id, "", listener))
+        return Connection(self._shared, Peer(self._connection_id, "", listener))
 
     def _arrived(self, connection: Connection) -> Admission:
         assert self._admissions is not None
@@ -202,7 +206,7 @@ class Server:
     def _tick(self) -> None:
         """A second of a running loop passed."""
         self._tick_timer = None
-        self._hub.wheel.advance()
+        self._shared.wheel.advance()
         if self._connections:
             self._tick_timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 

@@ -186,7 +186,7 @@ class Life:
     def dispatcher(self) -> BrokerDispatcher:
         server = self.broker.rooms.server
         assert server is not None
-        found = server._hub.dispatcher
+        found = server._shared.dispatcher
         assert isinstance(found, BrokerDispatcher)
         return found
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import random
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,84 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.net.connection import Connection
-from broker.net.dispatch import Answer, CloseConnection, CloseReason, Later, Part
+from broker.net.dispatch import CloseConnection, CloseReason
 from broker.net.limits import NetLimits
-from broker.net.server import Bind, Server
 from seams.disk import FileRange
-from tests.support.scripted_net import BytesFile, ScriptedDispatcher, ScriptedNet, ScriptedTransport, frame
-
-MIB = 1 << 20
-AnswerFuture = asyncio.Future[list[Part] | None]
-
-
-class House:
-    """A started server on a scripted network."""
-
-    def __init__(self, limits: NetLimits | None = None, native: bool = True, **options: Any) -> None:
-        self.net = ScriptedNet(native)
-        self.dispatcher = ScriptedDispatcher()
-        self.reports: list[BaseException] = []
-        self.server = Server(
-            self.net,
-            self.dispatcher,
-            limits or NetLimits(),
-            lambda name, failure: self.reports.append(failure),
-            **options,
-        )
-        self.futures: dict[bytes, AnswerFuture] = {}
-
-    def answer_later(self, start: bytes, blocks: bool) -> None:
-        """Requests that begin with `start` are answered by `complete`, under their whole body."""
-
-        def rule() -> Answer:
-            future: AnswerFuture = asyncio.get_running_loop().create_future()
-            self.futures[self.dispatcher.seen[-1]] = future
-            return Later(future, blocks)
-
-        self.dispatcher.rules[start] = rule
-
-    def answer_with(self, start: bytes, *parts: Part) -> None:
-        self.dispatcher.rules[start] = lambda: list(parts)
-
-    def refuse(self, start: bytes, failure: BaseException) -> None:
-        def rule() -> Answer:
-            raise failure
-
-        self.dispatcher.rules[start] = rule
-
-    async def complete(self, body: bytes) -> None:
-        """The answer to `body` is there: an echo."""
-        self.futures[body].set_result([frame(body)])
-        await settled()
-
-    @property
-    def closes(self) -> dict[CloseReason, int]:
-        return dict(self.server.counters.closes)
-
-
-async def settled() -> None:
-    """Let callbacks run until nothing changes by itself."""
-    for _ in range(16):
-        await asyncio.sleep(0)
-
-
-def in_house(scenario: Callable[[House], Awaitable[None]], limits: NetLimits | None = None, **options: Any) -> None:
-    """Run a scenario; at its end nothing may be left charged once all peers are gone."""
-
-    async def whole() -> None:
-        house = House(limits, **options)
-        await house.server.bind([Bind("PLAINTEXT", "", 0)])
-        await house.server.accept()
-        await scenario(house)
-        for future in house.futures.values():
-            if not future.done():
-                future.set_result(None)
-        await settled()
-        await house.server.stop()
-        assert house.server.budget.used == 0
-        assert house.server.counters.connections_open == 0
-
-    asyncio.run(whole())
+from tests.support.net_house import MIB, House, in_house, settled, tick
+from tests.support.scripted_net import BytesFile, ScriptedTransport, frame
 
 
 def wire(transport: ScriptedTransport) -> list[bytes]:
@@ -473,12 +399,6 @@ def test_a_slow_reader_that_takes_a_little_is_kept_one_that_takes_nothing_is_clo
         assert peer.aborted and house.closes == {CloseReason.SLOW_READER: 1}
 
     in_house(scenario, NetLimits(write_stall_ms_max=5_000))
-
-
-def tick(house: House, count: int) -> None:
-    """`count` seconds pass for the deadlines."""
-    for _ in range(count):
-        house.server._hub.wheel.advance()
 
 
 def test_a_frame_that_drips_is_closed_at_its_deadline() -> None:

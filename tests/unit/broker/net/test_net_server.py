@@ -172,7 +172,7 @@ def test_a_peer_that_stops_reading_is_stopped_and_then_served() -> None:
         writer.close()
 
     def writing_stopped(house: House) -> bool:
-        return any(connection._stall is not None for connection in house.server._connections)
+        return any(connection._outbox.send.busy for connection in house.server._connections)
 
     in_house(scenario)
 
