@@ -1,5 +1,6 @@
 """Settings every test shares, and the order of the tests."""
 
+import gc
 import os
 
 import pytest
@@ -15,8 +16,56 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+LONG_S = 120
+"""Tests that ask for more time than every test has are long."""
+
+
+@pytest.hookimpl(trylast=True)  # of what is left to run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules that use the shared Spark session come first: pytest-xdist deals from the front and steals from the end,
-    so one worker has them all, and the suite one such session (a JVM and ten Python workers: 17 s of CPU)."""
-    on_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path not in on_spark)
+    """pytest-xdist deals the workers runs of equal length, then steals from a run's end: what is long comes first.
+    Modules that use the shared Spark session begin the first run: one worker has them all, and the suite one session
+    (a JVM and ten Python workers: 17 s of CPU). Long modules begin the others."""
+    modules: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+    on_spark: list[pytest.Item] = []
+    long: list[list[pytest.Item]] = []
+    rest: list[pytest.Item] = []
+    for found in modules.values():
+        if any("spark" in getattr(item, "fixturenames", ()) for item in found):
+            on_spark += found
+        elif any(_seconds(item) > LONG_S for item in found):
+            long.append(found)
+        else:
+            rest += found
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    heads = [on_spark, *([] for _ in range(workers - 1))]
+    for module in long:
+        min(heads[1:] or heads, key=len).extend(module)
+    items[:] = dealt(heads, rest)
+
+
+def dealt(heads: list[list[pytest.Item]], rest: list[pytest.Item]) -> list[pytest.Item]:
+    """As many runs of equal length as there are heads, one after the other, each with its head in front."""
+    left = len(rest) + sum(map(len, heads))
+    order: list[pytest.Item] = []
+    taken = 0
+    for number, head in enumerate(heads):
+        length = left // (len(heads) - number)  # as pytest-xdist cuts them
+        more = max(0, length - len(head))
+        order += [*head, *rest[taken : taken + more]]
+        taken += more
+        left -= length
+    return order + rest[taken:]
+
+
+def _seconds(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return marker.args[0] if marker is not None and marker.args else 0
+
+
+def pytest_collection_finish() -> None:
+    """Six thousand collected tests and all they import live as long as the process: a full collection would walk them
+    again and again (50 simulated seeds: 44 s of CPU instead of 23)."""
+    gc.collect()
+    gc.freeze()
