@@ -89,7 +89,6 @@ class Replicas:
         self._removal = Removal(logs, tiers, tasks, report)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
-        self.is_starting = True  # until the first image was published
 
     @property
     def damaged(self) -> dict[TopicPartition, str]:
@@ -104,13 +103,14 @@ class Replicas:
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
         """Begin to lead these partitions; they are published when all of them are open (`opened` waits for it).
 
-        After the start they were created by this very change: nothing of them exists anywhere. Opening is tried until
-        it succeeds, and is given up by `withdraw` and `close` only."""
+        Opening is tried until it succeeds, and is given up by `withdraw` and `close` only."""
         self._topics[topic.topic_id] = topic
-        new = not self.is_starting
+        new = [index for index in indexes if topic.rows[index].partition_epoch == 0]  # no change since they were made
         if new:
             reach("topic.committed")
-        self._attempts.begin(topic, indexes, new=new)
+            self._attempts.begin(topic, new, new=True)
+        if old := [index for index in indexes if index not in new]:
+            self._attempts.begin(topic, old, new=False)
 
     async def _open(self, topic: Topic, index: int, new: bool) -> Partition:
         topic = self._topics.get(topic.topic_id, topic)  # its configs may have changed since the first attempt

@@ -138,20 +138,28 @@ def test_every_broker_config_that_is_called_dynamic_is_followed() -> None:
 
 
 def test_who_may_connect_follows() -> None:
-    """The listener obeys the new bounds from the next connection on."""
+    """The listener obeys the new bounds from the next connection on, and after the next start."""
 
     async def scenario() -> None:
-        life = await Place().start()
+        place = Place()
+        life = await place.start()
         changes = [("max.connections", SET, "7"), ("max.connection.creation.rate", SET, "5")]
         assert await altered(life, (BROKER, ALL, changes)) == [(0, None)]
-        server = life.broker.rooms.server
-        assert server is not None
-        assert server._admissions is not None
-        limits = server._admissions._limits
-        assert (limits.connections_max, limits.connections_per_s_max) == (7, 5)
+        assert connection_limits(life) == (7, 5)
         await life.stop()
+        again = await place.start()
+        assert connection_limits(again) == (7, 5), "forgotten by the next start"
+        await again.stop()
 
     play(scenario())
+
+
+def connection_limits(life: Life) -> tuple[int, int]:
+    """Of connections at once, and of new ones a second."""
+    server = life.broker.rooms.server
+    assert server is not None and server._admissions is not None
+    limits = server._admissions._limits
+    return limits.connections_max, limits.connections_per_s_max
 
 
 def fixed(*names: str) -> tuple[int, str]:

@@ -280,9 +280,10 @@ def test_leader_epochs_are_compared() -> None:
 
     async def scenario() -> None:
         place = Place()
-        await (await place.start()).stop()
         life = await place.start()
         await life.create("log")
+        await life.stop()
+        life = await place.start()
         mine = life.partition("log").leader_epoch
         assert mine == 1
         for epoch, code in (

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from broker.error_codes import ErrorCode
+from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
 from broker.partition.partition import Partition
 from coldstore.manifest_store import ManifestStore
@@ -83,6 +84,14 @@ def test_a_fenced_partition_resigns_alone() -> None:
     play(scenario())
 
 
+def in_the_next_epoch(topic: Topic, leader_epoch: int = -1) -> Topic:
+    """The topic as the image has it when its first partition is to be led again."""
+    row = topic.rows[0]
+    epoch = max(leader_epoch, row.leader_epoch + 1)
+    row = msgspec.structs.replace(row, leader_epoch=epoch, partition_epoch=row.partition_epoch + 1)
+    return msgspec.structs.replace(topic, rows=(row, *topic.rows[1:]))
+
+
 def test_who_waits_for_an_acknowledgement_learns_at_once_that_the_leader_resigned() -> None:
     """Not when the request's timeout is over: the client would wait in vain, and then not know where to go."""
 
@@ -119,12 +128,11 @@ def test_a_partition_leads_again_in_a_higher_epoch() -> None:
         assert (await life.produce("log", b"b")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         told = Told()
         replicas.watch(told)
-        replicas._leader_epoch += 1
-        replicas.is_starting = True  # it exists already
+        topic = in_the_next_epoch(topic)
         replicas.lead(topic, [0])
         await replicas.opened(topic.topic_id)
         assert life.partition("log", 0) is before and before.leading
-        assert told.heard == [f"led log-0 in {replicas._leader_epoch}"]
+        assert told.heard == [f"led log-0 in {topic.rows[0].leader_epoch}"]
         assert (await life.produce("log", b"b")).base_offset == 1
         assert await life.read_all("log") == [(0, b"a"), (1, b"b")]
         await life.stop()
@@ -145,9 +153,7 @@ def test_offsets_that_another_leader_may_have_given_are_not_given_again() -> Non
         ours = life.partition("log", 0).log.reserved_end
         await _led_by_another(place, life, topic_id, reserve=1000)
         await _fenced(life)
-        replicas._leader_epoch = OTHER_EPOCH + 1
-        replicas.is_starting = True
-        topic = life.context.registry.topics["log"]
+        topic = in_the_next_epoch(life.context.registry.topics["log"], OTHER_EPOCH + 1)
         replicas.lead(topic, [0])
         await replicas.opened(topic.topic_id)
         partition = life.partition("log", 0)
@@ -176,9 +182,7 @@ def test_a_stop_while_a_tail_is_in_doubt_is_not_clean() -> None:
             replicas.resign(topic, [0])
         place.store.down = True
         if is_made:
-            replicas._leader_epoch += 1
-            replicas.is_starting = True
-            replicas.lead(topic, [0])
+            replicas.lead(in_the_next_epoch(topic), [0])
         else:
             replicas.lead(msgspec.structs.replace(topic, topic_id=str(UUID(int=7)), name="other"), [0])
         await asyncio.sleep(5.0)

@@ -1,0 +1,86 @@
+"""The addresses of one broker: bound before anything is touched, answered on when everything serves.
+
+Owns the sockets' life between the two, and what clients and scripts are told of them. Always true: an address that is
+taken is a wrong start (Refused), found before disk, bucket or lease were looked at. Must not know what is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.config.addresses import show_address
+from broker.config.live import LiveConfig
+from broker.config.resolve import BrokerConfig
+from broker.controller.membership import Refused
+from broker.limits import net_limits
+from broker.net.dispatch import Dispatcher
+from broker.net.server import Bind, Server
+from broker.observe.http import HttpServer, Views
+from seams.net import Net
+from seams.tasks import FailureReport
+
+
+class Listening:
+    """`config` is the one the broker was started with."""
+
+    def __init__(
+        self, config: BrokerConfig, net: Net, dispatcher: Dispatcher, views: Views, report: FailureReport
+    ) -> None:
+        self._config = config
+        self.http = None if config.http_host is None else HttpServer(views)
+        self.server = Server(net, dispatcher, net_limits(config), report)
+
+    async def bind(self) -> None:
+        """Raises Refused."""
+        config = self._config
+        if self.http is not None:
+            assert config.http_host is not None
+            await _bound(self.http.start(config.http_host, config.http_port), "--http")
+        await _bound(self.server.bind(Bind(*listener.address) for listener in config.listeners), "--listen")
+
+    @property
+    def advertised(self) -> dict[str, tuple[str, int]]:
+        """Host and port that clients are told, by listener."""
+        bound = self.server.addresses
+        return {
+            listener.name: (listener.advertised_host, listener.advertised_port or bound[listener.name][1])
+            for listener in self._config.listeners
+        }
+
+    def live_configs(self) -> dict[str, str]:
+        """Configs that name a port of 0, as they came out."""
+        found = {"listeners": self._shown()}
+        if self.http is not None:
+            found["thermocline.http"] = show_address(*self.http.address)
+        return found
+
+    def _shown(self) -> str:
+        return ",".join(f"{name}://{show_address(*address)}" for name, address in self.server.addresses.items())
+
+    async def accept(self, live: LiveConfig) -> None:
+        """Let clients in, as many as `live` says from now on. Raises Refused."""
+
+        def limit(now: BrokerConfig) -> None:
+            self.server.limit_connections(net_limits(now))
+
+        limit(live.now)
+        live.tell(limit)
+        await _bound(self.server.accept(), "--listen")
+
+    def ready_line(self, cluster_id: str, bucket_url: str) -> str:
+        """The one line scripts wait for (cli.md)."""
+        addresses = list(self.server.addresses.values())
+        http = "-" if self.http is None else show_address(*self.http.address)
+        line = (
+            f"ready kafka={show_address(*addresses[0])} http={http} node={self._config.node_id} "
+            f"cluster={cluster_id} data={self._config.data_dir} bucket={bucket_url}"
+        )
+        return line if len(addresses) == 1 else f"{line} listeners={self._shown()}"
+
+
+async def _bound(start: Awaitable[None], flag: str) -> None:
+    """An address that is taken, or not this machine's, is a wrong start, not broken storage."""
+    try:
+        await start
+    except OSError as failed:
+        raise Refused(f"cannot listen: {failed}; stop what uses the address, or choose another with {flag}") from failed

@@ -1,0 +1,231 @@
+"""The order in which a broker comes up, in one place.
+
+Addresses are bound before anything is touched; the data directory is locked before the bucket is asked; the right to
+serve is committed before anything is served; what the image says is published, and its logs open, before groups load;
+clients are let in last. Must not know what cuts a start short, when a broker ends (app), or how it goes down (rooms).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker.config.live import LiveConfig
+from broker.config.resolve import BrokerConfig
+from broker.context import Context
+from broker.controller.admission import DirectoryIdentity, Verdict
+from broker.controller.door import ControllerDoor
+from broker.controller.membership import Joined, Membership, Station
+from broker.controller.office import Office
+from broker.dispatcher import BrokerDispatcher
+from broker.fetch_sessions import FetchSessions
+from broker.first_probe import first_probe
+from broker.following.image_feed import ImageFeed
+from broker.following.metadata_cache import MetadataCache
+from broker.following.publisher import Publisher
+from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.snapshots import Snapshots
+from broker.internal_topics.watcher import InternalTopicWatcher
+from broker.limits import check_tiering, tier_limits
+from broker.listening import Listening
+from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.producer_ids import ProducerIds
+from broker.metadata.records import Listener
+from broker.metrics import BrokerMetrics
+from broker.observe.sources import Sources
+from broker.observe.status import Health, Waits
+from broker.offsets_topic import OffsetsTopic
+from broker.outage import Outage
+from broker.partition.registry import Registry
+from broker.partition.replicas import Replicas
+from broker.partition.throttle import Throttle
+from broker.rooms import Rooms
+from coldstore.object_store import ObjectStore
+from coldstore.stores.metered import MeteredStore
+from hotstore.data_dir import DataDir
+from hotstore.log_host import LogHost
+from hotstore.residency import Residency
+from logformat.checkpoints import MetaProperties
+from seams.tasks import FailureReport, Tasks, supervise
+from seams.world import World
+from tiering.service import TierService
+
+StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
+
+
+class Following(NamedTuple):
+    """What obeys the image, and who is asked to change it."""
+
+    registry: Registry
+    metadata: MetadataCache
+    replicas: Replicas
+    feed: ImageFeed
+    controller: ControllerDoor
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start. `config` is the one the broker was started with, `live` the one it runs with; in `rooms` stands what
+    was made so far, for the stop; `keep_membership` runs from the moment the right to serve is committed."""
+
+    config: BrokerConfig
+    live: LiveConfig
+    world: World
+    open_bucket: StoreOpener
+    listening: Listening
+    dispatcher: BrokerDispatcher
+    rooms: Rooms
+    tasks: Tasks
+    health: Health
+    waits: Waits
+    metrics: BrokerMetrics
+    outage: Outage
+    report: FailureReport
+    keep_membership: Callable[[], Awaitable[None]]
+
+    async def prepare(self) -> None:
+        """What takes no time and asks nobody. Raises Refused, DataDirLocked, OSError."""
+        self.health.starting("binding its addresses")
+        await self.listening.bind()
+        self.health.starting("opening the data directory")
+        self.rooms.data_dir = await self.world.workers.run(DataDir.open, self.world.disk, self.config.data_dir)
+
+    async def serve(self) -> Sources:
+        """All that follows, until clients are let in. May be cancelled: `rooms` has what there is to stop."""
+        data_dir, world = self.rooms.data_dir, self.world
+        assert data_dir is not None
+        bucket = self.open_bucket(self.config, world)
+        self.rooms.store = store = MeteredStore(bucket, world.clock)
+        # Not through the meters: it loses races and sends wrong checksums on purpose.
+        verify_by_head = await first_probe(bucket, world, self.outage, self.health)
+        cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
+        self.rooms.membership = membership = self._membership(store, cluster)
+        joined = await self._join(membership, data_dir)
+        logs = LogHost(data_dir, world, self.report)
+        limits = tier_limits(self.config, verify_by_head=verify_by_head)
+        self.rooms.tiers = tiers = TierService(store, world, logs, self.tasks, limits, report=self.report)
+        following = self._following(cluster, joined, logs, tiers)
+        await tiers.start()
+        await self._publish(following, tiers, joined)
+        context = self._context(following, joined, membership, tiers)
+        self.dispatcher.serve(context)
+        await self.listening.accept(self.live)
+        damaged = following.replicas.damaged
+        return Sources(context, tiers, store, self.listening.server, membership, self.health, damaged)
+
+    def _membership(self, store: ObjectStore, cluster: ClusterRoot) -> Membership:
+        config = self.config
+        return Membership(
+            store,
+            cluster,
+            self.world,
+            lease_s=config.lease_ms / 1000,
+            interval_s=config.lease_interval_ms / 1000,
+            waits_for=self.health.starting,
+        )
+
+    async def _join(self, membership: Membership, data_dir: DataDir) -> Joined:
+        """Wait for the right to serve, commit it, and note in the data directory what that settled. Raises Refused."""
+        config = self.config
+        self.health.starting("waiting for the right to serve the bucket")
+        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
+        station = Station(config.node_id, listeners, config.rack, config.take_over)
+        joined = await membership.join(_identity(data_dir), station)
+        identity = joined.identity
+        assert identity.cluster_id is not None and identity.directory_id is not None
+        if joined.verdict is not Verdict.RESUME:
+            meta = MetaProperties(identity.cluster_id, config.node_id, identity.directory_id)
+            await self.world.workers.run(data_dir.format, meta)
+        check_tiering(config, joined.image)
+        self._keep("membership", self.keep_membership)
+        return joined
+
+    def _following(self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService) -> Following:
+        assert joined.identity.cluster_id is not None
+        registry, metadata = Registry(), MetadataCache(joined.identity.cluster_id)
+        self.rooms.replicas = replicas = Replicas(
+            self.live,
+            self.world,
+            logs,
+            registry,
+            tiers,
+            self.tasks,
+            self.report,
+            forget=lambda topic: controller.forget(topic),
+        )
+        feed = ImageFeed(Publisher(replicas, metadata, self.live, self.config.node_id))
+        office = Office(cluster, feed)
+        controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened)
+        self._keep("controller", office.keep)
+        return Following(registry, metadata, replicas, feed, controller)
+
+    async def _publish(self, following: Following, tiers: TierService, joined: Joined) -> None:
+        """Obey the image of the claim, and wait until its logs are open."""
+        replicas, topics = following.replicas, joined.image.topics
+        total = sum(topic.partitions for topic in topics.values())
+        with (
+            tiers.holding_back(),
+            self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
+        ):
+            following.feed.take(joined.position, joined.image)
+            await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
+        self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
+        self._keep("ticks", replicas.upkeep.keep_ticking)
+
+    def _groups(self, following: Following) -> GroupCoordinator:
+        config, world = self.live.now, self.world
+        registry, replicas = following.registry, following.replicas
+        self.rooms.groups = groups = GroupCoordinator(
+            OffsetsTopic(following.controller, registry, config),
+            world.clock,
+            world.rng,
+            config.groups,
+            self.tasks,
+            topics=registry.facts,
+            names=registry.names.get,
+            leaving=following.metadata.leaving,
+            keep_objects=world.keep_objects,
+        )
+        self.rooms.snapshots = snapshots = Snapshots(groups.log, world.clock)
+        offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
+        replicas.watch(offsets)
+        replicas.watch(groups)
+        # Not before all topics are known: a position in a topic that is not would be taken for one of a deleted topic.
+        for partition in registry.partitions.values():
+            offsets.led(partition)
+        groups.start()
+        self._keep("group snapshots", snapshots.keep)
+        return groups
+
+    def _context(self, following: Following, joined: Joined, membership: Membership, tiers: TierService) -> Context:
+        config, world = self.live.now, self.world
+        self.rooms.residency = residency = Residency(world.workers)
+        return Context(
+            live=self.live,
+            world=world,
+            registry=following.registry,
+            throttle=Throttle(self.tasks, tiers.watch),
+            residency=residency,
+            metadata=following.metadata,
+            controller=following.controller,
+            producer_ids=ProducerIds(joined.image.nodes[config.node_id].broker_epoch),
+            groups=self._groups(following),
+            fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
+            gate=membership.gate,
+            metrics=self.metrics,
+            tasks=self.tasks,
+            advertised=self.listening.advertised,
+            live_configs=self.listening.live_configs(),
+        )
+
+    def _keep(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
+        self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))
+
+
+def _identity(data_dir: DataDir) -> DirectoryIdentity:
+    meta, has_logs = data_dir.meta, bool(data_dir.partitions())
+    if meta is None:
+        return DirectoryIdentity(None, None, None, has_logs)
+    return DirectoryIdentity(meta.cluster_id, meta.node_id, meta.directory_id, has_logs)
