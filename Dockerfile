@@ -2,7 +2,7 @@
 # (a role, or AWS_… variables given to `docker run`). Data lies in the volume; the bucket is named on the command line.
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml setup.py requirements.lock README.md LICENSE ./
 COPY seams seams/
 COPY logformat logformat/
 COPY hotstore hotstore/

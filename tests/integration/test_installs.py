@@ -47,6 +47,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 continue
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / name).write_bytes((ROOT / name).read_bytes())
+    stale = tree / "build/lib/broker/gone.py"  # as `pip install .` of an older tree leaves them
+    stale.parent.mkdir(parents=True)
+    stale.write_text("")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(place)]
     subprocess.run([*build, str(tree)], check=True)
     (found,) = place.glob("*.whl")
@@ -58,6 +61,12 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> HistoryBucket:
     made = HistoryBucket(tmp_path_factory.mktemp("bucket"))
     json_topic(made, "orders", segments=1, records=10)
     return made
+
+
+def test_a_module_that_an_older_build_left_is_not_packed(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        modules = {name for name in opened.namelist() if name.endswith(".py")}
+    assert "broker/app.py" in modules and "broker/gone.py" not in modules
 
 
 class Installed:
