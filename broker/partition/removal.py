@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -18,6 +19,8 @@ from hotstore.log_host import LogHost, OpenLog
 from logformat.values import TopicPartition
 from seams.tasks import Tasks
 from tiering.service import TierService
+
+_PURGING_MAX: Final = 4  # topics whose objects are deleted at once: those of a wide request must not starve copies
 
 
 class Removal:
@@ -36,6 +39,7 @@ class Removal:
         self._report = report
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # while somebody has or wants one
         self._closing: dict[asyncio.Task[None], None] = {}
+        self._at_the_bucket = asyncio.Semaphore(_PURGING_MAX)
 
     def turn(self, name: str) -> asyncio.Lock:
         """The directories of topics called `name`, for oneself."""
@@ -75,4 +79,5 @@ class Removal:
                 # A new topic may have taken the name since: its directory carries another id (C9).
                 await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
         await self._logs.delete_set_aside()
-        await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)
+        async with self._at_the_bucket:
+            await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)

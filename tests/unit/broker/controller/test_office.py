@@ -180,6 +180,24 @@ def test_what_is_in_doubt_is_settled_before_anything_else_and_without_being_aske
     run_fast(scenario())
 
 
+def test_what_is_in_doubt_comes_true_when_it_is_read_and_only_once() -> None:
+    """A poll may see it before the office could settle; nothing of it is begun twice."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.root.fails = [Unsettled("no answer")]
+        async with place.open() as office:
+            with pytest.raises(Unsettled):
+                await place.make("a")
+            assert office._feed.take(*place.root.at)
+            assert list(place.effects.led) == ["a"] and place.effects.calls == ["lead"]
+            with pytest.raises(ApiError):
+                await place.make("a")
+            assert place.root.settled == 1 and place.effects.calls == ["lead"]
+
+    run_fast(scenario())
+
+
 def test_a_change_that_does_not_fit_leaves_no_doubt() -> None:
     """It was refused before anything was written."""
 
