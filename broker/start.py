@@ -113,7 +113,9 @@ class Start:
         self.dispatcher.serve(context)
         await self.listening.accept(self.live)
         damaged = following.replicas.damaged
-        return Sources(context, tiers, store, self.listening.server, membership, self.health, damaged)
+        snapshots = self.rooms.snapshots
+        assert snapshots is not None
+        return Sources(context, tiers, store, self.listening.server, membership, self.health, snapshots, damaged)
 
     def _membership(self, store: ObjectStore, cluster: ClusterRoot) -> Membership:
         config = self.config

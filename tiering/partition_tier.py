@@ -440,9 +440,10 @@ class PartitionTier:
                 await self._copier.verify(segment)
 
     async def park(self) -> None:
-        """After a seal: give a tiered log's reservation back, if the bucket holds all of it, until the next append. If
-        its disk is lost before that, nothing is missing, and no gap says so (ADR 13)."""
-        if not self._partition.config.copies:
+        """After a seal: give a log's reservation back, if the bucket holds all of it (of an internal topic: by its
+        snapshot), until the next append. If its disk is lost before that, nothing is missing, and no gap says so (ADR
+        13)."""
+        if not self._partition.config.copies and not self._partition.config.internal:
             return
         try:
             await self._partition.give_back()

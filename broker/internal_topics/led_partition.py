@@ -14,13 +14,15 @@ from typing import Final
 
 from broker.internal_topics.partition_door import Piece
 from broker.partition.partition import Partition
-from logformat.errors import Corrupt, Retryable
+from hotstore.errors import ReservationExhausted
+from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import check_batch, whole_batches_end
 from seams.clock import Clock
 from seams.disk import FileRange
 from seams.workers import Lane, Workers
 
 _APPEND_TIMEOUT_S: Final = 30.0
+_RESERVATION_TIMEOUT_S: Final = 10.0
 _REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -34,13 +36,33 @@ class LedPartition:
         self._partition = partition
         self._clock = clock
         self._workers = workers
+        self._is_resigned = False
 
     async def append(self, batch: bytes) -> int:
+        try:
+            last_offset = self._append(batch)
+        except ReservationExhausted as short:
+            # `tier seal` gave them back (ADR 13), or appends outran the bucket: as producers do, it waits.
+            await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
+            if self._is_resigned:
+                raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
+            last_offset = self._append_again(batch)
+        await self._committed(last_offset + 1)
+        return last_offset
+
+    def _append(self, batch: bytes) -> int:
         buffer = memoryview(bytearray(batch))
         header = check_batch(buffer, 0, len(buffer))
-        appended = self._partition.append((buffer,), (header,), self._clock.wall_ms())
-        await self._committed(appended.last_offset + 1)
-        return appended.last_offset
+        return self._partition.append((buffer,), (header,), self._clock.wall_ms()).last_offset
+
+    def _append_again(self, batch: bytes) -> int:
+        try:
+            return self._append(batch)
+        except ReservationExhausted as short:
+            raise Retryable(f"{self.name}: no offsets before the bucket answers: {short}") from short
+
+    def resign(self) -> None:
+        self._is_resigned = True
 
     async def _committed(self, end_offset: int) -> None:
         deadline_s = asyncio.get_running_loop().time() + _APPEND_TIMEOUT_S

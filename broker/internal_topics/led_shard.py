@@ -84,6 +84,7 @@ class LedShard(Generic[S]):
         """It is led no longer: whoever waits is answered, what is pending fails with `why`; all of it now."""
         self.is_ready = False
         self.is_dropped = True
+        self.door.resign()
         self.state.unload()
         self._appender.resign(why)
 

@@ -58,6 +58,10 @@ class PartitionDoor(Protocol):
         """
         ...
 
+    def resign(self) -> None:
+        """The leader epoch is over: an append that still waits for something is not made any more."""
+        ...
+
     def replay(self) -> AsyncIterator[Piece]:
         """Everything, in order: the newest snapshot (also when it has no records), then the local log above it, a few
         MiB at a time. Ends when the high watermark reached the log's end: nothing of it can be taken back.

@@ -32,15 +32,23 @@ class Snapshots:
         self._interval_s = internal_log.limits.snapshot_interval_ms / 1000
         self._failing_since_s: float | None = None
 
+    @property
+    def topic(self) -> str:
+        """The internal topic's name."""
+        return self._log.name
+
     async def keep(self) -> None:
         """Until cancelled: look a few times an interval for shards whose snapshot is due."""
         while True:
             await asyncio.sleep(self._interval_s / _LOOKS_PER_INTERVAL)
-            await self.write_due()
+            await self._write_and_tell(self._interval_s)
 
-    async def write_due(self) -> None:
-        """One round; what fails stays due, and is told."""
-        written, failures = await self._round(self._interval_s)
+    async def write_changed(self) -> None:
+        """What changed since its last snapshot, also a moment ago; what fails stays due, and is told."""
+        await self._write_and_tell(0.0)
+
+    async def _write_and_tell(self, age_s: float) -> None:
+        written, failures = await self._round(age_s)
         if failures:
             self._failed(failures)
         elif written and self._failing_since_s is not None:
@@ -49,8 +57,7 @@ class Snapshots:
             log.warning("snapshots of %s are written again, after %s", self._log.name, lasted)
 
     async def write_all(self) -> None:
-        """What changed since its last snapshot, also a moment ago (a clean stop). A failure is raised after every shard
-        had its turn."""
+        """The same at the end of a broker: a failure is raised, after every shard had its turn."""
         _, failures = await self._round(0.0)
         for failure in failures.values():
             raise failure

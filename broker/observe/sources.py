@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.membership import Membership
+from broker.internal_topics.snapshots import Snapshots
 from broker.metrics import BrokerMetrics
 from broker.net.server import Server
 from broker.observe.loop_lag import LoopLag
@@ -44,4 +45,5 @@ class Sources:
     server: Server
     membership: Membership
     health: Health
+    snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why

@@ -35,6 +35,8 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
         sources = serving()
         if sources is None:
             raise Retryable("not ready yet")
+        if topic in (None, sources.snapshots.topic):
+            await sources.snapshots.write_changed()  # an internal topic is in the bucket by its snapshots
         await sources.tiers.seal_all(None if topic is None else [topic])
 
     return Views(

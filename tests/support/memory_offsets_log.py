@@ -95,6 +95,9 @@ class MemoryPartition:
         log.ends[index] = read_header(buffer).next_offset
         return log.ends[index]
 
+    def resign(self) -> None:
+        """What is under way here waits for nothing but durability."""
+
     async def replay(self) -> AsyncIterator[Piece]:
         found = self._log.snapshots.get(self.index)
         if found is not None:

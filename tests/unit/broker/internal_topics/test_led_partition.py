@@ -10,6 +10,8 @@ from broker.groups.events import AdmitCommit
 from broker.groups.topic import OFFSETS_TOPIC
 from broker.internal_topics.shard_life import ShardState
 from broker.internal_topics.watcher import InternalTopicWatcher
+from coldstore.stores.faulty import Fault
+from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
 from tests.support.broker_kit import Life, Place, play
 
@@ -59,6 +61,98 @@ def test_a_length_that_rotted_keeps_its_partition_off_and_no_load_running() -> N
         place.disk.flip_bit(path, LENGTH_AT + 1, 6)
         await asyncio.sleep(60)
         assert await committed(life) == 2
+        await life.crash()
+
+    play(scenario())
+
+
+# ---- a disk that is lost after everything was sealed -----------------------------------------------------------------
+
+
+def gaps(life: Life) -> list[tuple[int, int]]:
+    partitions = (life.partition(OFFSETS_TOPIC, index) for index in range(2))
+    return [gap for partition in partitions for gap in partition.tier.status().gaps]
+
+
+def test_a_disk_lost_after_a_seal_costs_no_commit_and_no_gap() -> None:
+    """As for any topic (ADR 13): the newest commit is in a snapshot, and nobody was given an offset above it. Half of
+    the two partitions were never written to."""
+
+    async def scenario() -> None:
+        place = Place("thermocline.offsets.snapshot.interval.ms=3600000")
+        life = await with_commits(place)
+        await asyncio.sleep(5)
+        assert await commit(life, 7) is E.NONE
+        await life.broker.views.seal(None)
+        await asyncio.sleep(20)
+        await life.crash()
+        place.lose_disk()
+        life = await place.start()
+        await life.context.groups.log.wait_loaded()
+        assert await committed(life) == 7 and gaps(life) == []
+        assert await commit(life, 8) is E.NONE
+        await life.crash()
+
+    play(scenario())
+
+
+def test_the_first_commit_after_a_seal_waits_for_its_offsets_and_is_declared_when_it_is_lost() -> None:
+    """It is accepted once the root says that offsets above the seal are given."""
+
+    async def scenario() -> None:
+        place = Place("thermocline.offsets.snapshot.interval.ms=3600000")
+        life = await with_commits(place)
+        await life.broker.views.seal(None)
+        (held,) = (index for index in range(2) if life.partition(OFFSETS_TOPIC, index).high_watermark)
+        assert life.partition(OFFSETS_TOPIC, held).log.reserved_end == 3
+        assert await commit(life, 9) is E.NONE and await committed(life) == 9
+        await life.crash()
+        place.lose_disk()
+        life = await place.start()
+        await life.context.groups.log.wait_loaded()
+        assert await committed(life) == 2 and [start for start, _ in gaps(life)] == [3]
+        await life.crash()
+
+    play(scenario())
+
+
+def test_a_commit_that_waits_for_offsets_when_its_partition_is_resigned_is_not_appended() -> None:
+    """The next leader's log would have it above its own records."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await with_commits(place)
+        await life.broker.views.seal(None)
+        (held,) = (index for index in range(2) if life.partition(OFFSETS_TOPIC, index).high_watermark)
+        partition = life.partition(OFFSETS_TOPIC, held)
+        place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+        writing = asyncio.get_running_loop().create_task(commit(life, 9))
+        await asyncio.sleep(1)
+        assert not writing.done()
+        life.context.groups.log.resign(held)
+        assert await writing is E.NOT_COORDINATOR
+        place.store.calm()
+        partition.log.reserved_end += 100
+        await asyncio.sleep(30)
+        assert partition.log.log_end_offset == 3
+        await life.crash()
+
+    play(scenario())
+
+
+def test_commits_of_a_sealed_partition_are_refused_in_words_while_the_store_is_away() -> None:
+    """COORDINATOR_NOT_AVAILABLE: the client tries again; what goes on without a seal goes on."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await with_commits(place)
+        await life.broker.views.seal(None)
+        place.store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+        assert await commit(life, 9) is E.COORDINATOR_NOT_AVAILABLE
+        assert await committed(life) in (2, E.NOT_COORDINATOR)
+        place.store.calm()
+        await asyncio.sleep(60)
+        assert await commit(life, 10) is E.NONE and await committed(life) == 10
         await life.crash()
 
     play(scenario())

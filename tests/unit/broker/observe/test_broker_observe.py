@@ -51,8 +51,18 @@ def sources_of(life: Life) -> Sources:
     assert rooms.server is not None
     assert rooms.membership is not None
     assert rooms.replicas is not None
+    assert rooms.snapshots is not None
     damaged = rooms.replicas.damaged
-    return Sources(life.context, rooms.tiers, rooms.store, rooms.server, rooms.membership, life.broker.health, damaged)
+    return Sources(
+        life.context,
+        rooms.tiers,
+        rooms.store,
+        rooms.server,
+        rooms.membership,
+        life.broker.health,
+        rooms.snapshots,
+        damaged,
+    )
 
 
 def metrics_of(life: Life) -> dict[str, Metric]:
