@@ -5,7 +5,7 @@ Owns what only brokers may ask. Always true: it is asked once for every request 
 make changes nothing. Today every client may ask everything a client can ask: there are no ACLs. Must not know handlers,
 nor how a refusal is put into an answer. Pure.
 
-Hot path: two look-ups for most requests, 0.1 µs. The fast path of produce (`handlers.produce_express`) does not ask
+Hot path: two look-ups for most requests, 0.1 µs. The fast path of produce (`handlers.produce_fast_path`) does not ask
 again: it repeats what the same principal was allowed on the same listener. So whoever makes this decision depend on
 more than those must clear its routes when an answer changes.
 """

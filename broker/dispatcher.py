@@ -1,9 +1,9 @@
-"""From a frame to its handler, and from a message to its answer.
+"""From a frame to its handler.
 
-Owns the table of handlers and the one road every answer takes: past the gate. Always true: a frame is decoded
-completely before anything is done, and the authorizer is asked before a handler sees it; a handler's failure answers
-that request or closes that connection, never another's; a closed gate lets no answer out (C31). Must not know what a
-request means.
+Owns the table of handlers and the order of what comes before one: decoding, the authorizer, the gate. Always true: a
+frame is decoded completely before anything is done, and the authorizer is asked before a handler sees it; a handler's
+failure answers that request or closes that connection, never another's. Must not know what a request means, nor how an
+answer is framed (`handlers.answering`).
 
 Hot path: Produce and Fetch are answered while they are dispatched whenever they need not wait; only the rest run as
 tasks, one at a time a connection, as in Kafka.
@@ -11,9 +11,7 @@ tasks, one at a time a connection, as in Kafka.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -39,16 +37,16 @@ from broker.handlers import (
     topic_partitions,
     topics,
 )
-from broker.handlers.produce_express import Express
+from broker.handlers.answering import Answering
+from broker.handlers.produce_fast_path import FastPath
+from broker.handlers.produce_flow import ProduceFlow
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
-from broker.wire import scatter
-from broker.wire.apis import ApiKey, is_served, response_header_version
-from broker.wire.codec import decode_request, encode_response, encode_response_in_steps
+from broker.wire.apis import ApiKey, is_served
+from broker.wire.codec import decode_request, encode_response
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
 from broker.wire.message import Message
-from broker.wire.messages import FetchRequest, ProduceRequest, ProduceResponse
-from logformat.errors import StorageFailed
+from broker.wire.messages import FetchRequest, ProduceRequest
 from seams.tasks import Tasks
 from seams.turns import ROWS_PER_TURN, next_turn
 
@@ -117,7 +115,6 @@ REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {Ap
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
-_RESERVATION_WAIT_MAX_S: Final = 10.0
 _WIDE_FRAME: Final = 8 << 10  # in less there is no room for as many partitions
 
 
@@ -138,7 +135,7 @@ class BrokerDispatcher:
     """`broker.net.dispatch.Dispatcher` over the handlers."""
 
     context: Context
-    express: Express
+    fast_path: FastPath
 
     def __init__(self, tasks: Tasks, authorizer: Authorizer) -> None:
         self._tasks = tasks
@@ -147,7 +144,9 @@ class BrokerDispatcher:
     def serve(self, context: Context) -> None:
         """Answer for this broker from now on; called before the first frame (ports are known only after binding)."""
         self.context = context
-        self.express = Express(context)
+        self.fast_path = FastPath(context)
+        self._answering = Answering(context.gate, self._tasks)
+        self._producing = ProduceFlow(context, self._answering)
         self._now_s = context.world.clock.monotonic_s
         self._note = context.metrics.latency.note
 
@@ -179,123 +178,52 @@ class BrokerDispatcher:
         context.metrics.requests[header.api_key] += 1
         refusal = self._authorizer.refusal(peer, header.api_key, request)
         if refusal is not None:
-            return self._later(self._refused(header, request, refusal))
+            return self._answering.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
-            return self._later(self._after_gate(header, call, request))
+            return self._answering.later(self._after_gate(header, call, request))
         if len(frame) > _WIDE_FRAME and is_wide(request):
-            return self._later(self._wide(header, call, request))
+            return self._answering.later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
-            produced = self._produce(header, call, cast(ProduceRequest, request))
-            self.express.learn(peer, frame, call, cast(ProduceRequest, request))
+            produced = self._producing.answer(header, call, cast(ProduceRequest, request))
+            self.fast_path.learn(peer, frame, call, cast(ProduceRequest, request))
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
-        return self._later(self._handle(header, call, request))
+        return self._answering.later(self._handle(header, call, request))
 
     def dispatch_run(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
         """Answer produce requests like the peer's last one; see the door's docstring."""
         began_s = self._now_s()
-        count, answer = self.express.answer(peer, frame, following)
+        count, answer = self.fast_path.answer(peer, frame, following)
         if isinstance(answer, Later):
             answer.future.add_done_callback(partial(self._answered, _PRODUCE, began_s, count))
         elif count:
             self._note(_PRODUCE, self._now_s() - began_s, count)
         return count, answer
 
-    def _produce(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
-        wait, unseen = self._room_for(request), produce.unseen(self.context, request)
-        if wait is not None or unseen:
-            return self._later(self._produce_after(wait, unseen, header, call, request))
-        return self._produce_now(header, call, request)
-
-    def _room_for(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """What to wait for before the request may be appended."""
-        wait: Awaitable[object] | None = self.context.throttle.wait(request)
-        if wait is None and (short := produce.short_of_offsets(self.context, request)):
-            # Throttle first, then KAFKA_STORAGE_ERROR: the reservation is used up while the store is slow or away.
-            wait = produce.more_offsets(short, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
-        return wait
-
-    def _produce_now(
-        self, header: RequestHeader, call: Call, request: ProduceRequest, looks: produce.Looks = produce.NO_LOOKS
-    ) -> Answer:
-        response, pending = produce.append_all(self.context, call, request, looks)
-        if request.acks == 0:
-            self._check_unacknowledged(response)
-            return None
-        if pending:
-            return produce.later(response, pending, partial(self._complete, header))
-        return self._frame(header, response)
-
-    async def _produce_after(
-        self,
-        throttled: Awaitable[object] | None,
-        unseen: produce.Unseen,
-        header: RequestHeader,
-        call: Call,
-        request: ProduceRequest,
-    ) -> list[Part] | None:
-        looks = await self._ready(throttled, unseen)
-        answer = self._produce_now(header, call, request, looks)
-        return await answer.future if isinstance(answer, Later) else answer
-
-    async def _ready(self, throttled: Awaitable[object] | None, unseen: produce.Unseen) -> produce.Looks:
-        """Wait for room, and for what workers find in records."""
-        if throttled is not None:
-            # Once: under lasting pressure the append itself decides. A log that failed meanwhile refuses it by name.
-            with suppress(StorageFailed):
-                await throttled
-        return await produce.look_into(self.context, unseen)
-
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         """A produce or fetch of so many partitions that the loop is left to others in between."""
         await next_turn()  # decoding it took long enough
         if header.api_key == _PRODUCE:
-            return await self._produce_wide(header, call, cast(ProduceRequest, request))
+            return await self._producing.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
             fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version)
-            return await self._encoded(header, await fetch.answer_wide(self.context, fetching))
+            return await self._answering.in_turns(header, await fetch.answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
-
-    async def _produce_wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> list[Part] | None:
-        """Piece by piece, in order: this connection's next request waits until all of it is appended."""
-        response = ProduceResponse()
-        pending: list[produce.Pending] = []
-        for piece in produce.pieces(request):
-            looks = await self._ready(self._room_for(piece), produce.unseen(self.context, piece))
-            if not self.context.gate.is_open():
-                await self.context.gate.opened()
-            answered, waiting = produce.append_all(self.context, call, piece, looks)
-            produce.join(response, answered)
-            pending += waiting
-            await next_turn()
-        if request.acks == 0:
-            self._check_unacknowledged(response)
-            return None
-        if pending:
-            return await produce.later(response, pending, partial(self._complete, header)).future
-        return await self._encoded(header, response)
-
-    def _check_unacknowledged(self, response: ProduceResponse) -> None:
-        # acks=0 has no answer; Kafka's way to tell such a producer of a failure is to close its connection, so that it
-        # asks for fresh metadata.
-        failed = [answer for topic in response.responses for answer in topic.partition_responses if answer.error_code]
-        if failed:
-            raise CloseConnection(f"produce with acks=0 failed: {failed[0].error_message}")
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call.version)
         result = fetching.attempt()
         if fetching.satisfied(result):
-            return self._frame(header, fetching.response(result))
-        return fetch.LongPoll(self.context, fetching, result, partial(self._complete, header)).answer
+            return self._answering.now(header, fetching.response(result))
+        return fetch.LongPoll(self.context, fetching, result, partial(self._answering.complete, header)).answer
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         await self.context.gate.opened()
         if is_wide(request):
             return await self._wide(header, call, request)
         if header.api_key == _PRODUCE:
-            answer = self._produce(header, call, cast(ProduceRequest, request))
+            answer = self._producing.answer(header, call, cast(ProduceRequest, request))
         elif header.api_key == _FETCH:
             answer = self._fetch(header, call, cast(FetchRequest, request))
         else:
@@ -303,43 +231,11 @@ class BrokerDispatcher:
         return await answer.future if isinstance(answer, Later) else answer
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
-        return await self._encoded(header, await REFUSALS[header.api_key](request, refusal))
+        return await self._answering.in_turns(header, await REFUSALS[header.api_key](request, refusal))
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         response = await HANDLERS[header.api_key](self.context, request, call)
-        return await self._encoded(header, response)
-
-    async def _encoded(self, header: RequestHeader, response: Message) -> list[Part] | None:
-        encoding = encode_response_in_steps(header.api_key, header.api_version, response)
-        while True:
-            try:
-                next(encoding)
-            except StopIteration as encoded:
-                body = encoded.value
-                break
-            await next_turn()
-        if not self.context.gate.is_open():
-            await self.context.gate.opened()
-        return self._framed(header, body)
-
-    def _later(self, work: Awaitable[list[Part] | None]) -> Later:
-        task: asyncio.Future[list[Part] | None] = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
-        return Later(task, blocks=True)
-
-    def _complete(self, header: RequestHeader, future: asyncio.Future[list[Part] | None], response: Message) -> None:
-        try:
-            future.set_result(self._frame(header, response))
-        except CloseConnection as closed:
-            future.set_exception(closed)
-
-    def _frame(self, header: RequestHeader, response: Message) -> list[Part] | None:
-        return self._framed(header, encode_response(header.api_key, header.api_version, response))
-
-    def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part] | None:
-        if not self.context.gate.is_open():
-            raise CloseConnection("this process slept or was superseded while the request was under way")
-        version = response_header_version(header.api_key, header.api_version)
-        return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]
+        return await self._answering.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
         """UNSUPPORTED_VERSION where the protocol has room for it, else the connection closes."""

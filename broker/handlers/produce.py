@@ -5,14 +5,14 @@ demands (design 7); batches of one connection are appended in the order they cam
 request is dispatched and only the waiting overlaps. Must not parse records: `produce_records` says when somebody
 has to.
 
-Hot path: `append_one` serves this general way and the express way (produce_express) alike: one dictionary look-up, one
+Hot path: `append_one` serves this general path and the fast path (produce_fast_path) alike: one dictionary look-up, one
 header check with CRC, one write a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,7 +25,6 @@ from broker.partition.partition import Partition
 from broker.wire.messages import (
     ProduceRequest,
     ProduceRequestPartition,
-    ProduceRequestTopic,
     ProduceResponse,
     ProduceResponsePartition,
     ProduceResponseTopic,
@@ -44,7 +43,6 @@ from logformat.record_batch import (
     read_header,
     stamp_max_timestamp,
 )
-from seams.turns import ROWS_PER_TURN
 from seams.workers import Lane
 
 Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
@@ -247,38 +245,6 @@ def append_all(
             answers.append(answer)
         response.responses.append(ProduceResponseTopic(name=topic.name, partition_responses=answers))
     return response, pending
-
-
-def pieces(request: ProduceRequest) -> Iterator[ProduceRequest]:
-    """The request in parts of at most `ROWS_PER_TURN` partitions, in its order."""
-    topics: list[ProduceRequestTopic] = []
-    room = ROWS_PER_TURN
-    for topic in request.topic_data:
-        rows = topic.partition_data
-        for start in range(0, len(rows), ROWS_PER_TURN) or (0,):
-            part = rows[start : start + ROWS_PER_TURN]
-            if topics and len(part) + 1 > room:
-                yield _piece(request, topics)
-                topics, room = [], ROWS_PER_TURN
-            topics.append(ProduceRequestTopic(name=topic.name, partition_data=part))
-            room -= len(part) + 1
-    yield _piece(request, topics)
-
-
-def join(response: ProduceResponse, answered: ProduceResponse) -> None:
-    """Add the answer to the next piece: a topic that two pieces share is answered once, for clients that keep the last
-    of two (Sarama)."""
-    topics, more = response.responses, answered.responses
-    if topics and more and topics[-1].name == more[0].name:
-        topics[-1].partition_responses += more[0].partition_responses
-        more = more[1:]
-    topics += more
-
-
-def _piece(request: ProduceRequest, topics: list[ProduceRequestTopic]) -> ProduceRequest:
-    return ProduceRequest(
-        transactional_id=request.transactional_id, acks=request.acks, timeout_ms=request.timeout_ms, topic_data=topics
-    )
 
 
 def _append(

@@ -85,7 +85,7 @@ class Peer:
     principal: str = "User:ANONYMOUS"
     closed: bool = False
     produce_prefix_end: int = 0
-    """For broker.handlers.produce_express: where the fixed part of its last produce request ended."""
+    """For broker.handlers.produce_fast_path: where the fixed part of its last produce request ended."""
 
 
 class Dispatcher(Protocol):

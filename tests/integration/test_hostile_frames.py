@@ -721,7 +721,7 @@ def test_the_request_around_a_good_batch_can_be_wrong_too(target: Target) -> Non
             assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_express_way_refuses_as_the_general_way_does(module_target: Target) -> None:
+def test_the_fast_path_refuses_as_the_general_path_does(module_target: Target) -> None:
     """A connection whose produce requests have been learned: every bad batch still gets its code, and only the good
     ones are in the log."""
     target = module_target

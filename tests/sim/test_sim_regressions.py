@@ -79,7 +79,7 @@ def test_a_clean_stop_ends_though_the_disk_is_full() -> None:
 
 
 def test_a_produce_that_finds_the_disk_full_may_be_sent_again() -> None:
-    """The second batch of a producer takes the express way; its refusal must be one that clients retry (seed 2)."""
+    """The second batch of a producer takes the fast path; its refusal must be one that clients retry (seed 2)."""
 
     async def scene(story: Story) -> None:
         client = story.client()

@@ -139,7 +139,7 @@ def test_acks_0_has_no_answer_and_a_failure_closes() -> None:
 
 
 def test_acks_nobody_knows_are_refused_every_time() -> None:
-    """INVALID_REQUIRED_ACKS must not teach the express way that such a request is fine."""
+    """INVALID_REQUIRED_ACKS must not teach the fast path that such a request is fine."""
 
     async def scenario() -> None:
         life = await Place().start()

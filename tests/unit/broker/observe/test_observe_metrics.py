@@ -61,7 +61,7 @@ def test_requests_are_timed_by_api() -> None:
     play(scenario())
 
 
-def test_a_run_of_the_express_way_counts_each_request() -> None:
+def test_a_run_of_the_fast_path_counts_each_request() -> None:
     """Answered together, timed together, counted one by one."""
 
     async def scenario() -> None:

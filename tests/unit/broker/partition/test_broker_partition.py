@@ -204,7 +204,7 @@ def test_a_full_disk_refuses_writes_and_goes_on_by_itself() -> None:
 
 
 def test_a_repeating_producer_whose_ack_fails_is_told_so() -> None:
-    """The express way answers a failed ack by its error too, and the connection stays."""
+    """The fast path answers a failed ack by its error too, and the connection stays."""
 
     async def scenario() -> None:
         place = Place()

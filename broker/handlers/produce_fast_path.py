@@ -1,12 +1,12 @@
-"""The express way for the most common request there is: Produce with one batch for one partition.
+"""The fast path for the most common request there is: Produce with one batch for one partition.
 
 Owns a small table from request prefixes to what they said when they were read in full. Producers repeat themselves: the
 bytes from the client id up to the length of the records are the same in request after request, so they are compared,
-not parsed. Always true: a frame takes this way only if every byte before and behind its batch equals a request that the
-general way read, and the same principal was allowed on the same listener; whatever differs, or is refused, goes the
-general way, which has written nothing yet. Must not know more of the protocol than where a produce request ends.
+not parsed. Always true: a frame takes this path only if every byte before and behind its batch equals a request that
+the general path read, and the same principal was allowed on the same listener; whatever differs, or is refused, goes
+the general path, which has written nothing yet. Must not know more of the protocol than where a produce request ends.
 
-Hot path: 100-byte records, acks=1: 9 µs a request against 21 µs the general way (one core, bench/codec.py's machine).
+Hot path: 100-byte records, acks=1: 9 µs a request against 21 µs the general path (one core, bench/codec.py's machine).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Route(NamedTuple):
     after_start: tuple[object, ...]
 
 
-class Express:
+class FastPath:
     """One table for all connections; each peer only remembers how long its last prefix was."""
 
     def __init__(self, context: Context) -> None:
@@ -65,9 +65,9 @@ class Express:
         self._routes: dict[RouteKey, Route] = {}
 
     def learn(self, peer: Peer, frame: memoryview, call: Call, request: ProduceRequest) -> None:
-        """The general way took this request: remember what its prefix means, if there is such a partition."""
+        """The general path took this request: remember what its prefix means, if there is such a partition."""
         if call.version < _VERSION_MIN or request.transactional_id is not None or request.acks not in _ACKS:
-            return  # no answer to pack, or one that only the general way gives: a refusal
+            return  # no answer to pack, or one that only the general path gives: a refusal
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         topic = request.topic_data[0]
@@ -78,7 +78,7 @@ class Express:
         if prefix_end is None or prefix_end > _PREFIX_BYTES_MAX:
             return
         if len(self._routes) >= _ROUTES_MAX:
-            self._routes.clear()  # clients with ever new names cost the general way, not memory
+            self._routes.clear()  # clients with ever new names cost the general path, not memory
         key = _key(peer, frame, prefix_end)
         self._routes[key] = _route(call.version, topic.name, data.index, request)
         peer.produce_prefix_end = prefix_end
@@ -86,7 +86,7 @@ class Express:
     def answer(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
         """The joined answer to `frame` and to the first few that follow it, appended by one write, and how many.
 
-        0: `frame` has to go the general way, and nothing was written.
+        0: `frame` has to go the general path, and nothing was written.
         """
         prefix_end = peer.produce_prefix_end
         if prefix_end == 0 or prefix_end + 4 >= len(frame):
@@ -151,7 +151,7 @@ class _Run:
         self.correlation_ids: list[int] = []
 
     def take(self, frame: memoryview, prefix_end: int, checks: BatchChecks) -> bool:
-        """Add a request of this route; False where the general way has to say what is wrong with it."""
+        """Add a request of this route; False where the general path has to say what is wrong with it."""
         if len(frame) <= prefix_end + 4:
             return False
         batch = _records(frame, prefix_end, self.route.version)
@@ -166,7 +166,7 @@ class _Run:
         return True
 
     def put_back(self) -> None:
-        """The append was refused: the general way must see what was checked; a stamped batch is refused for good."""
+        """The append was refused: the general path must see what was checked; a stamped batch is refused for good."""
         for batch, header in zip(self.batches, self.headers, strict=True):
             HEADER.pack_into(batch, 0, *header)
 

@@ -1,4 +1,4 @@
-"""The express way of Produce says, byte for byte, what the general way says, and steps aside for everything else."""
+"""The fast path of Produce says, byte for byte, what the general path says, and steps aside for everything else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from broker.handlers.produce_express import _key, _prefix_end, _records, _route
+from broker.handlers.produce_fast_path import _key, _prefix_end, _records, _route
 from broker.net.dispatch import CloseConnection, Peer
 from broker.wire.apis import ApiKey, response_header_version
 from broker.wire.codec import encode_request, encode_response
@@ -45,7 +45,7 @@ def frame_of(version: int, records: bytes, topic: str = "orders", correlation_id
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_records_are_found_where_the_codec_put_them(version: int, size: int) -> None:
-    """Whatever the length's coding, the express way cuts out exactly the batch."""
+    """Whatever the length's coding, the fast path cuts out exactly the batch."""
     records = bytes(range(256)) * (size // 256 + 1)
     frame = frame_of(version, records[:size])
     at = _prefix_end(frame, version, size)
@@ -68,7 +68,7 @@ def test_the_prefix_is_the_same_for_another_batch_and_differs_for_another_topic(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_frame_with_bytes_behind_its_batch_is_not_taken(version: int) -> None:
-    """Trailing bytes, or a length that does not fit, go to the general way, which refuses them."""
+    """Trailing bytes, or a length that does not fit, go to the general path, which refuses them."""
     frame = frame_of(version, b"x" * 100)
     at = _prefix_end(frame, version, 100)
     assert at is not None
@@ -93,7 +93,7 @@ def test_the_answer_is_the_codecs(version: int) -> None:
 
 @pytest.mark.parametrize(("acks", "learned"), [(-1, True), (1, True), (0, False), (2, False), (-2, False)])
 def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
-    """The general way refuses `acks` nobody knows; the express way, which does not look at it, must not append next."""
+    """The general path refuses `acks` nobody knows; the fast path, which does not look at it, must not append next."""
 
     async def scenario() -> None:
         life = await Place().start()
@@ -109,7 +109,7 @@ def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
 
 @pytest.mark.parametrize("differs", ["listener", "principal"])
 def test_what_one_peer_was_allowed_is_not_taken_for_another(differs: str) -> None:
-    """The same bytes by another principal, or on another listener, go the general way, past the authorizer."""
+    """The same bytes by another principal, or on another listener, go the general path, past the authorizer."""
 
     async def scenario() -> None:
         life = await Place().start()

@@ -1,0 +1,66 @@
+"""From a message to an answer: the one road that every answer takes, past the gate.
+
+Owns framing and how an answer comes later. Always true: a closed gate lets no answer out (C31): whatever is ready while
+it is closed waits for it where it can wait, else its connection closes. Must not know what an answer says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from broker.controller.gate import Gate
+from broker.net.dispatch import CloseConnection, Later, Part
+from broker.wire import scatter
+from broker.wire.apis import response_header_version
+from broker.wire.codec import encode_response, encode_response_in_steps
+from broker.wire.framing import RequestHeader, response_frame
+from broker.wire.message import Message
+from seams.tasks import Tasks
+from seams.turns import next_turn
+
+AnswerFuture = asyncio.Future["list[Part] | None"]
+
+
+class Answering:
+    """For one broker."""
+
+    def __init__(self, gate: Gate, tasks: Tasks) -> None:
+        self._gate = gate
+        self._tasks = tasks
+
+    def now(self, header: RequestHeader, response: Message) -> list[Part]:
+        """The whole frame, encoded at once. Raises CloseConnection."""
+        return self._framed(header, encode_response(header.api_key, header.api_version, response))
+
+    async def in_turns(self, header: RequestHeader, response: Message) -> list[Part]:
+        """The same, leaving the loop to others while a long one is encoded, and waiting for the gate."""
+        encoding = encode_response_in_steps(header.api_key, header.api_version, response)
+        while True:
+            try:
+                next(encoding)
+            except StopIteration as encoded:
+                body = encoded.value
+                break
+            await next_turn()
+        if not self._gate.is_open():
+            await self._gate.opened()
+        return self._framed(header, body)
+
+    def complete(self, header: RequestHeader, future: AnswerFuture, response: Message) -> None:
+        """The response to a request that waited without a task is there."""
+        try:
+            future.set_result(self.now(header, response))
+        except CloseConnection as closed:
+            future.set_exception(closed)
+
+    def later(self, work: Awaitable[list[Part] | None]) -> Later:
+        """Answer when `work` is done, which runs as a task; nothing else of the connection is dispatched meanwhile."""
+        task: AnswerFuture = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
+        return Later(task, blocks=True)
+
+    def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part]:
+        if not self._gate.is_open():
+            raise CloseConnection("this process slept or was superseded while the request was under way")
+        version = response_header_version(header.api_key, header.api_version)
+        return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]
