@@ -1,8 +1,9 @@
 """Copying one range of a log to the bucket: check, upload, commit, verify.
 
-Owns one attempt at a time per partition. Always true: every batch's CRC was checked in the pass that made the
-object's checksums (C12), the object's name is new, and only after the commit was read back and the object seen again
-is the range noted as verified, which is what lets local bytes go. Memory is two pieces of 1 MiB, whatever the
+Owns one attempt at a time per partition: check, upload, commit. What fails before the upload left nothing; what fails
+later left an object that may still appear: garbage. Always true: every batch's CRC was checked in the pass that made
+the object's checksums (C12), the object's name is new, and only after the commit was read back and the object seen
+again is the range noted as verified, which is what lets local bytes go. Memory is two pieces of 1 MiB, whatever the
 segment's size. A failed attempt's object is deleted when no attempt of ours can still commit it, else left to gc
 (C3). Must not know when to copy."""
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -30,7 +31,6 @@ from seams.crash_points import reach
 from seams.disk import Buffer
 from seams.workers import Lane
 from tiering.copy_plan import CopyRange
-from tiering.lifecycle import CopyEvent, CopyState, step
 from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
@@ -59,18 +59,6 @@ class CopyCounters:
     garbage_objects: int = 0
 
 
-@dataclass(slots=True)
-class Attempt:
-    """Where one attempt stands; `step` refuses what the lifecycle does not know."""
-
-    key: SegmentKey
-    state: CopyState = CopyState.SEALED
-    entry: RemoteSegment | None = field(default=None)
-
-    def on(self, event: CopyEvent) -> None:
-        self.state = step(self.state, event)
-
-
 class Copier:
     """Copies ranges of one partition. `copy` is never called twice at once."""
 
@@ -86,36 +74,34 @@ class Copier:
         key = SegmentKey(
             partition.topic_id, partition.partition, wanted.start_offset, partition.epoch, partition.world.rng.uuid()
         )
-        attempt = Attempt(key)
-        attempt.on(CopyEvent.STARTED)
-        done = False
+        copied = False
         try:
-            entry = await self._attempt(attempt, wanted)
-            done = True
-        except Fenced:
-            attempt.on(CopyEvent.FENCED)
-            raise
+            entry = await self._attempt(key, wanted)
+            copied = True
         finally:
-            if not done:
-                self._counters.copy_errors += 1
-                if attempt.state not in (CopyState.SEALED, CopyState.GARBAGE):
-                    attempt.on(CopyEvent.FAILED)
-                if attempt.state is CopyState.GARBAGE:
-                    self._remember_garbage(attempt.key)
+            self._counters.copy_errors += not copied
         self._counters.copied_segments += 1
         self._counters.copied_bytes += entry.log_bytes
-        await self._verify_after_commit(attempt, entry)
+        await self._verify_after_commit(key, entry)
         return entry
 
-    async def _attempt(self, attempt: Attempt, wanted: CopyRange) -> RemoteSegment:
-        partition = self._partition
-        checked = await self._check(attempt.key, wanted)
+    async def _attempt(self, key: SegmentKey, wanted: CopyRange) -> RemoteSegment:
+        checked = await self._check(key, wanted)
         reach("copy.checked")
-        attempt.on(CopyEvent.CHECKED)
-        await self._upload(attempt.key, checked.upload)
-        reach("copy.uploaded")
-        attempt.on(CopyEvent.UPLOADED)
-        entry = checked.entry
+        committed = False
+        try:
+            await self._upload(key, checked.upload)
+            reach("copy.uploaded")
+            await self._commit(checked.entry)
+            committed = True
+        finally:
+            if not committed:  # refused, cut off or unknown: the object may be there, and may still appear
+                self._remember_garbage(key)
+        reach("copy.committed")
+        return checked.entry
+
+    async def _commit(self, entry: RemoteSegment) -> None:
+        partition = self._partition
         log_start = partition.log_start_offset
 
         def name_it(manifest: Manifest) -> Manifest:
@@ -127,9 +113,6 @@ class Copier:
             await partition.commit(name_it)
         except EditRefused as refused:
             raise Retryable(f"{partition.name}: the manifest moved on: {refused}") from refused
-        reach("copy.committed")
-        attempt.on(CopyEvent.COMMITTED)
-        return entry
 
     async def _check(self, key: SegmentKey, wanted: CopyRange) -> Checked:
         """First pass over the local bytes, in a worker: every batch, the checksums, the footer."""
@@ -151,18 +134,15 @@ class Copier:
         if info.size != upload.size or info.crc32c not in (None, upload.crc32c):
             raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
 
-    async def _verify_after_commit(self, attempt: Attempt, entry: RemoteSegment) -> None:
+    async def _verify_after_commit(self, key: SegmentKey, entry: RemoteSegment) -> None:
         """Failing to verify costs nothing but time: expiry verifies again before local bytes go."""
         try:
             await self.verify(entry, read_back=True)
         except (Corrupt, ObjectMissing) as damaged:
-            attempt.on(CopyEvent.VERIFY_REFUSED)
-            log.error("%s: committed object %s is not what was sent: %s", self._partition.name, attempt.key, damaged)
+            log.error("%s: committed object %s is not what was sent: %s", self._partition.name, key, damaged)
         except Retryable as unanswered:
-            attempt.on(CopyEvent.FAILED)
-            log.warning("%s: %s not verified yet: %s", self._partition.name, attempt.key, unanswered)
+            log.warning("%s: %s not verified yet: %s", self._partition.name, key, unanswered)
         else:
-            attempt.on(CopyEvent.VERIFIED)
             reach("copy.verified")
 
     async def verify(self, entry: RemoteSegment, *, read_back: bool = False) -> None:

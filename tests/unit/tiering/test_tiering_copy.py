@@ -41,7 +41,6 @@ from tests.support.tier_kit import (
     read_everything,
     settle,
 )
-from tiering.lifecycle import CopyEvent, CopyState, step
 from tiering.reservation import LocalReservation, write_reservation
 
 
@@ -572,18 +571,6 @@ def test_the_broker_bounds_how_many_partitions_copy_at_once() -> None:
         await life.stop()
 
     run_fast(scenario())
-
-
-def test_the_lifecycle_refuses_what_it_does_not_know() -> None:
-    """Local bytes cannot go before the object was verified, nor an attempt commit twice."""
-    assert step(CopyState.COMMITTED, CopyEvent.VERIFIED) is CopyState.VERIFIED
-    for state, event in (
-        (CopyState.COMMITTED, CopyEvent.LOCAL_EXPIRED),
-        (CopyState.UPLOADING, CopyEvent.COMMITTED),
-        (CopyState.GARBAGE, CopyEvent.COMMITTED),
-    ):
-        with pytest.raises(AssertionError):
-            step(state, event)
 
 
 def test_uuids_of_attempts_differ() -> None:
