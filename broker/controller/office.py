@@ -55,22 +55,36 @@ class ClusterRoot(Protocol):
 class _Asked:
     """One change that somebody waits for. `outcome` is cancelled when nobody waits any more."""
 
-    __slots__ = ("decide", "is_begun", "outcome")
+    __slots__ = ("_answer", "_decider", "_refusal", "is_begun", "outcome")
 
-    def __init__(self, decide: Decider[Any]) -> None:
-        self.decide = decide
+    def __init__(self, decider: Decider[Any]) -> None:
+        self._decider = decider
+        self._answer: object = None
+        self._refusal: ThermoclineError | None = None
         self.is_begun = False
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def decide(self, image: ClusterImage) -> tuple[MetadataRecord, ...]:
+        """The records; answer or refusal are kept, for when all that they rest on is committed."""
+        self._refusal = None
+        try:
+            decision = self._decider(image)
+        except ThermoclineError as refused:
+            self._refusal = refused
+            return ()
+        self._answer = decision.answer
+        return decision.records
 
     def refuse(self, why: Exception) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(why)
 
-    def tell(self, outcome: object | Exception) -> None:
-        if isinstance(outcome, Exception):
-            self.refuse(outcome)
+    def tell(self) -> None:
+        """What was decided is a fact, or rests on facts only."""
+        if self._refusal is not None:
+            self.refuse(self._refusal)
         elif not self.outcome.done():
-            self.outcome.set_result(outcome)
+            self.outcome.set_result(self._answer)
 
 
 class Office:
@@ -116,6 +130,9 @@ class Office:
             return cast(T, asked.outcome.result())
         finally:
             asked.outcome.cancel()
+            if not asked.is_begun:
+                with suppress(ValueError):  # taken already, by whoever refuses all that wait
+                    self._queue.remove(asked)
 
     def stand_down(self) -> None:
         """Another process is the controller: decide nothing more. What this broker leads and answers is not touched."""
@@ -148,54 +165,51 @@ class Office:
                 asked.refuse(why)
             return False
         self._doubtful = None
+        self._feed.take(at.position, at.image)
         came_true = at.image.with_records(doubtful) == at.image
         log.warning("a change of the cluster that was in doubt %s true", "came" if came_true else "did not come")
-        self._feed.take(at.position, at.image)
         return True
 
     async def _commit_next(self) -> None:
         """Decide what waits, commit it, obey it, answer it."""
-        begun: list[tuple[_Asked, object | Exception]] = []  # with answer or refusal, which hold once all is committed
+        begun: list[_Asked] = []
         try:
             records = await self._decide_next(begun)
             if records:
                 await self._commit(records)
         except (ThermoclineError, OSError) as failure:
             why = self._refusal(failure)
-            for asked, _ in begun:
+            for asked in begun:
                 asked.refuse(why)
         else:
-            for asked, outcome in begun:
-                asked.tell(outcome)
+            for asked in begun:
+                asked.tell()
         finally:
-            for asked, _ in begun:  # of a bug, which is reported by whoever keeps this running; nobody waits for it
+            for asked in begun:  # of a bug, which is told by whoever keeps this running; nobody waits for its end
                 asked.refuse(Retryable("the change was given up in the middle; look whether it came true"))
 
-    async def _decide_next(self, begun: list[tuple[_Asked, object | Exception]]) -> tuple[MetadataRecord, ...]:
-        """As many changes as one commit takes, each on the image that those before it make. What needs no commit is
+    async def _decide_next(self, begun: list[_Asked]) -> tuple[MetadataRecord, ...]:
+        """As many changes as one commit takes, each on the image that those before it make. What rests on no commit is
         answered at once."""
         image = self._feed.image
         records: list[MetadataRecord] = []
         size = 0
         turns = Turns(_TOPICS_PER_TURN)
         while self._queue:
-            asked = self._queue[0]
-            if asked.outcome.done():
-                self._queue.popleft()
-                continue
-            added, outcome = _decided(asked, image)
+            asked = self._queue.popleft()
+            asked.is_begun = True
+            begun.append(asked)
+            added = asked.decide(image)
             size += len(msgspec.json.encode(added)) if added else 0
             if records and size > COMMIT_BYTES_MAX:
-                break  # the next commit's, decided anew
-            self._queue.popleft()
-            asked.is_begun = True
+                self._queue.appendleft(begun.pop())  # the next commit's, decided anew
+                asked.is_begun = False
+                break
             if added:
                 records += added
                 image = image.with_records(added)
-            if records:
-                begun.append((asked, outcome))
-            else:
-                asked.tell(outcome)
+            elif not records:
+                begun.pop().tell()
             if turns.over(1 + len(image.topics)):
                 await next_turn()  # nobody else commits: the image stays what the next one decides on
         return tuple(records)
@@ -224,15 +238,6 @@ class Office:
         taken = list(self._queue)
         self._queue.clear()
         return taken
-
-
-def _decided(asked: _Asked, image: ClusterImage) -> tuple[tuple[MetadataRecord, ...], object | Exception]:
-    """The records, and the answer or the refusal."""
-    try:
-        decision = asked.decide(image)
-    except ThermoclineError as refused:
-        return (), refused
-    return decision.records, decision.answer
 
 
 def _not_controller() -> ApiError:

@@ -19,7 +19,8 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import ConfigsSet, MetadataRecord, TopicCreated
 from coldstore.root import RootVanished, Unsettled
 from logformat.errors import Fenced, Retryable
-from seams.tasks import Tasks
+from seams.rng import SeededRng
+from seams.tasks import Tasks, supervise
 from tests.support.cluster_kit import row, session
 from tests.support.fast_loop import run_fast
 from tests.unit.broker.following.test_publisher import Told
@@ -263,6 +264,53 @@ def test_who_waits_no_longer_takes_back_what_was_not_begun() -> None:
             waiting.cancel()
             await place.make("c")
         assert set(place.metadata.image.topics) == {"a", "c"}
+
+    run_fast(scenario())
+
+
+def test_a_bug_in_one_change_ends_that_change() -> None:
+    """It is told, by whoever keeps the office running; the next change is not decided by it again and again."""
+
+    def broken(image: ClusterImage) -> Decision[None]:
+        raise KeyError("a bug")
+
+    async def scenario() -> None:
+        place = Place()
+        reported: list[str] = []
+
+        async def kept() -> None:
+            await supervise(
+                "office", place.office.keep, SeededRng(1), lambda name, failure: reported.append(repr(failure))
+            )
+
+        tasks = Tasks()
+        tasks.spawn("office", kept())
+        ended = await asyncio.gather(
+            place.make("a"), place.office.decide(broken), place.make("b"), return_exceptions=True
+        )
+        assert isinstance(ended[0], Retryable) and isinstance(ended[1], Retryable)
+        assert ended[2] == "b" and place.metadata.image.topics.keys() == {"b"}
+        assert reported == ["KeyError('a bug')"]
+        await tasks.close()
+
+    run_fast(scenario())
+
+
+def test_who_gave_up_leaves_room_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that come back would be refused because of their own requests of before."""
+    monkeypatch.setattr(office_module, "QUEUE_MAX", 3)
+
+    async def scenario() -> None:
+        place = Place()
+        for _ in range(3):
+            waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
+            await asyncio.sleep(0)
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
+        async with place.open():
+            assert await asyncio.gather(*waiting) == ["0", "1", "2"]
 
     run_fast(scenario())
 
