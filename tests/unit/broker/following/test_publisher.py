@@ -108,8 +108,13 @@ RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
 
 
 def chain_of(records: list[MetadataRecord]) -> list[ClusterImage]:
-    images = [ClusterImage()]
+    """Of a topic id only the first creation counts: no controller gives one twice."""
+    images, made = [ClusterImage()], set[str]()
     for record in records:
+        if isinstance(record, TopicCreated):
+            if record.topic_id in made:
+                continue
+            made.add(record.topic_id)
         images.append(images[-1].with_records([record]))
     return images
 
