@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from broker.metadata import format_1
 from broker.metadata.format_1 import Content1
 from broker.metadata.image import ClusterImage, check
-from broker.metadata.records import MetadataRecord
+from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import ObjectMissing, ObjectStore, Upload
 from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootFormat, RootStore
@@ -38,6 +38,7 @@ COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes that are put together into one 
 _CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
 _PAGE_SUFFIX: Final = "zz"  # JSON, deflated
 _TRIES: Final = 3
+_ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; what has more is applied and checked in a worker
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -161,8 +162,10 @@ class ClusterRoot:
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
+        image = (await self._at(before)).image
         try:
-            root = await self._write(before, records((await self._at(before)).image), controller, epoch, claim=True)
+            added = await self._workers.run(records, image)
+            root = await self._write(before, added, controller, epoch, claim=True)
         except _Moved as moved:
             raise Fenced(f"cluster.json changed while controller epoch {epoch} was claimed") from moved
         self.epoch = epoch
@@ -210,8 +213,11 @@ class ClusterRoot:
         """Replace `before`, the newest content known. Raises _Moved when that is not what stands there."""
         added = tuple(records)
         position, image = await self._at(before)
-        after = image.with_records(added)
-        check(after, image)
+        rows = sum(len(record.rows) for record in added if isinstance(record, RowsSet | TopicCreated))
+        if rows > _ROWS_ON_LOOP_MAX:
+            after = await self._workers.run(_applied, image, added)
+        else:
+            after = _applied(image, added)
         content = await self._content(before, ImageAt(position + len(added), after), added, controller, epoch)
 
         def edit(now: Content) -> Content:
@@ -266,9 +272,7 @@ class ClusterRoot:
             records = latest[0].records
             if content.records[: len(records)] == records:
                 added = content.records[len(records) :]
-                after = latest[1].image.with_records(added) if added else latest[1].image
-                check(after, latest[1].image)
-                return ImageAt(content.position, after)
+                return ImageAt(content.position, _applied(latest[1].image, added) if added else latest[1].image)
         data = None if content.page is None else await self._page(content.page)
         return ImageAt(content.position, await self._workers.run(_image_2, content, data))
 
@@ -277,6 +281,12 @@ class ClusterRoot:
         if len(got.data) != pointer.size or crc32c(got.data) != pointer.crc32c:
             raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore the object from a version")
         return got.data
+
+
+def _applied(image: ClusterImage, records: tuple[MetadataRecord, ...]) -> ClusterImage:
+    after = image.with_records(records)
+    check(after, image)
+    return after
 
 
 def _encode_page(image: ClusterImage) -> tuple[bytes, int]:

@@ -36,7 +36,7 @@ __all__ = ["ClusterImage", "Listener", "Node", "Row", "Topic", "check"]
 FIRST_BROKER_EPOCH = 1
 
 
-class Topic(msgspec.Struct, frozen=True):
+class Topic(msgspec.Struct, frozen=True, gc=False):
     """A topic that exists; `rows` are its partitions by index, `configs` its explicit overrides.
 
     `topic_id`: a UUID in canonical text form.

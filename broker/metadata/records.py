@@ -4,6 +4,8 @@ Owns the record kinds stored in `cluster.json`. Always true: a record states an 
 this software cannot draw two conclusions from it); nodes and rows are written whole; the image is what applying the
 records in order gives (image.py); a kind, once released, keeps its meaning; fields are only added, with defaults. Must
 not know where the records are kept.
+
+There are tens of thousands of rows, in trees without a cycle: the collector need not look at them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ NO_LEADER = -1
 NO_EPOCH = -1
 
 
-class Listener(msgspec.Struct, frozen=True):
+class Listener(msgspec.Struct, frozen=True, gc=False):
     """Where clients reach a broker: the listener's name, host and port as advertised."""
 
     name: str
@@ -47,7 +49,7 @@ class NodeGone(msgspec.Struct, frozen=True, tag="gone", tag_field="t"):
     broker_epoch: int
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of one partition, always written whole: about 30 bytes.
 
     `replicas` are assigned (before a move; `target` after it, empty while there is none), `in_sync` hold every
@@ -69,7 +71,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     clean: bool = True
 
 
-class TopicCreated(msgspec.Struct, frozen=True, tag="topic", tag_field="t"):
+class TopicCreated(msgspec.Struct, frozen=True, tag="topic", tag_field="t", gc=False):
     """A topic exists from now on. `topic_id` is a UUID in its canonical text form; `rows` are its partitions in order;
     `configs` are explicit overrides."""
 
@@ -80,7 +82,7 @@ class TopicCreated(msgspec.Struct, frozen=True, tag="topic", tag_field="t"):
     internal: bool = False
 
 
-class RowsSet(msgspec.Struct, frozen=True, tag="rows", tag_field="t"):
+class RowsSet(msgspec.Struct, frozen=True, tag="rows", tag_field="t", gc=False):
     """These partitions of a topic, by index, are as their rows say; indexes at the topic's end are new partitions."""
 
     topic_id: str
