@@ -16,9 +16,9 @@ from typing import TypeVar
 from broker.authorizer import Authorizer
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
-from broker.controller.membership import Refused
 from broker.dispatcher import BrokerDispatcher
 from broker.listening import Listening
+from broker.membership.session import Refused
 from broker.metrics import BrokerMetrics
 from broker.observe.loop_lag import LoopLag
 from broker.observe.sources import Beginning, Sources
@@ -97,7 +97,7 @@ class Broker:
         self._clean_stop = False
         self.health = Health()
         self.metrics = BrokerMetrics()
-        self._outage = Outage(world.clock)  # of the probe; after it the membership has its own
+        self._outage = Outage(world.clock)  # of the probe; after it the session has its own
         self._lag = LoopLag()
         self._beginning = Beginning(
             config, self.health, self.metrics, self._store_outage, self._lag, lambda: self.rooms.store
@@ -123,7 +123,7 @@ class Broker:
             self.metrics,
             self._outage,
             self._report,
-            self._keep_membership,
+            self._keep_session,
         )
 
     async def start(self, stop: asyncio.Event) -> None:
@@ -137,8 +137,8 @@ class Broker:
             self._world.keep_objects()
 
     def _store_outage(self) -> Outage:
-        membership = self.rooms.membership
-        return self._outage if membership is None else membership.outage
+        session = self.rooms.session
+        return self._outage if session is None else session.outage
 
     def ready_line(self) -> str:
         """The one line scripts wait for (cli.md)."""
@@ -146,15 +146,15 @@ class Broker:
         return self._listening.ready_line(self._sources.context.metadata.cluster_id, self._sources.store.url)
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Wait until told to stop, or until another broker serves the bucket."""
+        """Wait until told to stop, or until another process serves as this node."""
         await self._until(stop, self._superseded.wait())
         self._clean_stop = not self._superseded.is_set()
 
-    async def _keep_membership(self) -> None:
-        membership = self.rooms.membership
-        assert membership is not None
-        await membership.keep()
-        by = membership.gate.superseded_by
+    async def _keep_session(self) -> None:
+        session = self.rooms.session
+        assert session is not None
+        await session.keep()
+        by = session.gate.superseded_by
         log.error("superseded by %s: answering nothing more, exiting", by)
         self.exit_code = Exit.REFUSED
         self._superseded.set()

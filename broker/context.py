@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.controller.door import ControllerDoor
-from broker.controller.gate import Gate
 from broker.fetch_sessions import FetchSessions
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.coordinator import GroupCoordinator
+from broker.membership.gate import Gate
 from broker.metadata.producer_ids import ProducerIds
 from broker.metrics import BrokerMetrics
 from broker.net.dispatch import Peer

@@ -6,7 +6,7 @@ Must not know how the bounds are kept.
 from __future__ import annotations
 
 from broker.config.resolve import BrokerConfig
-from broker.controller.membership import Refused
+from broker.membership.session import Refused
 from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits
 from seams.net import SocketBuffers

@@ -11,8 +11,8 @@ from collections.abc import Awaitable
 from broker.config.addresses import show_address
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
-from broker.controller.membership import Refused
 from broker.limits import net_limits
+from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views

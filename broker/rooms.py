@@ -12,9 +12,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from broker.config.resolve import BrokerConfig
-from broker.controller.membership import Membership
 from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.snapshots import Snapshots
+from broker.membership.session import Session
 from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.status import Waits
@@ -37,7 +37,7 @@ class Rooms:
     server: Server | None = None
     data_dir: DataDir | None = None
     store: MeteredStore | None = None
-    membership: Membership | None = None
+    session: Session | None = None
     residency: Residency | None = None
     tiers: TierService | None = None
     replicas: Replicas | None = None
@@ -74,9 +74,9 @@ class Closing:
         if rooms.http is not None:
             await rooms.http.close()
         await self.tasks.close()
-        if clean and rooms.membership is not None:
+        if clean and rooms.session is not None:
             # Last of all: the next broker may start the moment it reads this.
-            await rooms.membership.release()
+            await rooms.session.release()
         if rooms.store is not None:
             await rooms.store.close()
         if rooms.data_dir is not None:

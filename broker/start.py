@@ -15,9 +15,7 @@ from typing import NamedTuple
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
-from broker.controller.admission import DirectoryIdentity, Verdict
 from broker.controller.door import ControllerDoor
-from broker.controller.membership import Joined, Membership, Station
 from broker.controller.office import Office
 from broker.dispatcher import BrokerDispatcher
 from broker.fetch_sessions import FetchSessions
@@ -30,6 +28,8 @@ from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.limits import check_tiering, tier_limits
 from broker.listening import Listening
+from broker.membership.identity import DirectoryIdentity, Verdict
+from broker.membership.session import Joined, Session
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.records import Listener
@@ -63,12 +63,13 @@ class Following(NamedTuple):
     replicas: Replicas
     feed: ImageFeed
     controller: ControllerDoor
+    stand_down: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """One start. `config` is the one the broker was started with, `live` the one it runs with; in `rooms` stands what
-    was made so far, for the stop; `keep_membership` runs from the moment the right to serve is committed."""
+    was made so far, for the stop; `keep_session` runs from the moment the right to serve is committed."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -83,7 +84,7 @@ class Start:
     metrics: BrokerMetrics
     outage: Outage
     report: FailureReport
-    keep_membership: Callable[[], Awaitable[None]]
+    keep_session: Callable[[], Awaitable[None]]
 
     async def prepare(self) -> None:
         """What takes no time and asks nobody. Raises Refused, DataDirLocked, OSError."""
@@ -101,25 +102,25 @@ class Start:
         # Not through the meters: it loses races and sends wrong checksums on purpose.
         verify_by_head = await first_probe(bucket, world, self.outage, self.health)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
-        self.rooms.membership = membership = self._membership(store, cluster)
-        joined = await self._join(membership, data_dir)
+        self.rooms.session = session = self._session(store, cluster)
+        joined = await self._join(session, data_dir)
         logs = LogHost(data_dir, world, self.report)
         limits = tier_limits(self.config, verify_by_head=verify_by_head)
         self.rooms.tiers = tiers = TierService(store, world, logs, self.tasks, limits, report=self.report)
         following = self._following(cluster, joined, logs, tiers)
         await tiers.start()
-        await self._publish(following, tiers, joined)
-        context = self._context(following, joined, membership, tiers)
+        await self._publish(following, session, tiers, joined)
+        context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
         await self.listening.accept(self.live)
         damaged = following.replicas.damaged
         snapshots = self.rooms.snapshots
         assert snapshots is not None
-        return Sources(context, tiers, store, self.listening.server, membership, self.health, snapshots, damaged)
+        return Sources(context, tiers, store, self.listening.server, session, self.health, snapshots, damaged)
 
-    def _membership(self, store: ObjectStore, cluster: ClusterRoot) -> Membership:
+    def _session(self, store: ObjectStore, cluster: ClusterRoot) -> Session:
         config = self.config
-        return Membership(
+        return Session(
             store,
             cluster,
             self.world,
@@ -128,20 +129,21 @@ class Start:
             waits_for=self.health.starting,
         )
 
-    async def _join(self, membership: Membership, data_dir: DataDir) -> Joined:
+    async def _join(self, session: Session, data_dir: DataDir) -> Joined:
         """Wait for the right to serve, commit it, and note in the data directory what that settled. Raises Refused."""
         config = self.config
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
-        station = Station(config.node_id, listeners, config.rack, config.take_over)
-        joined = await membership.join(_identity(data_dir), station)
+        joined = await session.join(
+            _identity(data_dir), config.node_id, listeners, rack=config.rack, take_over=config.take_over
+        )
         identity = joined.identity
         assert identity.cluster_id is not None and identity.directory_id is not None
         if joined.verdict is not Verdict.RESUME:
             meta = MetaProperties(identity.cluster_id, config.node_id, identity.directory_id)
             await self.world.workers.run(data_dir.format, meta)
         check_tiering(config, joined.image)
-        self._keep("membership", self.keep_membership)
+        self._keep("session", self.keep_session)
         return joined
 
     def _following(self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService) -> Following:
@@ -161,9 +163,9 @@ class Start:
         office = Office(cluster, feed)
         controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened)
         self._keep("controller", office.keep)
-        return Following(registry, metadata, replicas, feed, controller)
+        return Following(registry, metadata, replicas, feed, controller, office.stand_down)
 
-    async def _publish(self, following: Following, tiers: TierService, joined: Joined) -> None:
+    async def _publish(self, following: Following, session: Session, tiers: TierService, joined: Joined) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.image.topics
         total = sum(topic.partitions for topic in topics.values())
@@ -172,6 +174,7 @@ class Start:
             self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
             following.feed.take(joined.position, joined.image)
+            session.follow(following.feed.take, following.stand_down)
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
         self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
         self._keep("ticks", replicas.upkeep.keep_ticking)
@@ -201,7 +204,7 @@ class Start:
         self._keep("group snapshots", snapshots.keep)
         return groups
 
-    def _context(self, following: Following, joined: Joined, membership: Membership, tiers: TierService) -> Context:
+    def _context(self, following: Following, joined: Joined, session: Session, tiers: TierService) -> Context:
         config, world = self.live.now, self.world
         self.rooms.residency = residency = Residency(world.workers)
         return Context(
@@ -212,10 +215,10 @@ class Start:
             residency=residency,
             metadata=following.metadata,
             controller=following.controller,
-            producer_ids=ProducerIds(joined.image.nodes[config.node_id].broker_epoch),
+            producer_ids=ProducerIds(joined.broker_epoch),
             groups=self._groups(following),
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
-            gate=membership.gate,
+            gate=session.gate,
             metrics=self.metrics,
             tasks=self.tasks,
             advertised=self.listening.advertised,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.controller.gate import Gate
+from broker.membership.gate import Gate
 from broker.net.dispatch import CloseConnection, Later, Part
 from broker.wire import scatter
 from broker.wire.apis import response_header_version

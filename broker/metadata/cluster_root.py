@@ -87,11 +87,12 @@ class ImageAt(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """`cluster.json` as it stood when it was read."""
+    """`cluster.json` as it stood when it was read. `epoch`: the controller's."""
 
     cluster_id: str
     image: ClusterImage
     position: int
+    epoch: int
 
 
 class CommitTooLarge(InvalidRequest):
@@ -134,22 +135,25 @@ class ClusterRoot:
     async def load(self) -> Loaded | None:
         """The cluster as it stands now; None where the bucket was never formatted."""
         root = await self._root.load()
-        while root is not None:
+        return None if root is None else await self._loaded(root)
+
+    async def poll(self) -> Loaded:
+        """The newest that is known, after a conditional GET; the same again where nothing changed."""
+        root = await self._root.load_if_changed() or self._root.known
+        assert root is not None, "poll before load"
+        return await self._loaded(root)
+
+    async def _loaded(self, root: Root[Content]) -> Loaded:
+        while True:
             try:
                 position, image = await self._at(root.content)
-                return Loaded(root.content.cluster_id, image, position)
+                return Loaded(root.content.cluster_id, image, position, root.epoch)
             except ObjectMissing as missing:
                 # The controller folded between our two reads and deleted the page we were about to get.
                 folded = await self._root.load_if_changed()
                 if folded is None:
                     raise Corrupt(f"cluster.json names a page that is gone: {missing}") from missing
                 root = folded
-        return None
-
-    async def superseded_by(self) -> int | None:
-        """Poll: the controller epoch of whoever serves the bucket now, None while that is us."""
-        changed = await self._root.load_if_changed()
-        return changed.epoch if changed is not None and changed.epoch > self.epoch else None
 
     async def claim(
         self, cluster_id: str, controller: Controller, records: Callable[[ClusterImage], Sequence[MetadataRecord]]

@@ -110,7 +110,7 @@ def _requests(sources: Sources) -> Iterator[Metric]:
         "gate_pauses",
         "times the clock jumped by more than a lease: the machine slept or the process was stopped; answers wait then "
         "until the bucket said that nobody took over",
-        sources.membership.gate.paused_count,
+        sources.session.gate.paused_count,
     )
     yield counters(
         "requests", "requests by API", ["api"], {(api.name.lower(),): metrics.requests[api] for api in ApiKey}

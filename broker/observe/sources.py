@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
-from broker.controller.membership import Membership
 from broker.internal_topics.snapshots import Snapshots
+from broker.membership.session import Session
 from broker.metrics import BrokerMetrics
 from broker.net.server import Server
 from broker.observe.loop_lag import LoopLag
@@ -43,7 +43,7 @@ class Sources:
     tiers: TierService
     store: MeteredStore
     server: Server
-    membership: Membership
+    session: Session
     health: Health
     snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why

@@ -175,7 +175,7 @@ def facts(sources: Sources, looked: PartitionsLook | None = None) -> Facts:
             blocked.append(f"{name} by {tier.blocked_by}")
         lag_bytes += tier.copy_lag_bytes
         lag_ms = max(lag_ms, tier.copy_lag_ms)
-    disk, outage = sources.tiers.disk, sources.membership.outage
+    disk, outage = sources.tiers.disk, sources.session.outage
     cache_max = 0 if sources.store.url.startswith("file:") else sources.context.config.cache_bytes_max
     return Facts(
         data_dir=sources.context.config.data_dir,

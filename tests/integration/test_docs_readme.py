@@ -33,7 +33,7 @@ CHECKS = {
     "client matrix": "tests/support/stock_clients.py",
     "client matrix hot, across the seam, cold": "tests/support/stock_clients.py",
     "`bucket verify`": "thermocline/cli/bucket_checks.py",
-    "two-broker tests": "tests/unit/broker/controller/test_broker_membership.py",
+    "two-broker tests": "tests/unit/broker/membership/test_broker_membership.py",
     "bit flips in unit tests": "tests/unit/coldstore/test_coldstore_segment_object.py",
     "unit tests": "tests/unit/hotstore/test_hotstore_flusher.py",
     "the dearest frame of every API": "tests/fuzz/test_proportion_is_held.py",

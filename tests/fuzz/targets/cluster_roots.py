@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from broker.controller.lease_watch import Lease
+from broker.membership.lease_watch import Lease
 from broker.metadata.cluster_root import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer, image_of
 from broker.metadata.format_1 import Content1
 from broker.metadata.image import ClusterImage

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.controller.lease_watch import Lease
+from broker.membership.lease_watch import Lease
 from coldstore.keys import PageKey, cluster_key, lease_key, manifest_key, parse_key
 from coldstore.manifest_reader import ManifestReader
 from coldstore.manifest_store import ManifestStore

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.controller.admission import LeaseSight
-from broker.controller.lease_watch import Lease, LeaseWatch
-from broker.controller.membership import Refused
+from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
+from broker.membership.session import Refused
 from coldstore.keys import SegmentKey, lease_key, parse_key
 from coldstore.root import RootStore
 from coldstore.stores.faulty import Fault

@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from broker.controller.lease_watch import Lease
+from broker.membership.lease_watch import Lease
 from broker.metadata import format_1
 from broker.metadata.cluster_root import CLUSTER_FORMAT, ClusterContent, image_of
 from broker.metadata.image import ClusterImage, check

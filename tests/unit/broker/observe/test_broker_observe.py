@@ -49,7 +49,7 @@ def sources_of(life: Life) -> Sources:
     assert rooms.tiers is not None
     assert rooms.store is not None
     assert rooms.server is not None
-    assert rooms.membership is not None
+    assert rooms.session is not None
     assert rooms.replicas is not None
     assert rooms.snapshots is not None
     damaged = rooms.replicas.damaged
@@ -58,7 +58,7 @@ def sources_of(life: Life) -> Sources:
         rooms.tiers,
         rooms.store,
         rooms.server,
-        rooms.membership,
+        rooms.session,
         life.broker.health,
         rooms.snapshots,
         damaged,

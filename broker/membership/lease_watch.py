@@ -7,9 +7,18 @@ Must not know the store.
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
-from broker.controller.admission import LeaseSight
+
+class LeaseSight(Enum):
+    """What watching `lease.json` has shown so far."""
+
+    WATCHING = "watching"  # not yet watched over a whole lease by successful polls
+    STILL = "still"  # the counter stood still over a whole lease, or there is no lease
+    RELEASED = "released"
+    MOVING = "moving"  # it still moved after two leases
 
 
 class Lease(msgspec.Struct, frozen=True):

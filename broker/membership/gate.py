@@ -1,10 +1,10 @@
 """May this process still answer? The gate every answer passes.
 
-Owns the rule of design 1: a broker that was superseded answers nothing more; one whose clock (the kind that runs on
-through sleep) jumped so far between two looks that a lease may have passed since its last beat answers nothing until a
-poll of `cluster.json` succeeded (C31: a process that was stopped, or a machine that slept, may have been replaced
-meanwhile). Always true: closed is decided before the answer leaves, not at the next tick. Hot path: one clock reading
-a request (0.1 µs). Must not know who polls.
+Owns the rule of design 1: a process whose node another one serves as answers nothing more; one whose clock (the kind
+that runs on through sleep) jumped so far between two looks that a lease may have passed since its last beat answers
+nothing until a poll of `cluster.json` succeeded (C31: a process that was stopped, or a machine that slept, may have
+been replaced meanwhile). Always true: closed is decided before the answer leaves, not at the next tick. Hot path: one
+clock reading a request (0.1 µs). Must not know who polls.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Gate:
             self._opened.set()
 
     def shut(self, by: str) -> None:
-        """Somebody else serves the bucket: `by` says who, for the log."""
+        """Another process serves as this node: `by` says who, for the log."""
         if self.superseded_by is None:
             self.superseded_by = by
             self._opened.clear()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.controller.lease_watch import Lease, LeaseWatch
-from broker.controller.membership import Refused
+from broker.membership.lease_watch import Lease, LeaseWatch
+from broker.membership.session import Refused
 from tests.support.broker_kit import Life, Place, play
 
 

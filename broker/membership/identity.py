@@ -10,14 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-
-class LeaseSight(Enum):
-    """What watching `lease.json` has shown so far."""
-
-    WATCHING = "watching"  # not yet watched over a whole lease by successful polls
-    STILL = "still"  # the counter stood still over a whole lease, or there is no lease
-    RELEASED = "released"
-    MOVING = "moving"  # it still moved after two leases
+from broker.membership.lease_watch import LeaseSight
 
 
 @dataclass(frozen=True, slots=True)

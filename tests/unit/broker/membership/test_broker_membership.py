@@ -12,8 +12,8 @@ from crc32c import crc32c
 
 from broker import app
 from broker.app import Exit
-from broker.controller.lease_watch import Lease
-from broker.controller.membership import Refused
+from broker.membership.lease_watch import Lease
+from broker.membership.session import Refused
 from broker.net.dispatch import CloseConnection
 from coldstore.keys import cluster_key, lease_key
 from coldstore.object_store import Got, PreconditionFailed
@@ -236,7 +236,7 @@ def test_design_c19_a_zombie_never_writes_the_lease_back() -> None:
             new = await place.start(directory="b", take_over=True)
             assert await task == Exit.REFUSED
             assert (await lease_of(place)).controller_epoch == new.context.controller.epoch
-            assert (await lease_of(place)).incarnation != old.broker.rooms.membership.incarnation  # type: ignore[union-attr]
+            assert (await lease_of(place)).incarnation != old.broker.rooms.session.incarnation  # type: ignore[union-attr]
             await new.stop()
 
     play(scenario())
@@ -316,8 +316,8 @@ def test_keeping_the_lease_over_any_faults(seed: int) -> None:
             place.store.calm()
             await asyncio.sleep(10)
             assert life.context.gate.is_open()
-            assert life.broker.rooms.membership is not None
-            assert not life.broker.rooms.membership.outage.failure
+            assert life.broker.rooms.session is not None
+            assert not life.broker.rooms.session.outage.failure
 
     play(scenario())
 
@@ -331,14 +331,14 @@ def test_an_outage_is_named_and_forgotten() -> None:
             await life.create("log")
             place.store.down = True
             await asyncio.sleep(20)
-            membership = life.broker.rooms.membership
-            assert membership is not None
-            assert membership.outage.failure
+            session = life.broker.rooms.session
+            assert session is not None
+            assert session.outage.failure
             assert (await life.produce("log", b"a")).error_code == 0
             assert await life.read_all("log") == [(0, b"a")]
             place.store.down = False
             await asyncio.sleep(20)
-            assert not membership.outage.failure
+            assert not session.outage.failure
 
     play(scenario())
 
@@ -418,15 +418,15 @@ def test_a_bucket_that_vanished_is_an_outage() -> None:
             await asyncio.sleep(6)
             taken = place.memory.objects.pop(cluster_key())
             await asyncio.sleep(60)
-            membership = life.broker.rooms.membership
-            assert membership is not None
-            assert "is gone" in membership.outage.failure
+            session = life.broker.rooms.session
+            assert session is not None
+            assert "is gone" in session.outage.failure
             assert (await life.produce("log", b"a")).error_code == 0
             assert not task.done()
             assert life.broker.metrics.unexpected_errors == 0
             place.memory.objects[cluster_key()] = taken
             await asyncio.sleep(10)
-            assert not membership.outage.failure
+            assert not session.outage.failure
 
     play(scenario())
 
@@ -443,15 +443,15 @@ def test_a_cluster_json_that_rotted_is_an_outage_too() -> None:
             whole = place.memory.objects[cluster_key()]
             place.memory.objects[cluster_key()] = replace(whole, data=b"#" + whole.data[1:], etag="rotten")
             await asyncio.sleep(200)
-            membership = life.broker.rooms.membership
-            assert membership is not None
-            assert cluster_key() in membership.outage.failure
-            assert not membership.gate.paused
+            session = life.broker.rooms.session
+            assert session is not None
+            assert cluster_key() in session.outage.failure
+            assert not session.gate.paused
             assert (await asyncio.wait_for(life.produce("log", b"a"), 10)).error_code == 0
             assert not task.done()
             place.memory.objects[cluster_key()] = whole
             await asyncio.sleep(10)
-            assert not membership.outage.failure
+            assert not session.outage.failure
 
     play(scenario())
 

@@ -1,0 +1,1 @@
+"""Who belongs to the cluster, and who decides for it: registration and election."""

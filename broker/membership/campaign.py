@@ -1,0 +1,66 @@
+"""The lease: when somebody may try to become the controller, and the beat of who is.
+
+Owns `lease.json`, the shell around `lease_watch`. Always true: it is written by compare-and-set only, in the writer's
+controller epoch; an older controller's says nothing. It tells *when* to try; who won stands in `cluster.json`. Must not
+know nodes, directories or what a controller does.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
+from coldstore.keys import lease_key
+from coldstore.object_store import ObjectStore
+from coldstore.root import RootStore
+from seams.world import World
+
+
+class Campaign:
+    """One process's. `lease_s`: how long the holder must be silent; `interval_s`: how often it beats, others look."""
+
+    def __init__(
+        self, store: ObjectStore, world: World, incarnation: str, *, lease_s: float, interval_s: float
+    ) -> None:
+        self._world = world
+        self._incarnation = incarnation
+        self._lease_s = lease_s
+        self._watch = LeaseWatch(lease_s)
+        self._lease: RootStore[Lease] = RootStore(
+            store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
+        )
+
+    async def look(self, controller_epoch: int) -> LeaseSight:
+        """Poll the lease beside a `cluster.json` of `controller_epoch`; what all polls so far show (C19)."""
+        before_read = self._world.clock.monotonic_s()
+        lease = await self._lease.load()
+        if lease is not None and lease.content.controller_epoch < controller_epoch:
+            lease = None  # an older controller's: neither its counter nor its release says anything
+        return self._watch.polled(None if lease is None else lease.content, before_read)
+
+    def left_s(self) -> tuple[float, float]:
+        """As `LeaseWatch.left_s`."""
+        return self._watch.left_s()
+
+    async def beat(self, epoch: int) -> None:
+        """The controller of `epoch` lives. Raises Fenced when a later one has beaten."""
+
+        def bump(lease: Lease) -> Lease:
+            if lease.incarnation != self._incarnation:
+                return Lease(epoch, self._incarnation, lease.counter + 1, lease_ms=self._lease_ms)
+            return replace(lease, counter=lease.counter + 1, released=False)
+
+        await self._lease.commit(bump, epoch=epoch, claim=True, initial=self._first(epoch))
+
+    async def release(self, epoch: int) -> None:
+        """The controller of `epoch` beats no more: nobody needs to wait. Errors as `beat`."""
+        await self._lease.commit(
+            lambda lease: replace(lease, released=True), epoch=epoch, claim=True, initial=self._first(epoch)
+        )
+
+    @property
+    def _lease_ms(self) -> int:
+        return int(self._lease_s * 1000)
+
+    def _first(self, epoch: int) -> Lease:
+        return Lease(epoch, self._incarnation, 0, lease_ms=self._lease_ms)

@@ -1,0 +1,151 @@
+"""Three fences, three consequences (R1): whole brokers beside a controller that is none of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.app import Exit
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.membership.registration import Registration, Standing, session_records, standing
+from broker.metadata.cluster_root import ClusterRoot, Controller
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import Listener, NodeGone, RowsSet, TopicCreated
+from broker.metadata.rows import new_rows
+from coldstore.keys import cluster_key, lease_key
+from tests.support.broker_kit import Place, play
+from tests.support.cluster_kit import cluster_root, created, id_of, session
+from tests.support.memory_store import StoredObject
+from tests.unit.broker.membership.test_broker_membership import lease_of, running
+
+OTHER = 2
+
+
+async def another_controller(place: Place) -> ClusterRoot:
+    """Node 2 commits the next controller epoch, and nothing else."""
+    cluster = cluster_root(place.memory, "other")
+    assert await cluster.load() is not None
+    other = Registration(OTHER, "other", "boot", (Listener("PLAINTEXT", "other", 9),))
+    await cluster.claim("", Controller(OTHER, "other"), lambda image: session_records(image, other, "other-directory"))
+    return cluster
+
+
+def test_controller_epoch_lost_is_the_end_of_deciding_only() -> None:
+    """It refuses what needs the controller, and beats no more; what it leads it leads on, and its process lives."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place) as (life, task):
+            await life.create("log")
+            await life.produce("log", b"before")
+            await another_controller(place)
+            await asyncio.sleep(10)
+            with pytest.raises(ApiError) as refused:
+                await life.context.controller.create_topic("more", 1, {})
+            assert refused.value.code is ErrorCode.NOT_CONTROLLER
+            counter = (await lease_of(place)).counter
+            await asyncio.sleep(60)
+            assert (await lease_of(place)).counter == counter
+            assert life.context.gate.is_open() and not task.done()
+            assert (await life.produce("log", b"after")).error_code == 0
+            assert await life.read_all("log") == [(0, b"before"), (1, b"after")]
+            assert life.context.producer_ids.give() > 0
+        assert not (await lease_of(place)).released, "it is not ours to release"
+
+    play(scenario())
+
+
+def test_what_another_controller_decides_is_obeyed() -> None:
+    """Images come by polls, too: a topic this broker is to lead, and one that it leads no more."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place) as (life, task):
+            await life.create("log")
+            await life.produce("log", b"x")
+            cluster = await another_controller(place)
+            image = (await cluster.poll()).image
+            log = image.topic_named("log")
+            assert log is not None
+            (row,) = log.rows
+            moved = (
+                0,
+                type(row)(
+                    (OTHER,), OTHER, row.leader_epoch + 1, row.partition_epoch + 1, (OTHER,), row.leader_epoch + 1
+                ),
+            )
+            made = TopicCreated(id_of(7), "made", new_rows(image, [(1,)]), {})
+            await cluster.commit([made, RowsSet(log.topic_id, (moved,))])
+            async with asyncio.timeout(20):
+                while ("made", 0) not in life.context.registry.partitions:
+                    await asyncio.sleep(1)
+            assert (await life.produce("made", b"y")).error_code == 0
+            assert (await life.produce("log", b"z")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert not task.done()
+
+    play(scenario())
+
+
+def test_session_lost_to_another_process_is_the_end_of_this_one() -> None:
+    """The image names another incarnation under the node id: exit 3, also if the controller epoch was lost before."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place) as (life, task):
+            await life.create("log")
+            cluster = await another_controller(place)
+            await asyncio.sleep(10)
+            assert not task.done()
+            image = (await cluster.poll()).image
+            again = Registration(1, "another process", "boot", ())
+            await cluster.commit(session_records(image, again, image.nodes[1].directory_id))
+            async with asyncio.timeout(10):
+                assert await task == Exit.REFUSED
+            assert not life.context.gate.is_open()
+
+    play(scenario())
+
+
+def test_a_newer_program_that_wrote_cluster_json_ends_this_one() -> None:
+    """R14: what it decides cannot be read, nor obeyed. The polls raised, and the process stayed for ever."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place) as (life, task):
+            await life.create("log")
+            old = place.memory.objects[cluster_key()]
+            data = old.data.replace(b'"format_version":2', b'"format_version":3')
+            place.memory.objects[cluster_key()] = StoredObject(data, "newer", None)
+            async with asyncio.timeout(10):
+                assert await task == Exit.REFUSED
+
+    play(scenario())
+
+
+def test_a_lease_that_was_beaten_by_nobody_in_cluster_json_ends_nothing() -> None:
+    """The lease says when, `cluster.json` says who: a higher epoch in the lease alone takes no place."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place) as (life, task):
+            lease = place.memory.objects[lease_key()]
+            data = lease.data.replace(b'"epoch":1', b'"epoch":9')
+            data = data[: data.index(b'"crc32c":')] + data[data.index(b'"epoch"') :]
+            place.memory.objects[lease_key()] = StoredObject(data, "later", None)
+            await asyncio.sleep(60)
+            assert not task.done() and life.context.gate.is_open()
+            await life.create("log")
+
+    play(scenario())
+
+
+def test_standing_is_told_by_the_incarnation() -> None:
+    """Not by the epoch, nor by the directory, which a copy shares."""
+    image = ClusterImage().with_records([session("mine"), created(1)])
+    assert standing(image, 1, "mine") is Standing.IN_SESSION
+    assert standing(image, 1, "other") is Standing.REPLACED
+    ended = image.with_records([session("mine", active=False)])
+    assert standing(ended, 1, "mine") is Standing.ENDED
+    assert standing(image.with_records([NodeGone(1, 1)]), 1, "mine") is Standing.ENDED
