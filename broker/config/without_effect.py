@@ -114,7 +114,11 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("cordoned.log.dirs", "there is one log directory."),
     ("max.request.partition.size.limit", "DescribeTopicPartitions answers 2 000 partitions a page."),
     ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
-    ("listener.name.", _SECURITY),
+    (
+        "listener.name.",
+        "no setting is one listener's own: security protocols are not served yet, and the bounds on connections hold "
+        "for all listeners together.",
+    ),
 )
 """By how a broker config's name begins, the first that fits: why it is accepted without effect."""
 

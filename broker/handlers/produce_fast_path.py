@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
-from broker.handlers.produce import BatchChecks, ack_deadline_s, append_checked, refuse
+from broker.handlers.batch_checks import BatchChecks
+from broker.handlers.produce import ack_deadline_s, append_checked, refuse
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.partition.partition import Partition
 from broker.wire.apis import response_header_version

@@ -186,7 +186,9 @@ class SimNet:
         self._ports = 50_000
 
     async def bind(self, host: str, port: int, factory: Callable[[], Any], buffers: SocketBuffers) -> SimListener:
-        address = (host or "0.0.0.0", port)
+        if port == 0:
+            self._ports += 1
+        address = (host or "0.0.0.0", port or self._ports)
         if address in self.listeners:
             raise OSError(98, f"address already in use: {address}")
         listener = SimListener(self, address, factory, copy_context())

@@ -1,0 +1,108 @@
+"""What a batch has to be before it is appended: size, codec, timestamps, and records where its header is not believed.
+
+Owns what is refused by the header alone, and when records have to be looked into. Always true: a batch that passes may
+be written as it is; a check changes nothing but a maximum timestamp that cannot be right. Must not parse records:
+`produce_records` does.
+
+Hot path: one header check with CRC a batch; what depends on the partition alone is worked out once a run.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.context import Context
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.handlers.produce_records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
+from broker.partition.partition import Partition
+from logformat.record_batch import (
+    CODEC_MASK,
+    INT64_MAX,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Codec,
+    InvalidTimestamp,
+    check_batch,
+    read_header,
+    stamp_max_timestamp,
+)
+
+_ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
+
+
+class BatchChecks:
+    """What a batch for one partition has to be at `now_ms`; made once for requests that came together.
+
+    Raises ApiError where no batch would do.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_records_bytes_max",
+        "_stamps",
+        "_timestamp_max",
+        "_timestamp_min",
+        "_validates_records",
+        "_zstd_refused",
+    )
+
+    def __init__(self, context: Context, partition: Partition, version: int, acks: int, now_ms: int) -> None:
+        config = partition.config
+        if config.internal:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
+        if acks == -1 and config.min_insync_replicas > 1:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
+            )
+        self._bytes_max = config.max_message_bytes
+        self._records_bytes_max = max(RECORDS_BYTES_MAX, self._bytes_max)
+        self._stamps = config.log_append_time
+        if self._stamps:  # the producer's timestamps are replaced: Kafka does not judge them
+            self._timestamp_min, self._timestamp_max = NO_TIMESTAMP, INT64_MAX
+        else:
+            self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+            self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
+        self._zstd_refused = version < _ZSTD_SINCE
+        self._validates_records = context.config.validate_records
+
+    def check(self, batch: memoryview, seen: Look | None = None) -> BatchHeader:
+        """The header of a batch that may be appended. Raises ThermoclineError.
+
+        `seen`: what a worker found in its records; NeedsWorker when that is missing. A maximum timestamp that cannot be
+        right is repaired in place (and the CRC): checked again, the batch passes.
+        """
+        header = check_batch(
+            batch,
+            0,
+            len(batch),
+            bytes_max=self._bytes_max,
+            timestamp_min=self._timestamp_min,
+            timestamp_max=self._timestamp_max,
+        )
+        if header.size != len(batch):
+            raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
+        if self._zstd_refused and header.attributes & CODEC_MASK == Codec.ZSTD:
+            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
+        if must_look(header, validates=self._validates_records, stamps=self._stamps):
+            found = self._found(batch, header, seen)
+            if header.lacks_max_timestamp:
+                stamp_max_timestamp(batch, 0, found.greatest)
+                header = read_header(batch)
+        return header
+
+    def _found(self, batch: memoryview, header: BatchHeader, seen: Look | None) -> Found:
+        if seen is None:
+            if not is_cheap(header, validates=self._validates_records):
+                raise NeedsWorker("this batch's records are looked into by a worker; send it again")
+            seen = look(batch, self._records_bytes_max, validates=self._validates_records)
+        if not isinstance(seen, Found):
+            raise seen
+        low, high = self._timestamp_min, self._timestamp_max
+        if not (low <= seen.least or seen.least == NO_TIMESTAMP) or seen.greatest > high:
+            raise InvalidTimestamp(
+                f"records have timestamps {seen.least}..{seen.greatest} ms, outside {low}..{high} "
+                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+            )
+        return seen

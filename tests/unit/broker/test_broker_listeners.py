@@ -1,0 +1,68 @@
+"""A broker with several listeners: what it tells whom, and what it registers."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.net.dispatch import Peer
+from broker.wire.apis import ApiKey
+from broker.wire.messages import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
+from tests.support.broker_kit import Place, play
+
+SETTINGS = (
+    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
+    "listeners=PLAINTEXT://127.0.0.1:0,INNER://127.0.0.1:0",
+    "advertised.listeners=PLAINTEXT://out.example:19092,INNER://in.example:0",
+    "inter.broker.listener.name=INNER",
+)
+
+
+def test_the_image_has_every_listener_with_the_port_really_bound() -> None:
+    """What other brokers will read. Until 2026-11-22 a node registered port 0 where the system picked one."""
+
+    async def scenario() -> None:
+        life = await Place(*SETTINGS).start()
+        server = life.broker.rooms.server
+        assert server is not None
+        bound = server.addresses
+        (node,) = life.context.metadata.image.nodes.values()
+        assert [(one.name, one.host, one.port) for one in node.listeners] == [
+            ("PLAINTEXT", "out.example", 19092),
+            ("INNER", "in.example", bound["INNER"][1]),
+        ]
+        assert bound["INNER"][1] > 0 and bound["PLAINTEXT"] != bound["INNER"]
+        assert life.broker.ready_line().endswith(
+            f"listeners=PLAINTEXT://127.0.0.1:{bound['PLAINTEXT'][1]},INNER://127.0.0.1:{bound['INNER'][1]}"
+        )
+        await life.stop()
+
+    play(scenario())
+
+
+def test_with_one_listener_the_ready_line_is_as_ever() -> None:
+    async def scenario() -> None:
+        life = await Place().start()
+        line = life.broker.ready_line()
+        assert line.startswith("ready kafka=127.0.0.1:9001 http=- node=1 cluster=") and "listeners=" not in line
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(("listener", "host"), [("PLAINTEXT", "out.example"), ("INNER", "in.example")])
+def test_answers_name_the_address_of_the_listener_the_asker_came_by(listener: str, host: str) -> None:
+    """Metadata, DescribeCluster, FindCoordinator in both of its shapes."""
+
+    async def scenario() -> None:
+        life = await Place(*SETTINGS).start()
+        peer = Peer(5, "127.0.0.1:50000", listener)
+        metadata = await life.call(ApiKey.METADATA, MetadataRequest(topics=[]), peer=peer)
+        cluster = await life.call(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(), peer=peer)
+        one = await life.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key="g"), 2, peer)
+        many = await life.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=["g"]), peer=peer)
+        told = [*metadata.brokers, *cluster.brokers, one, *many.coordinators]
+        assert [found.host for found in told] == [host] * 4
+        assert len({found.port for found in told}) == 1
+        await life.stop()
+
+    play(scenario())
