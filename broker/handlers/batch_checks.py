@@ -15,7 +15,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from logformat.record_batch import (
     CODEC_MASK,
     INT64_MAX,

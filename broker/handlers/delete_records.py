@@ -15,7 +15,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.changes import deadline_s
-from broker.partition.partition import Partition, settled
+from broker.partition.replica import Partition, settled
 from broker.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,

@@ -22,7 +22,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions import NO_SESSION, Full, Incremental, Target
 from broker.net.dispatch import Later, Part
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from broker.wire.messages import (
     ZERO_UUID,
     FetchRequest,

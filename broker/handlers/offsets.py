@@ -13,7 +13,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch import check_leader_epoch
-from broker.partition.partition import Partition, settled
+from broker.partition.replica import Partition, settled
 from broker.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,

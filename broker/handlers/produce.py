@@ -22,7 +22,7 @@ from broker.errors import ApiError, code_of
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
 from broker.net.dispatch import Later, Part
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from broker.wire.messages import (
     ProduceRequest,
     ProduceRequestPartition,

@@ -20,7 +20,7 @@ from broker.context import Call, Context
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce import ack_deadline_s, append_checked, refuse
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response
 from broker.wire.framing import response_frame

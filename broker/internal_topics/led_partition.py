@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from broker.internal_topics.partition_door import Piece
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import check_batch, whole_batches_end

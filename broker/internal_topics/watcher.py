@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.internal_topics.internal_log import InternalLog
 from broker.internal_topics.led_partition import LedPartition
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from seams.clock import Clock
 from seams.workers import Workers
 

@@ -15,7 +15,7 @@ from broker.config.units import show_duration
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
 from broker.observe.sources import Beginning, Sources
 from broker.observe.topic_metrics import PartitionsLook, look
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState
 from tiering.partition_state import Block

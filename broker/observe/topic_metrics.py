@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from prometheus_client.core import Metric
 
 from broker.observe.families import counters, gauges
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from seams.turns import Turns, next_turn
 from tiering.tier_config import TierStatus
 

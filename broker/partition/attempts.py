@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from broker.metadata.image import Topic
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from coldstore.root import RootVanished
 from hotstore.errors import DamagedLog, ForeignLog
 from logformat.errors import Corrupt, Fenced, StorageFailed

@@ -16,8 +16,9 @@ from uuid import UUID
 from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
-from broker.partition.partition import Partition
 from broker.partition.registry import Registry
+from broker.partition.replica import Partition
+from broker.replication.in_sync import lone_row
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
@@ -43,10 +44,12 @@ class Opening:
         """The partition, led in `leader_epoch`, not yet published. Raises as `TierService.attach` and `open_log`."""
         config = self.topic_config(topic)
         lead = Lead(leader_epoch, self.tier_config(topic, config), on_fenced, new)
+        node_id = self._live.now.node_id
+        row = lone_row(node_id, leader_epoch)
         resigned = self._registry.resigned.get((topic.name, index))
         async with self._slots:
             if resigned is not None:
-                resigned.lead(await self._tiers.attach(resigned.opened, lead), leader_epoch)
+                resigned.lead(await self._tiers.attach(resigned.opened, lead), row)
                 return resigned
             place = TopicPartition(topic.name, index)
             opened = await self._tiers.open_log(place, UUID(topic.topic_id), log_config_of(config), lead)
@@ -57,7 +60,7 @@ class Opening:
             except BaseException:
                 await self._close(opened)
                 raise
-        return Partition(opened, tier, leader_epoch, config, self._registry.touched)
+        return Partition(opened, tier, row, config, self._registry.touched, node_id)
 
     async def _close(self, opened: OpenLog) -> None:
         try:

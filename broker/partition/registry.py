@@ -13,7 +13,7 @@ from uuid import UUID
 from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
 from broker.metadata.topic_facts import TopicFacts
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 
 
 class Registry:

@@ -14,7 +14,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from broker.metadata.image import Topic
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from hotstore.log_host import LogHost, OpenLog
 from logformat.values import TopicPartition
 from seams.tasks import Tasks

@@ -21,9 +21,9 @@ from broker.config.live import LiveConfig
 from broker.metadata.image import Topic
 from broker.partition.attempts import Attempts
 from broker.partition.opening import Opening
-from broker.partition.partition import Partition
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
+from broker.partition.replica import Partition
 from broker.partition.upkeep import Upkeep
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable, StorageFailed
@@ -109,7 +109,7 @@ class Replicas:
         if new:
             reach("topic.committed")
             self._attempts.begin(topic, new, new=True)
-        if old := [index for index in indexes if index not in new]:
+        if old := [index for index in indexes if topic.rows[index].partition_epoch > 0]:
             self._attempts.begin(topic, old, new=False)
 
     async def _open(self, topic: Topic, index: int, new: bool) -> Partition:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from enum import Enum
 from typing import Final, Protocol
 
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from broker.wire.messages import ProduceRequest
 from hotstore.errors import LogFailed, LogFull, ReservationExhausted
 from logformat.errors import StorageFailed

@@ -10,8 +10,8 @@ import asyncio
 from typing import Final
 
 from broker.config.live import LiveConfig
-from broker.partition.partition import Partition
 from broker.partition.registry import Registry
+from broker.partition.replica import Partition
 from hotstore.log_host import LogHost
 from seams.clock import Clock
 from seams.disk import is_full
@@ -75,7 +75,7 @@ class Upkeep:
             now_s = asyncio.get_running_loop().time()
             for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
                 partition.flusher.tick(now_ms)
-                partition.expire_acks(now_s)
+                partition.waiters.expire(now_s)
                 partition.tier.written_to()
                 if partition.log.dirty_bytes == 0:
                     self._registry.touched.discard(partition)

@@ -127,7 +127,7 @@ def test_a_session_that_ends_under_a_poll_answers_it() -> None:
         )
         assert (await soon(answer)).error_code == 0
         assert (await session.fetch()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        assert not life.partition("log")._readers
+        assert not life.partition("log").waiters._readers
         await life.stop()
 
     play(scenario())

@@ -122,7 +122,7 @@ def test_a_long_poll_waits_for_its_time_and_no_longer() -> None:
         took, response = await timed(life, fetch_request(("log", 0, 0), max_wait_ms=700))
         assert took == pytest.approx(0.7, abs=0.01)
         assert response.responses[0].partitions[0].error_code == 0
-        assert not life.partition("log")._watchers
+        assert not life.partition("log").waiters._watchers
         await life.stop()
 
     play(scenario())

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from broker.context import Context
 from broker.handlers.offsets import _by_time
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from broker.wire.messages import ListOffsetsResponsePartition
 
 

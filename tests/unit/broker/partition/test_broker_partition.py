@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from broker.partition.throttle import Throttle
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
@@ -138,13 +138,13 @@ def test_the_high_watermark_never_falls_and_wakes_each_waiter_once() -> None:
         assert far is not None
         woken: list[int] = []
         partition.watch(lambda: woken.append(partition.high_watermark))
-        partition.advance(1)
+        partition.flushed(1)
         assert (partition.high_watermark, woken) == (2, [])
-        partition.advance(5)
+        partition.flushed(5)
         assert near.done()
         assert not far.done()
         assert woken == [5]
-        partition.fail_waiters(StorageFailed("gone"))
+        partition.waiters.fail(StorageFailed("gone"))
         with pytest.raises(StorageFailed):
             await far
         await life.crash()

@@ -10,7 +10,7 @@ import msgspec
 from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
-from broker.partition.partition import Partition
+from broker.partition.replica import Partition
 from coldstore.manifest_store import ManifestStore
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play

@@ -1,22 +1,27 @@
-"""One partition as its leader sees it: the log, its tier, the high watermark, and who waits for it to move.
+"""One partition as this broker has it: a log and a role. It leads, or it resigned and may lead again.
 
 Owns the rule when a record is visible and when a produce is acknowledged (design 7): with `thermocline.flush=sync` both
-wait for the flushed end, with `os` the page cache counts. Always true: the high watermark never falls while the process
-lives; waiters are woken on the loop, after it moved. Must not know Kafka's wire format or error codes.
+wait for the flushed end, with `os` the page cache counts; what that end means for the high watermark is the leader
+machine's to say (`replication.leader`), also for a leader alone. Always true: the high watermark never falls in a
+leader epoch; who waits is told on the loop, after it moved; nothing is appended while it does not lead. A follower's
+role comes with replication. Must not know Kafka's wire format or error codes.
 
-Hot path: `append` and `advance` run once a batch; a waiter costs one future.
+Hot path: `append` runs once a batch, `flushed` once a sync, in `os` mode once a batch: 5.6 µs and 0.4 µs besides the
+pwrite (CPython 3.11). `leading` and `high_watermark` are plain attributes for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_sessions import Target
+from broker.partition.waiters import Waiters, Watcher
+from broker.replication.in_sync import AppliedRow
+from broker.replication.leader import Leader
 from hotstore.errors import LogFailed, ReservationExhausted
 from hotstore.locator import LogSlice
 from hotstore.log_host import OpenLog
@@ -28,7 +33,6 @@ from seams.tasks import Tasks
 from seams.workers import Lane, Workers
 from tiering.partition_tier import PartitionTier
 
-Watcher = Callable[[], None]
 _PREPARED_MAX: Final = 64
 _RESERVATION_LOOK_S: Final = 0.01  # a commit to the bucket takes longer; only producers that outran it look
 
@@ -37,19 +41,18 @@ class Partition:
     """A partition of this broker: `leading` it in `leader_epoch`, or resigned since. Every method runs on the loop."""
 
     __slots__ = (
-        "_acks",
         "_checks",
+        "_node_id",
         "_prepared",
-        "_readers",
         "_reserve_at",
         "_touched",
-        "_watchers",
         "config",
         "fetched_answers",
         "fetched_bytes",
         "flusher",
         "high_watermark",
         "index",
+        "leader",
         "leader_epoch",
         "leading",
         "log",
@@ -60,17 +63,20 @@ class Partition:
         "tier",
         "topic",
         "topic_id",
+        "waiters",
     )
 
     def __init__(
         self,
         opened: OpenLog,
         tier: PartitionTier,
-        leader_epoch: int,
+        row: AppliedRow,
         config: TopicConfig,
         touched: set[Partition],
+        node_id: int,
     ) -> None:
         log = opened.log
+        self._node_id = node_id
         self.topic = log.topic
         self.topic_id = UUID(bytes=log.topic_id)
         self.index = log.partition
@@ -79,9 +85,7 @@ class Partition:
         self.flusher = opened.flusher
         self.config = config
         self.high_watermark = opened.high_watermark
-        self._acks: deque[tuple[int, float, asyncio.Future[None]]] = deque()
-        self._watchers: dict[Watcher, None] = {}  # woken in the order they came
-        self._readers: dict[Target, None] = {}  # of fetch sessions: each is told once, then it asks again
+        self.waiters = Waiters()
         self._prepared: set[int] = set()
         self._checks: dict[int, asyncio.Future[None]] = {}  # under way, by base offset of the segment
         self._touched = touched
@@ -89,25 +93,35 @@ class Partition:
         # Since it was opened, bumped by handlers and read by /metrics.
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_answers = self.fetched_bytes = 0
-        self.lead(tier, leader_epoch)
+        self.lead(tier, row)
 
-    def lead(self, tier: PartitionTier, leader_epoch: int) -> None:
+    def lead(self, tier: PartitionTier, row: AppliedRow) -> None:
         """Lead it from now on, in a higher epoch than before, over the log as it is."""
+        log = self.log
         self.leading = True
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = row.leader_epoch
         self.tier = tier
         self._reserve_at = 0
-        self.log.owner = self
-        if self.log.leader_epoch <= leader_epoch:  # else it is only read: each append is refused
-            self.log.begin_epoch(leader_epoch)
+        self.leader = Leader(
+            self._node_id,
+            row,
+            epoch_start=log.log_end_offset,
+            high_watermark=self.high_watermark,
+            own_end=log.stable_end_offset,
+        )
+        log.owner = self
+        if log.leader_epoch <= row.leader_epoch:  # else it is only read: each append is refused
+            log.begin_epoch(row.leader_epoch)
         tier.visible_end = lambda: self.high_watermark
-        self.advance(self.log.stable_end_offset)
+        self._follow_leader()
+        if not self.leader.is_end_known:
+            self.flusher.request()  # what was not synced when it resigned
 
     def resign(self, why: Exception) -> None:
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
         self.leading = False
         self.log.owner = UNOWNED
-        self.fail_waiters(why)
+        self.waiters.fail(why)
 
     @property
     def log_start_offset(self) -> int:
@@ -116,8 +130,13 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Equal to the high watermark until transactions are served."""
-        return self.high_watermark
+        """Below it every transaction is decided."""
+        return self.leader.last_stable_offset
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether clients may be told where the log ends: OFFSET_NOT_AVAILABLE before (KIP-207)."""
+        return self.leader.is_end_known
 
     def needs_index(self, offset: int) -> bool:
         """Whether a hot read at `offset` would have to read an index from disk on the loop (C25)."""
@@ -172,7 +191,7 @@ class Partition:
             self._touched.add(self)
             self.flusher.request()
             if not log.config.waits_for_flush:
-                self.advance(appended.last_offset + 1)  # the page cache counts (`os`)
+                self.flushed(appended.last_offset + 1)  # the page cache counts (`os`)
             if appended.last_offset >= self._reserve_at:
                 self._reserve_at = self.tier.reserve_at
                 if appended.last_offset >= self._reserve_at:
@@ -191,16 +210,14 @@ class Partition:
     def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
         """None when everything below `end_offset` is committed, else a future that is done once it is.
 
-        It fails with StorageFailed when the log goes offline first (those records were never acknowledged), with
-        TimeoutError soon after the loop's time `deadline_s`: `expire_acks` looks once a second, so that an ack costs no
-        timer of its own.
+        It fails with StorageFailed when the log goes offline first (those records were never acknowledged), with Fenced
+        when another is to lead, with TimeoutError soon after the loop's time `deadline_s`.
         """
         if self.high_watermark >= end_offset:
             return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._acks.append((end_offset, deadline_s, future))
+        acknowledged = self.waiters.ack(end_offset, deadline_s)
         self.flusher.hurry()
-        return future
+        return acknowledged
 
     def settling(self, wait_s: float) -> asyncio.Future[None] | None:
         """What to wait for, `wait_s` at most, until what is appended by now is visible; None: it is, or never will be.
@@ -211,77 +228,48 @@ class Partition:
             return None  # nothing more becomes visible: the high watermark stands
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
 
-    def awaits_flush(self) -> bool:
-        """As the log's owner: whether an acknowledgement or a reader waits for the flushed end."""
-        return bool(self._acks or self._watchers) or any(reader.awaits_flush() for reader in self._readers)
-
-    def expire_acks(self, now_s: float) -> None:
-        """Whoever waits for an ack past its deadline learns that it may still come true, or not."""
-        for _, deadline_s, future in self._acks:
-            if deadline_s <= now_s and not future.done():
-                future.set_exception(TimeoutError("appended, but not committed within the request's timeout"))
-
+    # ── as the log's owner ───────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, stable_end: int) -> None:
-        """As the log's owner."""
-        self.advance(stable_end)
+        """Our own end is durable up to here, or counts as if it were."""
+        if self.leader.flushed(stable_end):
+            self._follow_leader()
+
+    def _follow_leader(self) -> None:
+        self.high_watermark = self.leader.high_watermark
+        self.waiters.moved(self.high_watermark)
 
     def failed(self, why: LogFailed) -> None:
-        """As the log's owner."""
-        self.fail_waiters(why)
+        """It is offline: what waits was never acknowledged."""
+        self.waiters.fail(why)
 
-    def advance(self, stable_end: int) -> None:
-        """Everything below `stable_end` now counts as flushed on every in-sync replica."""
-        if stable_end <= self.high_watermark:
-            return
-        self.high_watermark = stable_end
-        acks = self._acks
-        while acks and acks[0][0] <= stable_end:
-            future = acks.popleft()[2]
-            if not future.done():
-                future.set_result(None)
-        self.wake()
+    def awaits_flush(self) -> bool:
+        """Whether an acknowledgement or a reader waits for the flushed end."""
+        return self.waiters.await_flush
 
     def start_moved(self) -> None:
-        """As the log's owner. The next checkpoint has to say so: it samples what was touched, and an idle log's start
-        moves too."""
+        """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""
         self._touched.add(self)
-        self.wake()
+        self.waiters.wake()
 
+    # ── who waits ────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` whenever something new may be readable, until `unwatch`."""
-        self._watchers[watcher] = None
-        self.hurry()
+        self.waiters.watch(watcher)
+        self.flusher.hurry()
 
     def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.pop(watcher, None)
+        self.waiters.unwatch(watcher)
 
     def tell_once(self, reader: Target) -> None:
-        """Tell a session's reader when anything it was answered may have changed; see `broker.fetch_sessions`."""
-        self._readers[reader] = None
+        """See `Waiters.tell_once`."""
+        self.waiters.tell_once(reader)
 
     def forget(self, reader: Target) -> None:
-        self._readers.pop(reader, None)
+        self.waiters.forget(reader)
 
     def hurry(self) -> None:
         """Somebody waits for what was appended and is not visible yet."""
         self.flusher.hurry()
-
-    def wake(self) -> None:
-        """Tell the watchers to look again."""
-        for watcher in tuple(self._watchers):
-            watcher()
-        if self._readers:
-            readers, self._readers = self._readers, {}
-            for reader in readers:
-                reader.changed()
-
-    def fail_waiters(self, failure: Exception) -> None:
-        """The log is offline or the partition is gone: whoever waits for an ack learns it now."""
-        while self._acks:
-            future = self._acks.popleft()[2]
-            if not future.done():
-                future.set_exception(failure)
-        self.wake()
 
 
 async def settled(partitions: Iterable[Partition], wait_s: float) -> None:

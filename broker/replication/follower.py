@@ -1,0 +1,119 @@
+"""What a follower of one partition does next: fetch, cut its log where it diverges, or append (R3, KIP-101, 279, 595).
+
+Owns how far the replica agrees with its leader, and its high watermark. Always true: every leader epoch begins with a
+fetch that may show divergence, also under the same leader (KAFKA-7164); before the first answer without divergence
+nothing is appended and the high watermark stands (KAFKA-14704); it asks only for what follows its flushed end, so that
+its next fetch is its durable acknowledgement; the high watermark is min(leader's, own end), and never falls in an
+epoch; nothing below it is cut, unless the row names an unclean start that this replica has not seen. Pure. It has no
+shell yet: fetching comes with replication. Must not know requests, files, connections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
+
+
+class Phase(Enum):
+    """How far it is in this leader epoch."""
+
+    RECONCILING = "reconciling"  # nothing is known to agree
+    CUTTING = "cutting"  # it diverges, and its log is being cut
+    FOLLOWING = "following"
+    OFFLINE = "offline"  # what it would have to cut is committed: a person decides, or an unclean start
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What to ask the leader for. `last_fetched_epoch`: of the last record before `offset`; −1: there is none."""
+
+    offset: int
+    last_fetched_epoch: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Drop what lies at or above `offset`, then say `cut`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Append what came, flush it, then say `flushed`."""
+
+
+class Follower:
+    """Of one replica. `end`: its flushed end; `seen_epoch`: the last leader epoch in which it had a clean
+    answer (who runs it makes that durable)."""
+
+    def __init__(self, lineage: LeaderEpochs, end: int, high_watermark: int, seen_epoch: int = UNDEFINED_EPOCH) -> None:
+        self.lineage = lineage
+        self.end = end
+        self.high_watermark = min(high_watermark, end)
+        self.seen_epoch = seen_epoch
+        self.phase = Phase.RECONCILING
+        self._leader_epoch = UNDEFINED_EPOCH
+        self._unclean_epoch = UNDEFINED_EPOCH
+        self._leader_high_watermark = 0
+
+    def begin(self, leader_epoch: int, unclean_epoch: int = UNDEFINED_EPOCH) -> None:
+        """Follow in this epoch from now on, whoever leads; `unclean_epoch`: the last one that began uncleanly."""
+        assert leader_epoch > self._leader_epoch, (leader_epoch, self._leader_epoch)
+        self._leader_epoch = leader_epoch
+        self._unclean_epoch = unclean_epoch
+        self._leader_high_watermark = 0
+        if self.phase is not Phase.OFFLINE or unclean_epoch > self.seen_epoch:
+            self.phase = Phase.RECONCILING
+
+    def next_fetch(self) -> Fetch | None:
+        """None while it has to be cut, or is offline."""
+        if self.phase in (Phase.CUTTING, Phase.OFFLINE):
+            return None
+        last = self.lineage.epoch_for(self.end - 1) if self.end else None
+        return Fetch(self.end, UNDEFINED_EPOCH if last is None else last, self._leader_epoch)
+
+    def answered(self, asked: Fetch, diverging: EpochEnd | None, leader_high_watermark: int) -> Cut | Take | None:
+        """The leader's answer to `asked`; None: it is of another epoch, comes twice, or nothing may be done.
+
+        `diverging`: the leader's last epoch that is not above the one asked for, and where that ends there."""
+        if asked != self.next_fetch():
+            return None
+        if diverging is not None:
+            return self._diverged(diverging)
+        self.phase = Phase.FOLLOWING
+        self.seen_epoch = self._leader_epoch
+        self._leader_high_watermark = max(self._leader_high_watermark, leader_high_watermark)
+        self._advance()
+        return Take()
+
+    def _diverged(self, leaders: EpochEnd) -> Cut | None:
+        """Cut where the two lineages part: what follows is of an epoch that the leader does not have there."""
+        mine = self.lineage.end_offset_for(leaders.epoch, self.end)
+        at = min(self.end, leaders.end_offset)
+        if mine.end_offset >= 0:  # where we lack that epoch, our own of before ends here, and is asked for next
+            at = min(at, mine.end_offset)
+        if at < self.high_watermark:
+            if self._unclean_epoch <= self.seen_epoch:
+                self.phase = Phase.OFFLINE
+                return None
+            self.high_watermark = at
+        self.phase = Phase.CUTTING
+        return Cut(at)
+
+    def cut(self, lineage: LeaderEpochs, end: int) -> None:
+        """The log ends there now: ask again, the epoch before may part earlier still."""
+        assert self.phase is Phase.CUTTING, self.phase
+        self.lineage, self.end, self.phase = lineage, end, Phase.RECONCILING
+
+    def flushed(self, lineage: LeaderEpochs, end: int) -> None:
+        """What was taken is durable: the next fetch says so."""
+        assert self.phase is Phase.FOLLOWING and end >= self.end, (self.phase, end, self.end)
+        self.lineage, self.end = lineage, end
+        self._advance()
+
+    def _advance(self) -> None:
+        self.high_watermark = max(self.high_watermark, min(self._leader_high_watermark, self.end))

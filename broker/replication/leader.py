@@ -1,0 +1,118 @@
+"""What a leader of one partition knows of its replicas: their flushed ends, and from them the high watermark (R2).
+
+Owns the high watermark of one leader epoch. Always true: it is the least flushed end over the committed in-sync set
+united with what was proposed; it never falls; it stands still while a member has not reported in this epoch and
+session, and while fewer than the minimum have a session, for every acks; what clients are told of the log's end is
+nothing until it reached the start of the epoch (KIP-207). A leader alone is this machine with a set of one. Pure. Must
+not know the log, who waits, nor how reports come.
+
+Hot path: `flushed` runs once a sync, in `os` mode once a batch: 0.2 µs for a leader alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.replication.in_sync import NO_SESSION, AppliedRow, InSync
+
+
+class Report(NamedTuple):
+    """A replica's flushed end, as its fetch said it; void once its session is another one (R16)."""
+
+    end_offset: int
+    broker_epoch: int
+
+
+class Leader:
+    """Of one leader epoch. `epoch_start`: the log's end when it began; `high_watermark`: what this replica knew before;
+    `own_end`: its flushed end."""
+
+    __slots__ = ("_holds", "_others", "_own_end", "_reports", "epoch_start", "high_watermark", "in_sync", "node_id")
+
+    def __init__(self, node_id: int, row: AppliedRow, *, epoch_start: int, high_watermark: int, own_end: int) -> None:
+        self.node_id = node_id
+        self.in_sync = InSync(row)
+        self.epoch_start = epoch_start
+        self.high_watermark = high_watermark
+        self._own_end = own_end
+        self._reports: dict[int, Report] = {}
+        self._look()
+        self._advance()
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
+    def flushed(self, end_offset: int) -> bool:
+        """Our own flushed end is this; whether the high watermark moved."""
+        self._own_end = end_offset
+        return self._advance()
+
+    def reported(self, node_id: int, report: Report, leader_epoch: int) -> bool:
+        """A replica's fetch passed the check for divergence; whether the high watermark moved. One of another leader
+        epoch, or of another session than the applied row knows, says nothing (R5, R16)."""
+        row = self.in_sync.row
+        if leader_epoch != row.leader_epoch or row.sessions.get(node_id) != report.broker_epoch:
+            return False
+        self._reports[node_id] = report
+        return self._advance()
+
+    def applied(self, row: AppliedRow) -> bool:
+        """The image has another row of this leader epoch; whether the high watermark moved."""
+        self.in_sync.apply(row)
+        self._reports = {
+            node_id: report
+            for node_id, report in self._reports.items()
+            if row.sessions.get(node_id) == report.broker_epoch
+        }
+        self._look()
+        return self._advance()
+
+    def propose(self, target: frozenset[int]) -> tuple[int, dict[int, int]]:
+        """Propose another set; the partition epoch to send it at, and each member's broker epoch: of a joiner that of
+        its report, not the image's (KIP-903). Its members count at once."""
+        reports, sessions = self._reports, self.in_sync.row.sessions
+        epochs = {
+            node_id: reports[node_id].broker_epoch if node_id in reports else sessions.get(node_id, NO_SESSION)
+            for node_id in target
+        }
+        at = self.in_sync.propose(target)
+        self._look()
+        return at, epochs
+
+    # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided: all of them, until transactions are served."""
+        return self.high_watermark
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether clients may be told the end of the log: OFFSET_NOT_AVAILABLE before (KIP-207)."""
+        return self.high_watermark >= self.epoch_start
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether acks=all is taken: NOT_ENOUGH_REPLICAS while fewer than the minimum have a session."""
+        return self.in_sync.has_enough
+
+    def may_join(self, node_id: int) -> bool:
+        """Whether to propose a replica: it has all that is committed and all that came before this epoch (KIP-841)."""
+        report = self._reports.get(node_id)
+        if report is None or node_id in self.in_sync.union:
+            return False
+        return report.end_offset >= max(self.high_watermark, self.epoch_start)
+
+    def _look(self) -> None:
+        """Remember what `_advance` asks: the others of the union, and whether the high watermark has to stand."""
+        self._others = tuple(sorted(self.in_sync.union - {self.node_id}))
+        self._holds = not self.in_sync.has_enough
+
+    def _advance(self) -> bool:
+        least = self._own_end
+        if least <= self.high_watermark or self._holds:
+            return False
+        for node_id in self._others:
+            report = self._reports.get(node_id)
+            if report is None or report.end_offset <= self.high_watermark:
+                return False
+            least = min(least, report.end_offset)
+        self.high_watermark = least
+        return True
