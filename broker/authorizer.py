@@ -31,12 +31,12 @@ _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 class Authorizer:
     """Everything to clients, and to brokers what only they may ask, on their own listener.
 
-    `brokers_listener`: the listener that only brokers reach; None while they share one with clients, for then nothing
-    tells the one from the other.
+    `brokers_listener`: the one that brokers use. `shared`: clients use it too, for there is no other, and nothing tells
+    the one from the other: nobody may.
     """
 
-    def __init__(self, brokers_listener: str | None) -> None:
-        self._brokers_listener = brokers_listener
+    def __init__(self, brokers_listener: str, *, shared: bool) -> None:
+        self._brokers_listener = None if shared else brokers_listener
 
     def refusal(self, peer: Peer, api_key: int, request: Message) -> ErrorCode | None:
         """The error to answer instead of asking the handler; None: go on."""

@@ -103,8 +103,3 @@ class BrokerConfig:
     cluster_overrides: Mapping[str, str]  # what was set for every broker while it ran
     own_overrides: Mapping[str, str]  # what was set for this broker alone: the strongest
     ignored: tuple[str, ...]  # names that were set and have no effect here, sorted
-
-    @property
-    def brokers_own_listener(self) -> str | None:
-        """The listener that other brokers use and clients do not; None where there is only one for both."""
-        return self.brokers_listener if len(self.listeners) > 1 else None
