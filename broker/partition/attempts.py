@@ -64,6 +64,7 @@ class Attempts:
         self._rng = rng
         self._report = report
         self._opening: dict[asyncio.Task[None], _Topic] = {}
+        self._of_topic: dict[str, dict[asyncio.Task[None], _Topic]] = {}  # the same by topic id
         self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
         self.damaged: dict[TopicPartition, str] = {}
         """Partitions that refuse to open, and why."""
@@ -99,7 +100,15 @@ class Attempts:
         work = supervise(name, attempt, self._rng, self._report, backoff_max_s=10.0)
         task = self._tasks.spawn(name, work)
         self._opening[task] = way
-        task.add_done_callback(self._opening.pop)
+        self._of_topic.setdefault(topic.topic_id, {})[task] = way
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        topic_id = self._opening.pop(task).topic_id
+        of_topic = self._of_topic[topic_id]
+        del of_topic[task]
+        if not of_topic:
+            del self._of_topic[topic_id]
 
     def _hand_over(self, topic: Topic, partitions: list[Partition]) -> None:
         lost = {found.index: found.tier.lost for found in partitions if found.tier.lost is not None}
@@ -150,14 +159,14 @@ class Attempts:
 
     async def opened(self, topic_id: str) -> bool:
         """Wait until every attempt begun so far at the topic is over; whether none of them was given up."""
-        waiting = [task for task, way in self._opening.items() if way.topic_id == topic_id]
+        waiting = list(self._of_topic.get(topic_id, ()))
         if waiting:
             await asyncio.wait(waiting)
         return not any(task.cancelled() for task in waiting)
 
     def give_up(self, topic: Topic) -> Callable[[], Awaitable[list[Partition]]]:
         """Try no more; the call waits until nothing works on it, and gives what was opened and not published."""
-        cut_off = {task: way for task, way in self._opening.items() if way.topic_id == topic.topic_id}
+        cut_off = dict(self._of_topic.get(topic.topic_id, {}))
         ending = [*cut_off, *(task for place, task in self._healing.items() if place.topic == topic.name)]
         for task in ending:
             task.cancel()
