@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar, cast
 from uuid import UUID
 
@@ -20,11 +20,8 @@ from broker.config.groups import CLIENT_ID_CHARS_MAX, GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
-from broker.groups.commits import CommitRow, judge
 from broker.groups.events import (
     NO_MEMBER,
-    AdmitCommit,
-    AdmitReply,
     Effect,
     Heartbeat,
     HeartbeatReply,
@@ -39,15 +36,10 @@ from broker.groups.events import (
     SyncReply,
     Unload,
 )
-from broker.groups.fate import fate_of
 from broker.groups.lag import EndLookup, Survey, survey
 from broker.groups.memory_usage import MemoryUsage
-from broker.groups.offsets import (
-    Fetched,
-    GroupOffsets,
-    Wanted,
-    any_topic,
-)
+from broker.groups.offset_requests import OffsetRequests
+from broker.groups.offsets import any_topic
 from broker.groups.performer import Performer
 from broker.groups.records import partition_of
 from broker.groups.shard import Group, GroupShard
@@ -114,6 +106,7 @@ class GroupCoordinator:
             keep_objects,
         )
         self._cleaner = Cleaner(self.log.all_ready, clock, config, topics, leaving)
+        self.offsets = OffsetRequests(self.shard_of, self._performer, self._memory, clock, config, topics)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -190,14 +183,13 @@ class GroupCoordinator:
         is_first = self.log.state_of(self._index_of(group_id)) is ShardState.ABSENT
         try:
             await self._topic.ensure_created()
-            if is_first:  # a new shard is empty: a moment's wait here spares the client one of its back-offs
-                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
-                    await self.log.wait_loaded()
-        except TimeoutError:
-            return ErrorCode.NONE  # who asks it is told COORDINATOR_LOAD_IN_PROGRESS
         except (ThermoclineError, OSError) as failure:
             log.warning("__consumer_offsets is not there: %s", failure)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if is_first:  # a new shard is empty: a moment's wait here spares the client one of its back-offs
+            with suppress(TimeoutError):  # then it is told COORDINATOR_LOAD_IN_PROGRESS
+                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
+                    await self.log.wait_loaded()
         return ErrorCode.NONE
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
@@ -269,78 +261,6 @@ class GroupCoordinator:
         future = self._future(LeaveReply)
         self._performer.give(shard, group, Leave(future, tuple(members)))
         return future.result()
-
-    # ---- offsets ---------------------------------------------------------------------------------------------------
-
-    async def commit_offsets(
-        self,
-        group_id: str,
-        member: AdmitCommit,
-        rows: Sequence[CommitRow],
-        *,
-        retention_ms: int = -1,
-        unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
-    ) -> list[ErrorCode]:
-        """One error a row, in order; those that are NONE are durable. `member`'s token is filled in here.
-
-        `unknown_group` is what a member of no group is told (it depends on the API's version).
-        """
-        shard, error = self.shard_of(group_id)
-        if shard is None:
-            return [error] * len(rows)
-        if len(rows) > self._config.commit_rows_max:
-            return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
-        group = shard.groups.get(group_id)
-        if group is None:
-            if member.generation >= 0:
-                return [unknown_group] * len(rows)
-            if self._memory.is_full(0, new_group=True):
-                return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
-            group = shard.create(group_id)
-        future = self._future(AdmitReply)
-        self._performer.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
-        error = future.result().error
-        if error is ErrorCode.NONE:
-            is_full = partial(self._memory.is_full, new_group=False)
-            now_ms = self._clock.wall_ms()
-            codes, values = judge(
-                rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=retention_ms
-            )
-            write = shard.write_positions(group, values) if values else None
-        else:
-            codes, write = [error] * len(rows), None
-        shard.settle(group)
-        if write is not None:
-            failure = await fate_of(write, self._config.offsets_commit_timeout_ms)
-            codes = [failure if code is ErrorCode.NONE else code for code in codes]
-        return codes
-
-    async def fetch_offsets(
-        self, group_id: str, wanted: Sequence[Wanted] | None
-    ) -> tuple[ErrorCode, tuple[Fetched, ...]]:
-        """Durable positions; None asks for all. An unknown group has none, which is no error.
-
-        Waits for commits that were accepted before it, so that the next owner of a partition never starts behind what
-        its previous owner was allowed to commit. (Kafka waits only when the client asks for stable offsets.)
-        """
-        shard, error = self.shard_of(group_id)
-        if shard is None:
-            return error, ()
-        if wanted is not None and sum(len(row.partitions) for row in wanted) > self._config.fetch_rows_max:
-            return ErrorCode.INVALID_REQUEST, ()
-        group = shard.groups.get(group_id)
-        if group is not None and not group.writes.is_settled:
-            try:
-                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
-                    await group.writes.settled()
-            except TimeoutError:
-                return ErrorCode.NOT_COORDINATOR, ()  # every client asks again after this one
-            if not shard.is_ready:  # what it knew went to the next coordinator
-                return ErrorCode.NOT_COORDINATOR, ()
-            group = shard.groups.get(group_id)
-        if group is None:
-            return ErrorCode.NONE, GroupOffsets().fetch(wanted)
-        return ErrorCode.NONE, group.offsets.fetch(wanted, self._topics)
 
     # ---- shards ----------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ async def handle_offset_commit(
     # be durable when later ones are not.
     answered: list[ErrorCode] = []
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
-        answered += await coordinator.commit_offsets(
+        answered += await coordinator.offsets.commit(
             request.group_id,
             member,
             rows[start : start + _COMMIT_ROWS_PER_TURN],
@@ -187,7 +187,7 @@ async def _fetch(
     coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _Room
 ) -> tuple[ErrorCode, tuple[Fetched, ...]]:
     wanted = None if positions is None else [Wanted(topic, tuple(indexes)) for topic, indexes in positions.items()]
-    error, fetched = await coordinator.fetch_offsets(group_id, wanted)
+    error, fetched = await coordinator.offsets.fetch(group_id, wanted)
     await next_turn()
     return (error, fetched) if room.take(fetched) else (ErrorCode.INVALID_REQUEST, ())
 

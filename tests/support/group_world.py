@@ -113,12 +113,12 @@ class GroupWorld:
         self, group: str, offset: int, member_id: str = "", generation: int = -1, *, topic: str = "t", **more: Any
     ) -> ErrorCode:
         row = CommitRow(topic, more.pop("partition", 0), offset, -1, more.pop("metadata", ""))
-        (code,) = await self.groups.commit_offsets(group, AdmitCommit(None, member_id, generation), [row], **more)
+        (code,) = await self.groups.offsets.commit(group, AdmitCommit(None, member_id, generation), [row], **more)
         return code
 
     async def fetch(self, group: str, topic: str = "t", partition: int = 0) -> int | ErrorCode:
         """The committed offset, or the error."""
-        error, rows = await self.groups.fetch_offsets(group, [Wanted(topic, [partition])])
+        error, rows = await self.groups.offsets.fetch(group, [Wanted(topic, [partition])])
         return error if error is not ErrorCode.NONE else rows[0].partitions[0][1].offset
 
 

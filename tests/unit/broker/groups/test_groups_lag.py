@@ -56,7 +56,7 @@ async def test_a_survey_is_bounded_and_shows_what_lags_most(w):
     """10 000 positions of 100 groups: 2 000 are shown, the largest lags; all are counted."""
     for group in range(100):
         rows = [CommitRow("t", partition, group, -1, "") for partition in range(100)]
-        assert set(await w.groups.commit_offsets(f"g{group:02}", AdmitCommit(None), rows)) == {E.NONE}
+        assert set(await w.groups.offsets.commit(f"g{group:02}", AdmitCommit(None), rows)) == {E.NONE}
     beats = 0
 
     async def beat() -> None:
@@ -79,7 +79,7 @@ def test_the_lag_of_a_whole_broker_is_scraped():
 
     async def commit(life: Life, group: str, offset: int) -> None:
         rows = [CommitRow("log", 0, offset, -1, "")]
-        assert await life.context.groups.commit_offsets(group, AdmitCommit(None), rows) == [E.NONE]
+        assert await life.context.groups.offsets.commit(group, AdmitCommit(None), rows) == [E.NONE]
 
     async def scenario() -> None:
         life = await Place().start()

@@ -18,12 +18,12 @@ from tests.support.broker_kit import Life, Place, play
 
 async def commit(life: Life, offset: int, metadata: str = "") -> E:
     rows = [CommitRow("log", 0, offset, -1, metadata)]
-    (code,) = await life.context.groups.commit_offsets("g", AdmitCommit(None), rows)
+    (code,) = await life.context.groups.offsets.commit("g", AdmitCommit(None), rows)
     return code
 
 
 async def committed(life: Life) -> int | E:
-    error, topics = await life.context.groups.fetch_offsets("g", None)
+    error, topics = await life.context.groups.offsets.fetch("g", None)
     return error if error is not E.NONE else topics[0].partitions[0][1].offset
 
 

@@ -176,7 +176,7 @@ def test_the_groups_of_an_offsets_partition_that_comes_back_come_back_with_it() 
             await asyncio.sleep(1.0)
         await asyncio.sleep(120.0)
         assert groups.log.state_of(0) is ShardState.READY
-        error, topics = await groups.fetch_offsets("g", None)
+        error, topics = await groups.offsets.fetch("g", None)
         assert error is ErrorCode.NONE and [(t.topic, t.partitions[0][1].offset) for t in topics] == [("log", 7)]
         assert await _commit(life, 8) == [ErrorCode.NONE]
         await life.stop()
@@ -192,4 +192,4 @@ def _flip_root(place: Place, topic_id: str) -> None:
 
 async def _commit(life: Life, offset: int) -> list[ErrorCode]:
     groups = life.context.groups
-    return await groups.commit_offsets("g", AdmitCommit(None), [CommitRow("log", 0, offset, -1, "")])
+    return await groups.offsets.commit("g", AdmitCommit(None), [CommitRow("log", 0, offset, -1, "")])
