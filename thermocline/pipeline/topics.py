@@ -196,24 +196,18 @@ def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]
 def _by_manifests(
     store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]
 ) -> list[_Topic]:
-    """By listing: of two topics with one name the one whose leader epoch is higher lives (each start claims anew)."""
+    """By listing: deleted topics whose objects remain, too. Their leader epochs tell nothing: each counts its own."""
     ids = [UUID(name) for name in store.children(TOPICS_PREFIX) if _is_uuid(name)]
     folders = list(pool.map(lambda topic_id: store.children(f"{TOPICS_PREFIX}{topic_id}/"), ids))
     numbers = [sorted(int(name) for name in folder if name.isascii() and name.isdigit()) for folder in folders]
     firsts = pool.map(
         lambda place: manifest_of(place[0], place[1][0]) if place[1] else None, zip(ids, numbers, strict=True)
     )
-    newest: dict[str, tuple[int, list[_Topic]]] = {}
-    for topic_id, partitions, manifest in zip(ids, numbers, firsts, strict=True):
-        if manifest is None:
-            continue
-        topic = _Topic(topic_id, manifest.topic, partitions[-1] + 1, manifest.topic.startswith("__"))
-        epoch, living = newest.get(topic.name, (-1, []))
-        if manifest.leader_epoch > epoch:
-            newest[topic.name] = (manifest.leader_epoch, [topic])
-        elif manifest.leader_epoch == epoch:
-            living.append(topic)
-    return [topic for _, living in newest.values() for topic in living]
+    return [
+        _Topic(topic_id, manifest.topic, partitions[-1] + 1, manifest.topic.startswith("__"))
+        for topic_id, partitions, manifest in zip(ids, numbers, firsts, strict=True)
+        if manifest is not None
+    ]
 
 
 def _is_uuid(text: str) -> bool:

@@ -33,7 +33,7 @@ def test_topics_by_cluster_json(tmp_path):
 
 
 def test_topics_without_cluster_json(tmp_path):
-    """The manifests say it too; of two topics with one name the one claimed later lives, and a tie is an error."""
+    """The manifests say it too; which of two topics with one name lives they do not say: an error, never a guess."""
     bucket = HistoryBucket(tmp_path)
     bucket.topic("events", 2)
     bucket.fill("events", 0, [[5]])
