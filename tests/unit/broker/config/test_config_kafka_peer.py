@@ -1,11 +1,10 @@
 """The generated table of Kafka's config names, and our validator, against Apache Kafka 4.3.1 itself (needs Java).
 
-`python tests/unit/broker/config/test_config_kafka_peer.py LIBS_DIR` prints the table; the jars come with bench/peers.
+`python -m tests.unit.broker.config.test_config_kafka_peer LIBS_DIR` prints the table; the jars come with bench/peers.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -13,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-LIBS = Path(os.environ.get("KAFKA_PEER_HOME", "/var/tmp/kafka-peer")) / "libs"
+from tests.support.kafka_tools import class_path, require_kafka
 
 # A line for each name (scope, name, type, default, validator, internal), each topic name with synonyms, and each
-# case read from stdin: OK, or why LogConfig refuses it.
+# case read from stdin: OK, or why LogConfig refuses it. One with a node.id is a broker's, for KafkaConfig.
 PROGRAM = r"""
 import java.util.*;
 import org.apache.kafka.common.config.ConfigDef;
@@ -46,7 +45,12 @@ public class Ask {
         if (at > 0) configs.put(pair.substring(0, at), pair.substring(at + 1));
       }
       String answer = "OK";
-      try { LogConfig.validate(Map.of(), configs, Map.of("preallocate", "false"), true); }
+      if (configs.containsKey("node.id")) {
+        Properties all = new Properties();
+        all.putAll(configs);
+        try { kafka.server.KafkaConfig.fromProps(all, false); }
+        catch (Exception e) { answer = e.getMessage(); }
+      } else try { LogConfig.validate(Map.of(), configs, Map.of("preallocate", "false"), true); }
       catch (Exception e) { answer = e.getMessage(); }
       System.out.println("case\t" + answer);
     }
@@ -55,12 +59,18 @@ public class Ask {
 """
 
 
-def ask(libs: Path, folder: Path, cases: list[str]) -> list[list[str]]:
+BROKER = (
+    "node.id=1 process.roles=broker log.dirs=/d controller.listener.names=CONTROLLER "
+    "controller.quorum.voters=2@localhost:9999 "
+)
+
+
+def ask(libs: str, folder: Path, cases: list[str]) -> list[list[str]]:
     """What Kafka's own classes print, as split lines."""
     source = folder / "Ask.java"
     source.write_text(PROGRAM)
     done = subprocess.run(
-        ["java", "-cp", f"{libs}/*", str(source)],
+        ["java", "-cp", libs, str(source)],
         input="\n".join(cases),
         capture_output=True,
         text=True,
@@ -102,11 +112,12 @@ def tables(lines: list[list[str]]) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    if not LIBS.is_dir():
-        pytest.skip("Kafka's jars are not here: bench/peers fetches them")
+    require_kafka()
+    from tests.unit.broker.config.test_config_listeners import KAFKAS
     from tests.unit.broker.config.test_config_topics import ACCEPTED, REFUSED
 
-    return ask(LIBS, tmp_path_factory.mktemp("ask"), [*ACCEPTED, *REFUSED])
+    brokers = [BROKER + " ".join(lines) for lines, _ in KAFKAS]
+    return ask(class_path(), tmp_path_factory.mktemp("ask"), [*ACCEPTED, *REFUSED, *brokers])
 
 
 @pytest.mark.peer
@@ -126,14 +137,24 @@ def test_kafka_judges_our_cases_as_we_do(answers: list[list[str]]) -> None:
     from tests.unit.broker.config.test_config_topics import ACCEPTED, REFUSED
 
     given = [columns[1] for columns in answers if columns[0] == "case"]
-    accepted, refused = given[: len(ACCEPTED)], given[len(ACCEPTED) :]
+    accepted, refused = given[: len(ACCEPTED)], given[len(ACCEPTED) : len(ACCEPTED) + len(REFUSED)]
     assert [case for case, answer in zip(ACCEPTED, accepted, strict=True) if answer != "OK"] == []
     assert [case for case, answer in zip(REFUSED, refused, strict=True) if answer == "OK"] == []
+
+
+@pytest.mark.peer
+def test_kafka_refuses_listeners_in_the_words_we_use(answers: list[list[str]]) -> None:
+    """What is called Kafka's in test_config_listeners is."""
+    from tests.unit.broker.config.test_config_listeners import KAFKAS
+
+    given = [columns[1] for columns in answers if columns[0] == "case"][-len(KAFKAS) :]
+    differing = [(words, said) for (_, words), said in zip(KAFKAS, given, strict=True) if words not in said]
+    assert differing == []
 
 
 if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as temporary:
-        for title, rows in tables(ask(Path(sys.argv[1]), Path(temporary), [])).items():
+        for title, rows in tables(ask(f"{sys.argv[1]}/*", Path(temporary), [])).items():
             print(f"# {title}", *rows, sep="\n")
