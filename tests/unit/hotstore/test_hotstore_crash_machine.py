@@ -36,7 +36,7 @@ class Stored:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Model: the list of stored batches, the promised (flushed) end, and the starts."""
+    """Model: the list of stored batches, the promised (flushed) end, the starts, and what `start_at` said of epochs."""
 
     @initialize()
     def begin(self) -> None:
@@ -47,6 +47,7 @@ class LogMachine(RuleBasedStateMachine):
         self.producer_id = 9
         self.job: SyncJob | None = None
         self.epoch = 0
+        self.epochs_before = LeaderEpochs()
         self.sequence = 0
         self.now_ms = 10_000
         self.retained = 0
@@ -162,6 +163,7 @@ class LogMachine(RuleBasedStateMachine):
         self.directory.checkpoints.lower_recovery_point(ORDERS, target.base_offset)
         self.log.truncate_to(target.base_offset)
         self.batches = [stored for stored in self.batches if stored.end_offset <= target.base_offset]
+        self._epochs_cut(target.base_offset)
         self.promised = self.log.log_end_offset
         self.sequence = 0
         self._forget_producers()
@@ -170,11 +172,15 @@ class LogMachine(RuleBasedStateMachine):
     @rule(ahead=st.integers(0, 30))
     def start_at_the_cold_end(self, ahead: int) -> None:
         offset = self.end + ahead
-        self.log.start_at(offset, LeaderEpochs().assign(self.epoch, offset), ())
+        self.epochs_before = LeaderEpochs().assign(self.epoch, offset)
+        self.log.start_at(offset, self.epochs_before, ())
         self.batches.clear()
         self.empty_end = offset
         self.promised = self.retained = offset
         self._forget_producers()
+
+    def _epochs_cut(self, offset: int) -> None:
+        self.epochs_before = self.epochs_before.truncate_from_end(offset)
 
     def _forget_producers(self) -> None:
         """What follows comes from a producer the log never saw: sequences of the old one may be gone."""
@@ -312,38 +318,43 @@ def walk(seed: int, steps: int) -> LogMachine:
     machine.begin()
     chance = random.Random(seed)
     for _ in range(steps):
-        step = chance.choices(list(STEPS), list(STEPS.values()))[0]
-        cut, roll_seed = chance.choice([0.0, 0.0, 0.1, 0.5, 0.9, 1.0]), chance.randrange(2**32)
-        live = machine.job is None and machine.log.state is LogState.ONLINE
-        if step == "append":
-            sizes = [chance.randrange(250) for _ in range(chance.randint(1, 6))]
-            machine.append_some(sizes, chance.randint(1, 3), chance.random() < 0.5, chance.random() < 0.1)
-        elif step == "resend":
-            machine.resend(chance.randrange(5))
-        elif step == "sync" and machine.job is None:
-            machine.sync(chance.random() < 0.5)
-        elif step == "sync in steps":
-            (machine.sync_begins if machine.job is None else machine.sync_ends)()
-        elif step == "small":
-            chance.choice([machine.write_small_files, machine.roll, machine.write_checkpoints])()
-        elif step == "read":
-            machine.reads_show_the_list(chance.randint(1, 900), chance.randrange(60), chance.randrange(30))
-            machine.ranges_show_the_list()
-        elif step == "less" and live:
-            less = [machine.delete_local, machine.truncate, machine.start_at_the_cold_end]
-            chance.choices(less, [6, 3, 1])[0](chance.randint(1, 20))
-        elif step == "full":
-            machine.disk_is_full(chance.randrange(300), chance.randint(1, 3))
-        elif step == "failed" and machine.job is None:
-            machine.disk_fails(chance.choice(["sync", "write"]), chance.choice([0.0, 0.5]), roll_seed)
-        elif step == "power cut":
-            machine.power_cut(cut, roll_seed)
-        elif step == "killed":
-            machine.killed()
-        elif step == "stopped" and machine.job is None:
-            machine.stops_in_order(roll_seed)
+        one_step(machine, chance)
         machine.offsets_are_in_order()
     return machine
+
+
+def one_step(machine: LogMachine, chance: random.Random) -> None:
+    """Whatever may happen next."""
+    step = chance.choices(list(STEPS), list(STEPS.values()))[0]
+    cut, roll_seed = chance.choice([0.0, 0.0, 0.1, 0.5, 0.9, 1.0]), chance.randrange(2**32)
+    live = machine.job is None and machine.log.state is LogState.ONLINE
+    if step == "append":
+        sizes = [chance.randrange(250) for _ in range(chance.randint(1, 6))]
+        machine.append_some(sizes, chance.randint(1, 3), chance.random() < 0.5, chance.random() < 0.1)
+    elif step == "resend":
+        machine.resend(chance.randrange(5))
+    elif step == "sync" and machine.job is None:
+        machine.sync(chance.random() < 0.5)
+    elif step == "sync in steps":
+        (machine.sync_begins if machine.job is None else machine.sync_ends)()
+    elif step == "small":
+        chance.choice([machine.write_small_files, machine.roll, machine.write_checkpoints])()
+    elif step == "read":
+        machine.reads_show_the_list(chance.randint(1, 900), chance.randrange(60), chance.randrange(30))
+        machine.ranges_show_the_list()
+    elif step == "less" and live:
+        less = [machine.delete_local, machine.truncate, machine.start_at_the_cold_end]
+        chance.choices(less, [6, 3, 1])[0](chance.randint(1, 20))
+    elif step == "full":
+        machine.disk_is_full(chance.randrange(300), chance.randint(1, 3))
+    elif step == "failed" and machine.job is None:
+        machine.disk_fails(chance.choice(["sync", "write"]), chance.choice([0.0, 0.5]), roll_seed)
+    elif step == "power cut":
+        machine.power_cut(cut, roll_seed)
+    elif step == "killed":
+        machine.killed()
+    elif step == "stopped" and machine.job is None:
+        machine.stops_in_order(roll_seed)
 
 
 STEPS = {
