@@ -1,7 +1,7 @@
 """From flags, `--set`, environment and file to one `BrokerConfig`.
 
-Owns precedence (flag > --set > environment > file > default), the refusal of unknown names, and the rules that tie
-several broker configs. Pure: texts come in, a value or ConfigError comes out. Must not know files, sockets or brokers.
+Owns the rules that tie several broker configs (those of listeners are in `listeners`, which source wins in `sources`).
+Pure: texts come in, a value or ConfigError comes out. Must not know files, sockets or brokers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,18 @@ from typing import NamedTuple, TypedDict
 
 from broker.config.addresses import Address, parse_address
 from broker.config.broker_config import BrokerConfig as BrokerConfig
-from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
+from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerTexts, brokers_listener, read_listeners
+from broker.config.sources import ConfigError as ConfigError
+from broker.config.sources import from_environment, from_sets, merge
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
-from broker.config.values import InvalidConfig, Value
-from broker.config.without_effect import TAKEN_OUT, judge_refused
+from broker.config.values import Value
+from broker.config.without_effect import judge_refused
 from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest
 from logformat.properties import properties_in
-
-_ENVIRONMENT_PREFIX = "THERMOCLINE_"
-
-
-class ConfigError(InvalidConfig):
-    """The configuration cannot be used: exit 2. The message names the config, its value, and what to write."""
 
 
 class Launch(NamedTuple):
@@ -54,63 +50,12 @@ def resolve(
     environment; `file_text`: a `server.properties`, or None. ConfigError for anything that cannot be used.
     """
     try:
-        configured = _merge([dict(properties_in(file_text or "")), _from_environment(env), _from_sets(sets), flags])
+        configured = merge([dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags])
         return _build(_Values(configured), launch)
     except ConfigError:
         raise
     except InvalidRequest as refused:
         raise ConfigError(str(refused)) from refused
-
-
-def environment_names() -> dict[str, str]:
-    """Environment variable → config: `THERMOCLINE_` and the name in capitals with `_`; ours also without doubling."""
-    names = {_ENVIRONMENT_PREFIX + _capitals(name.removeprefix("thermocline.")): name for name in BROKER}
-    return names | {_ENVIRONMENT_PREFIX + _capitals(name): name for name in BROKER}
-
-
-def _capitals(name: str) -> str:
-    return name.replace(".", "_").replace("-", "_").upper()
-
-
-def _from_environment(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: env[variable] for variable, name in environment_names().items() if variable in env}
-
-
-def _from_sets(sets: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for pair in sets:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError(f"--set {pair!r}: write --set KEY=VALUE")
-        found[name.strip()] = value
-    return found
-
-
-def _merge(sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """All explicit values in canonical text, weakest source first. A name hides its rivals in weaker sources."""
-    merged: dict[str, str] = {}
-    for source in sources:
-        for rivals in RIVALS:
-            if any(name in source for name in rivals):
-                for name in rivals:
-                    merged.pop(name, None)
-        for name, text in source.items():
-            merged[name] = _canonical(name, text)
-    return merged
-
-
-def _canonical(name: str, text: str) -> str:
-    definition = broker_definition(name)
-    if definition is None and name in TAKEN_OUT:
-        raise ConfigError(f"unknown config {name!r}: {TAKEN_OUT[name]}")
-    if definition is None:
-        near = nearest_name(name)
-        raise ConfigError(f"unknown config {name!r}" + (f"; the nearest is {near!r}" if near else ""))
-    if not definition.honoured:
-        return text.strip()
-    text = definition.with_units(text.strip())
-    definition.parse(text)
-    return text
 
 
 class _Values:
@@ -268,7 +213,7 @@ def with_overrides(
 
     InvalidConfig when a value cannot be read; with `judge`, also when values that topics inherit contradict each other.
     """
-    values = _Values(_merge([started.static, cluster_overrides, own_overrides]))
+    values = _Values(merge([started.static, cluster_overrides, own_overrides]))
     if judge:
         _judge_topic_defaults(values)
     return replace(
