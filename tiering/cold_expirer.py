@@ -156,7 +156,7 @@ class ColdExpirer:
         except EditRefused as changed:
             raise Retryable(f"{partition.name}: {changed}") from changed
         finally:
-            partition.forget_all_verified()
+            partition.verified.forget_all()
         reach("expire.withdrawn")
         log.info("%s is not tiered any more: %d objects are deleted after the grace", partition.name, len(live))
         keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]

@@ -151,7 +151,7 @@ class Copier:
         Raises ObjectMissing or Corrupt (also noted as what blocks the partition), Retryable, Fenced.
         """
         partition = self._partition
-        era = partition.era
+        era = partition.verified.era
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 if read_back:
@@ -174,7 +174,7 @@ class Copier:
                 await self._check_named(entry)
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
-        partition.note_verified(entry, era)
+        partition.verified.note(entry, era)
         self._counters.verified_segments += 1
 
     async def _check_named(self, entry: RemoteSegment) -> None:

@@ -22,7 +22,8 @@ from logformat.errors import Corrupt, Retryable
 from seams.workers import run_to_end
 from tiering.cold_expirer import ColdExpirer, ExpireCounters, Forget
 from tiering.copier import Copier
-from tiering.partition_state import Block, TieredPartition, first_local_offset
+from tiering.log_starts import first_local_offset
+from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ class Expirer:
             async for segment in partition.manifests.segments(first):
                 if segment.base_offset > covered or covered >= end:
                     break
-                if not partition.is_verified(segment):
+                if segment not in partition.verified:
                     await self._copier.verify(segment)
                     partition.blocks.pop(Block.DAMAGED, None)
                 covered = segment.end_offset
@@ -217,7 +218,7 @@ class Expirer:
         if not dropped:
             return
         self._counters.deleted_local_bytes += sum(segment.size for segment in dropped)
-        partition.forget_verified(partition.log.local_log_start_offset)
+        partition.verified.forget(partition.log.local_log_start_offset)
         await run_to_end(partition.world.workers, partition.log.unlink, dropped)
 
 

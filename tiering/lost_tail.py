@@ -27,7 +27,8 @@ from seams.crash_points import reach
 from seams.disk import is_full
 from seams.workers import run_to_end
 from tiering.cold_start import state_at_remote_end
-from tiering.partition_state import TieredPartition, first_local_offset, start_at_least
+from tiering.log_starts import first_local_offset, start_at_least
+from tiering.partition_state import TieredPartition
 from tiering.reservation import LocalReservation, read_reservation, remove_reservation
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
 """What the jobs of one tiered partition share: its log, its manifest, its claim, its reservation, what blocks it.
 
-Owns the claim (the first tiering act of an epoch, C1), the reservation's life, and the set of objects verified by this
-process. Always true: `log.reserved_end` is raised only after the root's commit and the sync of the local copy; after a
-`Fenced` nothing of this partition is committed any more; commits are made under our epoch or not at all. Runs on the
-loop. Must not know when its parts are called (work_queue), nor what a copy or an expiry consists of.
+Owns the claim (the first tiering act of an epoch, C1) and the reservation's life. Always true: `log.reserved_end` is
+raised only after the root's commit and the sync of the local copy; after a `Fenced` nothing of this partition is
+committed any more; commits are made under our epoch or not at all. Runs on the loop. Must not know when its parts are
+called (work_queue), nor what a copy or an expiry consists of.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
 from uuid import UUID
 
-from coldstore.manifest import Manifest, RemoteSegment
+from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.root import RootVanished
 from hotstore.log_host import OpenLog
-from hotstore.partition_log import PartitionLog
 from logformat.errors import Fenced
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.workers import run_to_end
 from seams.world import World
+from tiering.log_starts import first_local_offset, start_at_least
 from tiering.reservation import (
     AppendRate,
     LocalReservation,
@@ -35,10 +34,9 @@ from tiering.reservation import (
     write_reservation,
 )
 from tiering.tier_config import TierConfig, TierLimits
+from tiering.verified import Verified
 
 log = logging.getLogger(__name__)
-
-VERIFIED_MAX: Final = 100_000  # objects remembered as verified; one forgotten is verified again before local bytes go
 
 
 class Block(Enum):
@@ -91,9 +89,7 @@ class TieredPartition:
         self.closed = False
         self.on_claimed: Callable[[], None] = lambda: None
         self._on_fenced = on_fenced
-        self.era = 0
-        """Grows when all objects were withdrawn: what was verified in an earlier one means nothing."""
-        self._verified: dict[UUID, tuple[int, int]] = {}  # [base, end) offsets of the object
+        self.verified = Verified()
         self._is_parked = False
         self._needed_end = 0  # the furthest end that an append asked for
         self._released_from = 0  # the root's reserved end before a release that may still land
@@ -275,17 +271,6 @@ class TieredPartition:
             return True
 
     # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────
-    def note_verified(self, segment: RemoteSegment, era: int) -> None:
-        """The object was seen whole in the store, in `era`, after the commit that names it."""
-        if era != self.era:
-            return
-        if len(self._verified) >= VERIFIED_MAX:
-            del self._verified[next(iter(self._verified))]
-        self._verified[segment.uuid] = (segment.base_offset, segment.end_offset)
-
-    def is_verified(self, segment: RemoteSegment) -> bool:
-        return self._verified.get(segment.uuid) == (segment.base_offset, segment.end_offset)
-
     @property
     def sure_end_offset(self) -> int:
         """Local segments that end at or below it may go at once: they lie below the root's log start, or in objects
@@ -293,36 +278,4 @@ class TieredPartition:
         manifest = self.manifests.manifest
         if manifest is None or not self.claimed:
             return 0
-        covered = max(first_local_offset(self.log), manifest.log_start_offset)
-        for base, end in sorted(self._verified.values()):
-            if base > covered:
-                break
-            covered = max(covered, end)
-        return covered
-
-    def forget_all_verified(self) -> None:
-        """The root names none of them any more: other objects may hold the same offsets one day."""
-        self.era += 1
-        self._verified.clear()
-
-    def forget_verified(self, below: int) -> None:
-        """Local bytes below `below` are gone: nothing needs to be remembered about them."""
-        gone = [uuid for uuid, (_, end) in self._verified.items() if end <= below]
-        for uuid in gone:
-            del self._verified[uuid]
-
-
-def start_at_least(local: PartitionLog, manifest: Manifest, *, tiered: bool) -> None:
-    """Let the local log's start agree with the root: the greater of both; where the bucket holds nothing that is still
-    readable, not below the first local segment."""
-    start = max(local.log_start_offset, manifest.log_start_offset)
-    held_below_local = tiered and manifest.remote_end_offset > max(start, manifest.coverage_start)
-    if not held_below_local:
-        start = max(start, first_local_offset(local))
-    local.advance_log_start(min(start, local.log_end_offset))
-
-
-def first_local_offset(local: PartitionLog) -> int:
-    """Base of the oldest local segment."""
-    sealed = local.sealed_segments()
-    return sealed[0].base_offset if sealed else local.active_info().base_offset
+        return self.verified.covered_from(max(first_local_offset(self.log), manifest.log_start_offset))

@@ -28,11 +28,11 @@ from tiering.collector import Collector
 from tiering.copier import CopyCounters
 from tiering.disk_watch import DiskView, DiskWatch
 from tiering.partition_state import TieredPartition
-from tiering.partition_tier import PartitionTier, Queues
+from tiering.partition_tier import PartitionTier
 from tiering.purge import purge_partition
 from tiering.reading.door import open_cold_reader
 from tiering.tier_config import Lead, TierLimits
-from tiering.work_queue import Backoff, WorkQueue
+from tiering.work_queue import Backoff, Queues, WorkQueue
 
 log = logging.getLogger(__name__)
 

@@ -207,3 +207,17 @@ async def _run(job: Job) -> float | Retryable | None:
         return await job.run()
     except Retryable as failure:
         return failure
+
+
+class Queues:
+    """The broker's kinds of background work, each with its own places: reservations never wait for uploads."""
+
+    def __init__(self, commits: WorkQueue, copies: WorkQueue, expiry: WorkQueue, gc: WorkQueue) -> None:
+        self.commits = commits
+        self.copies = copies
+        self.expiry = expiry
+        self.gc = gc
+
+    @property
+    def all(self) -> tuple[WorkQueue, ...]:
+        return (self.commits, self.copies, self.expiry, self.gc)

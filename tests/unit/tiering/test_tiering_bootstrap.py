@@ -590,7 +590,7 @@ def is_given_up(opened: OpenLog) -> bool:
     try:
         opened.log.active_segment.file.size()
     except OSError as refused:
-        return refused.errno == errno.EBADF and opened.flusher._closed
+        return refused.errno == errno.EBADF and opened.flusher._states.is_over
     return False
 
 

@@ -1,0 +1,26 @@
+"""Where a log begins, by what disk and root say of it.
+
+Always true: a log start never moves back, and never above the log's end. Pure but for the log it is told to. Must not
+know when that is asked.
+"""
+
+from __future__ import annotations
+
+from coldstore.manifest import Manifest
+from hotstore.partition_log import PartitionLog
+
+
+def start_at_least(local: PartitionLog, manifest: Manifest, *, tiered: bool) -> None:
+    """Let the local log's start agree with the root: the greater of both; where the bucket holds nothing that is still
+    readable, not below the first local segment."""
+    start = max(local.log_start_offset, manifest.log_start_offset)
+    held_below_local = tiered and manifest.remote_end_offset > max(start, manifest.coverage_start)
+    if not held_below_local:
+        start = max(start, first_local_offset(local))
+    local.advance_log_start(min(start, local.log_end_offset))
+
+
+def first_local_offset(local: PartitionLog) -> int:
+    """Base of the oldest local segment."""
+    sealed = local.sealed_segments()
+    return sealed[0].base_offset if sealed else local.active_info().base_offset

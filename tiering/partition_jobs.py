@@ -1,0 +1,294 @@
+"""The jobs of one partition: keep its claim and reservation, copy, expire, collect; and when each looks again.
+
+Owns the places of these jobs in the broker's queues. Always true: nothing here blocks the loop, and nothing the broker
+does for produce or hot fetch waits for it; a full disk is a state that is told and tried again, not a failure; what
+fails otherwise the queue tries again. Must not know what a copy or an expiry consists of, nor who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from coldstore.object_store import AccessRefused, ObjectMissing
+from hotstore.errors import LogFull
+from logformat.errors import Corrupt, Fenced, Retryable
+from logformat.record_batch import INT64_MAX
+from seams.disk import is_full
+from seams.workers import Lane
+from tiering.collector import Collector
+from tiering.copier import Copier
+from tiering.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
+from tiering.expirer import Expirer
+from tiering.local_gaps import local_gaps
+from tiering.partition_state import Block, TieredPartition
+from tiering.tier_config import TierLimits
+from tiering.work_queue import Job, Queues
+
+log = logging.getLogger(__name__)
+
+UNSTABLE_RETRY_S: Final = 0.1
+PROGRESS_WAIT_S: Final = 1.0
+FULL_RETRY_S: Final = 1.0
+SLEPT_LOOK_S: Final = 600.0
+
+
+class PartitionJobs:
+    """Of one attached partition. `note`: something may lag behind from now on, and is to be looked at."""
+
+    def __init__(
+        self,
+        partition: TieredPartition,
+        queues: Queues,
+        collector: Collector,
+        copier: Copier,
+        expirer: Expirer,
+        note: Callable[[], None],
+    ) -> None:
+        self._partition = partition
+        self._queues = queues
+        self._collector = collector
+        self._copier = copier
+        self._note = note
+        self._short_of_room: set[str] = set()
+        self._upkeep: Job = queues.commits.add(f"upkeep {partition.name}", self._with_room("upkeep", self._keep_up))
+        self._copying: Job = queues.copies.add(f"copy {partition.name}", self._with_room("copy", self._copy_next))
+        self._expiring: Job = queues.expiry.add(f"expire {partition.name}", self._with_room("expire", expirer.run))
+        self._collecting: Job = queues.gc.add(f"gc {partition.name}", self._collect)
+        self._progress = asyncio.Event()
+        self._broken: Exception | None = None
+        partition.on_claimed = self._claimed
+
+    def start(self) -> None:
+        """Begin to claim, copy and expire."""
+        self.keep_up()
+        if self._partition.claimed:
+            self._claimed()
+        self._queues.expiry.wake_in(self._expiring, self._spread(self._limits.retention_check_interval_ms))
+
+    async def close(self) -> None:
+        """Stop them; what is being copied is left to gc."""
+        await self._queues.copies.remove(self._copying)
+        await self._queues.expiry.remove(self._expiring)
+        await self._queues.gc.remove(self._collecting)
+        await self._queues.commits.remove(self._upkeep)
+
+    # ── woken ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def keep_up(self) -> None:
+        """Look at claim, reservation and configs now."""
+        self._queues.commits.wake(self._upkeep)
+
+    def copy(self) -> None:
+        """There may be something to seal or to copy."""
+        self._queues.copies.wake(self._copying)
+
+    def expire(self, in_ms: int = 0) -> None:
+        """Look at retention, in so many milliseconds at the latest."""
+        if in_ms:
+            self._queues.expiry.wake_in(self._expiring, in_ms / 1000)
+        else:
+            self._queues.expiry.wake(self._expiring)
+
+    @property
+    def _limits(self) -> TierLimits:
+        return self._partition.limits
+
+    def _spread(self, interval_ms: int) -> float:
+        """Seconds within the interval, so that thousands of partitions do not look all at once."""
+        return self._partition.world.rng.uniform(0.0, interval_ms / 1000)
+
+    # ── done ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _claimed(self) -> None:
+        self._queues.copies.wake(self._copying)
+        self._queues.expiry.wake_in(self._expiring, min(1.0, self._limits.retention_check_interval_ms / 1000))
+        # What an earlier life left; not all partitions at once, and not before readers of older roots let go.
+        grace_ms = self._limits.gc_grace_ms
+        self._queues.gc.wake_in(self._collecting, grace_ms / 1000 + self._spread(grace_ms))
+
+    def _with_room(
+        self, name: str, work: Callable[[], Awaitable[float | None]]
+    ) -> Callable[[], Awaitable[float | None]]:
+        """`work`, tried again soon where the disk is full: a state that status and the service tell, not a failure."""
+
+        async def run() -> float | None:
+            partition = self._partition
+            try:
+                again_s = await work()
+            except (OSError, LogFull) as failure:
+                if isinstance(failure, OSError) and not is_full(failure):
+                    raise
+                self._short_of_room.add(name)
+                partition.log.ballast.met_full = True
+                partition.blocks[Block.DISK] = str(failure)
+                self._note()
+                return FULL_RETRY_S
+            self._short_of_room.discard(name)
+            if not self._short_of_room:
+                partition.blocks.pop(Block.DISK, None)
+            return again_s
+
+        return run
+
+    async def _collect(self) -> float | None:
+        try:
+            await self._collector.collect(self._partition.topic_id, self._partition.partition)
+        except (Corrupt, ObjectMissing) as unreadable:
+            log.error("gc of %s deleted nothing: %s", self._partition.name, unreadable)
+        return None
+
+    async def _keep_up(self) -> float | None:
+        """Claim, keep the reservation ahead of the appends, keep the root's copy of the configs."""
+        partition = self._partition
+        if partition.local_gaps is None:
+            partition.local_gaps = await partition.world.workers.run(local_gaps, partition.log, lane=Lane.HOT_READ)
+        if partition.fenced:
+            return None
+        try:
+            await partition.reserve()
+            manifest = await partition.claim()
+            partition.blocks.pop(Block.CLAIM, None)
+            config = partition.config
+            if (manifest.topic, manifest.configs) != (config.topic, dict(config.configs)):
+                await partition.commit(lambda m: m.set_topic(config.topic, dict(config.configs)))
+        except Fenced:
+            return None  # noted, and the broker was told
+        except (Retryable, AccessRefused) as unanswered:
+            self._note()
+            if not partition.claimed:
+                partition.blocks[Block.CLAIM] = str(unanswered)
+            if partition.log.log_end_offset >= partition.log.reserved_end < INT64_MAX:
+                partition.blocks[Block.RESERVATION] = str(unanswered)
+            raise
+        return None  # woken by appends that use the reservation up, and by other configs
+
+    async def _copy_next(self) -> float | None:
+        """Seal what waited long enough, copy one range. The next look is at once while there is more."""
+        partition = self._partition
+        if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
+            return None  # woken by the claim, by a roll, by another config
+        if self._copier.has_garbage:
+            await self._collect_garbage()
+        self._seal_when_due()
+        local = partition.log
+        match self._plan():
+            case CopyRange() as wanted:
+                try:
+                    await self._copier.copy(wanted)
+                except Fenced:
+                    return None
+                except (Retryable, AccessRefused) as unanswered:
+                    partition.blocks[Block.STORE] = str(unanswered)
+                    raise
+                except Corrupt as damaged:
+                    partition.blocks[Block.DAMAGED] = str(damaged)
+                    self._broken = damaged
+                    self._report_progress()
+                    raise
+                self._broken = None
+                for over in (Block.STORE, Block.HOLE, Block.DAMAGED):
+                    partition.blocks.pop(over, None)
+                self._report_progress()
+                self._queues.expiry.wake_in(self._expiring, 0.0)
+                return 0.0
+            case NoCopy.UNSTABLE:
+                if local.flushed_end_offset < local.active_info().base_offset:
+                    await self._flush()
+                return UNSTABLE_RETRY_S
+            case NoCopy.HOLE:
+                start = local.local_log_start_offset
+                partition.blocks[Block.HOLE] = (
+                    f"bucket ends at {partition.remote_end_offset}, local log begins at {start}"
+                )
+            case NoCopy.DONE:
+                pass
+        return self._next_look_s()
+
+    async def _collect_garbage(self) -> None:
+        """Copies do not wait for it: a store that takes objects may refuse to delete any (a policy, a lock)."""
+        try:
+            async with asyncio.timeout(self._limits.store_timeout_s):
+                await self._copier.collect_garbage()
+        except (Retryable, TimeoutError) as away:  # the outage is told elsewhere, and once
+            log.debug("%s: objects of failed copies stay for now: %s", self._partition.name, away)
+        except AccessRefused as refused:
+            log.warning("%s: objects of failed copies stay for now: %s", self._partition.name, refused)
+
+    async def _flush(self) -> None:
+        partition = self._partition
+        try:
+            async with asyncio.timeout(self._limits.store_timeout_s):
+                await partition.flusher.flush()
+        except TimeoutError as late:
+            raise Retryable(f"{partition.name}: its flush is not done in {self._limits.store_timeout_s} s") from late
+
+    def _plan(self) -> CopyRange | NoCopy:
+        partition = self._partition
+        return next_copy(
+            partition.log.sealed_segments(),
+            remote_end_offset=partition.remote_end_offset,
+            log_start_offset=partition.log_start_offset,
+            stable_end_offset=partition.copy_end_offset,
+        )
+
+    def _seal_due_ms(self) -> int | None:
+        partition = self._partition
+        return seal_in_ms(
+            partition.log.oldest_unsealed_append_ms,
+            partition.world.clock.wall_ms(),
+            seal_ms=partition.config.seal_ms,
+            segment_ms=partition.log.config.segment_ms,
+        )
+
+    def _seal_when_due(self) -> None:
+        if self._seal_due_ms() != 0:
+            return
+        try:
+            self._partition.log.roll()
+        except LogFull as full:  # what is sealed already goes to the bucket all the same, and gives room
+            log.debug("%s cannot be sealed now: %s", self._partition.name, full)
+            return
+        self._partition.flusher.request()
+
+    def _next_look_s(self) -> float | None:
+        """Until the seal is due. An empty segment has nothing to seal: its first batch wakes us (`rolled`)."""
+        if self._copier.has_garbage or Block.HOLE in self._partition.blocks:
+            return self._limits.interval_ms_max / 1000
+        due_ms = self._seal_due_ms()
+        if due_ms == 0:
+            return FULL_RETRY_S  # it found no space
+        # While a machine sleeps, timers stand still and the clock does not.
+        return None if due_ms is None else min(due_ms / 1000, SLEPT_LOOK_S)
+
+    def _report_progress(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    async def seal_and_copy(self) -> None:
+        """Seal the active segment and return when everything appended before the call is in the bucket, verified.
+
+        Raises Fenced, Corrupt; waits as long as the store is away (the caller sets the deadline).
+        """
+        partition = self._partition
+        target = partition.log.log_end_offset
+        self._broken = None
+        partition.log.roll()
+        await partition.flusher.flush()
+        if not partition.config.copies:
+            return
+        while partition.remote_end_offset < target and partition.log_start_offset < target:
+            partition.check_not_fenced()
+            if self._broken is not None:
+                raise self._broken
+            self._queues.commits.wake(self._upkeep)
+            self._queues.copies.wake(self._copying)
+            progress = self._progress
+            try:
+                async with asyncio.timeout(PROGRESS_WAIT_S):
+                    await progress.wait()
+            except TimeoutError:
+                continue
+        async for segment in partition.manifests.segments(partition.log.local_log_start_offset):
+            if segment not in partition.verified:
+                await self._copier.verify(segment)
