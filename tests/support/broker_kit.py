@@ -48,8 +48,7 @@ from tests.sim.clock import EPOCH_MS, SimClock
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNet
 from tests.sim.workers import SimWorkers
-from tests.support.crash_disk import CrashDisk
-from tests.support.memory_store import MemoryStore
+from tests.support.machine import Machine
 
 T = TypeVar("T")
 
@@ -104,19 +103,15 @@ class SleepyClock(SimClock):
         return super().boottime_s() + self.slept_s
 
 
-class Place:
+class Place(Machine):
     """What survives a broker. Make it inside `play`."""
 
     def __init__(self, *settings: str, seed: int | str = 1) -> None:
+        super().__init__(seed)
         self.loop = asyncio.get_running_loop()
-        self.seed = seed
         self.settings = settings
-        self.disk = CrashDisk()
-        self.memory = MemoryStore()
         self.store = FaultyStore(self.memory, SeededRng(f"store/{seed}"))
         self.net = SimNet(self.loop, SeededRng(f"net/{seed}"))  # type: ignore[arg-type]
-        self.boots = 1
-        self.lives = 0
 
     def make(self, *settings: str, directory: str = "a", take_over: bool = False, port: int = 0) -> Life:
         """A broker that was not started yet."""
@@ -135,7 +130,7 @@ class Place:
             from dataclasses import replace
 
             config = replace(config, take_over=True)
-        boot = f"boot-{self.boots}"
+        boot = self.boot
         clock = SleepyClock(self.loop, lambda: boot)
         rng = SeededRng(f"{self.seed}/{self.lives}")
         workers = SimWorkers(self.loop, SeededRng(f"workers/{self.seed}/{self.lives}"))
@@ -152,15 +147,6 @@ class Place:
         life = self.make(*settings, directory=directory, take_over=take_over)
         await life.start()
         return life
-
-    def power_cut(self, keep: float = 0.0) -> None:
-        """What was not synced is gone with probability 1 − `keep`; the machine boots again."""
-        self.disk = self.disk.crash(SeededRng(f"cut/{self.seed}"), keep)
-        self.boots += 1
-
-    def lose_disk(self) -> None:
-        self.disk = CrashDisk()
-        self.boots += 1
 
 
 class Life:

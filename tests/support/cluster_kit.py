@@ -5,7 +5,6 @@ Owns no decisions: whoever wants to see those asks the broker's rooms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
@@ -15,20 +14,13 @@ from broker.metadata.records import Listener, MetadataRecord, Node, Row, TopicCr
 from broker.metadata.rows import registered
 from coldstore.object_store import ObjectStore
 from seams.rng import SeededRng
-from seams.workers import Lane
 from tests.support.fast_loop import FastClock
+from tests.support.workers import InlineWorkers
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CLUSTER = "eVGDrcSeSvinoZwBGM8ODg"
-
-
-class InlineWorkers:
-    """`Workers` that work at once."""
-
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-        return function(*args)
 
 
 def session(

@@ -15,25 +15,13 @@ from seams.clock import SystemClock
 from seams.disk import Disk, PosixDisk
 from seams.rng import SeededRng
 from seams.tasks import Tasks
-from seams.workers import Lane, Workers
+from seams.workers import Workers
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID
 from tests.support.memory_store import upload_of
 from tiering.reading.cut import ColdSlice
 from tiering.reading.door import ColdReader
 from tiering.reading.limits import ReadLimits
-
-
-class LoopWorkers:
-    """`Workers` on the loop, one trip later: for virtual time."""
-
-    def __init__(self) -> None:
-        self.lanes: list[Lane] = []
-
-    async def run(self, function, *args, lane=Lane.FILES):  # type: ignore[no-untyped-def]
-        self.lanes.append(lane)
-        await asyncio.sleep(0)
-        return function(*args)
 
 
 @dataclass

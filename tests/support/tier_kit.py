@@ -29,12 +29,11 @@ from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.tasks import Tasks
-from seams.workers import Lane
 from seams.world import World
-from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock
 from tests.support.hotstore_kit import batches_of
-from tests.support.memory_store import MemoryStore
+from tests.support.machine import Machine
+from tests.support.workers import LoopWorkers
 from tiering.partition_tier import PartitionTier
 from tiering.service import TierService
 from tiering.tier_config import Lead, TierConfig, TierLimits
@@ -93,14 +92,6 @@ class Opened(NamedTuple):
         return self.tier.lost
 
 
-class LoopWorkers:
-    """`Workers` that run a call at once, one turn of the loop later."""
-
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-        await asyncio.sleep(0)
-        return function(*args)
-
-
 class BootClock(FastClock):
     """The fast loop's clock in one run of the machine."""
 
@@ -111,16 +102,13 @@ class BootClock(FastClock):
         return self.boot
 
 
-class House:
+class House(Machine):
     """Disk and bucket across lives. `lives` counts starts: each is a new leader epoch."""
 
     def __init__(self, store: ObjectStore | None = None, seed: int | str = 1) -> None:
-        self.disk = CrashDisk()
-        self.memory = MemoryStore()
+        super().__init__(seed)
         self.store: ObjectStore = store or self.memory
         self.rng = SeededRng(seed)
-        self.boot = "boot-1"
-        self.lives = 0
         self.failures: list[tuple[str, BaseException]] = []
         self.fenced: list[str] = []
 
@@ -129,18 +117,6 @@ class House:
     ) -> Life:
         self.lives += 1
         return await Life.begin(self, self.lives if epoch is None else epoch, limits, store or self.store)
-
-    def power_cut(self, keep: float = 0.0) -> None:
-        """What nothing had synced may be gone; the machine boots again."""
-        self.disk = self.disk.crash(self.rng, keep)
-        self.boot = f"boot-{int(self.boot[5:]) + 1}"
-
-    def kill(self) -> None:
-        self.disk = self.disk.kill()
-
-    def lose_disk(self) -> None:
-        self.disk = CrashDisk()
-        self.boot = f"boot-{int(self.boot[5:]) + 1}"
 
     async def manifest(self, partition: int = 0) -> Manifest:
         """The root as the bucket has it now."""

@@ -24,12 +24,13 @@ from logformat.errors import Corrupt, Retryable, ThermoclineError
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.cluster_kit import claim, cluster_root, created
-from tests.support.cold_log import LoopWorkers, a_reader, cold_log, content, put
+from tests.support.cold_log import a_reader, cold_log, content, put
 from tests.support.cold_objects import segment_object
 from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.workers import LoopWorkers
 from tiering.reading.cut import ColdSlice
 from tiering.reading.limits import ReadLimits
 

@@ -26,11 +26,11 @@ from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectInfo
 from logformat.errors import Fenced
 from seams.rng import SeededRng
-from seams.workers import Lane
 from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.workers import LoopWorkers
 
 KINDS = FindingKind
 
@@ -181,14 +181,8 @@ def test_footers_and_chunks_are_compared() -> None:
 
 
 # ── a whole bucket ───────────────────────────────────────────────────────────────────────────────────────────────────
-class InlineWorkers:
-    async def run(self, function, *args, lane=Lane.FILES):  # type: ignore[no-untyped-def]
-        await asyncio.sleep(0)
-        return function(*args)
-
-
 def inspector(store: MemoryStore) -> BucketInspector:
-    return BucketInspector(store, InlineWorkers())  # type: ignore[arg-type]
+    return BucketInspector(store, LoopWorkers())  # type: ignore[arg-type]
 
 
 async def bucket(count: int = 6, **options: int) -> tuple[MemoryStore, ManifestStore, list[MadeObject]]:

@@ -15,19 +15,11 @@ from coldstore.cache_policy import CachePolicy
 from coldstore.chunk_cache import CachedChunk, ChunkCache, MemoryFile
 from coldstore.segment_reader import ChunkRef
 from logformat.errors import Corrupt
-from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
+from tests.support.workers import LoopWorkers
 
 SIZE = 1000
-
-
-class InlineWorkers:
-    """Runs on the loop, one trip later."""
-
-    async def run(self, function, *args, lane=Lane.FILES):  # type: ignore[no-untyped-def]
-        await asyncio.sleep(0)
-        return function(*args)
 
 
 def content(n: int) -> bytes:
@@ -60,11 +52,11 @@ async def get(cache: ChunkCache, chunk: ChunkRef, source: Source) -> CachedChunk
 
 
 async def opened(
-    chunks: int, disk: CrashDisk | None = None, workers: InlineWorkers | None = None, **options: int
+    chunks: int, disk: CrashDisk | None = None, workers: LoopWorkers | None = None, **options: int
 ) -> tuple[ChunkCache, CrashDisk]:
     disk = disk or CrashDisk()
     disk.make_dirs("/data")
-    cache = ChunkCache(disk, workers or InlineWorkers(), "/data/cache", chunks * SIZE, **options)  # type: ignore[arg-type]
+    cache = ChunkCache(disk, workers or LoopWorkers(), "/data/cache", chunks * SIZE, **options)  # type: ignore[arg-type]
     await cache.start()
     return cache, disk
 

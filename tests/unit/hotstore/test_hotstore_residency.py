@@ -12,9 +12,9 @@ from hotstore.residency import Residency, read_through
 from logformat.errors import Retryable
 from seams.disk import File
 from seams.workers import Lane
-from tests.support.cold_log import LoopWorkers
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
+from tests.support.workers import LoopWorkers
 
 STEP = 1000
 FD = -7  # no kernel has anything of it

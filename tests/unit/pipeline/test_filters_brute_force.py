@@ -24,7 +24,7 @@ from logformat.errors import InvalidRequest
 from logformat.record_batch import NO_TIMESTAMP, read_header
 from logformat.records import Record, encode_batch
 from seams.tasks import Tasks
-from tests.support.cold_log import ColdLog, FixedManifests, LoopWorkers, a_reader, manifest_of, put
+from tests.support.cold_log import ColdLog, FixedManifests, a_reader, manifest_of, put
 from tests.support.cold_objects import MadeObject, object_of
 from tests.support.crash_disk import CrashDisk
 from tests.support.decode_logs import read_slowly
@@ -33,6 +33,7 @@ from tests.support.history_bucket import HistoryBucket
 from tests.support.hotstore_kit import append, flush, new_log, open_log, seal
 from tests.support.memory_store import MemoryStore
 from tests.support.ugly_logs import T0, UglyLog, bounds, offsets_for, ticks, ugly_logs
+from tests.support.workers import LoopWorkers
 from thermocline.pipeline import plan as planning
 from thermocline.pipeline.plan import Span, TimeRange, plan
 from thermocline.pipeline.read import _milliseconds

@@ -24,7 +24,8 @@ from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.peer_kit import WatchedStore, read_through, route_of
-from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, LoopWorkers, Opened, read_everything, settle
+from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Opened, read_everything, settle
+from tests.support.workers import LoopWorkers
 from tiering.collector import Collector
 from tiering.fetch_router import Route
 
@@ -468,7 +469,7 @@ def test_peer_t18_a_log_rebuilt_from_the_bucket_is_read_where_its_bytes_are() ->
         assert sorted(await read_through(opened)) == list(range(60))
         await life.kill()
 
-        house.disk, house.boot = old_disk, "boot-9"
+        house.disk, house.boots = old_disk, 9
         life = await house.start()
         opened = await life.open(tier=COLD_FAST)
         await settle(lambda: opened.tier.status().blocked_by == "log behind bucket")

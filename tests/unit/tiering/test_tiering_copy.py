@@ -34,13 +34,13 @@ from tests.support.tier_kit import (
     TOPIC_ID,
     House,
     Life,
-    LoopWorkers,
     Opened,
     cold_bytes,
     local_bytes,
     read_everything,
     settle,
 )
+from tests.support.workers import LoopWorkers
 from tiering.reservation import LocalReservation, write_reservation
 
 

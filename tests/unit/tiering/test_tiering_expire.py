@@ -18,7 +18,8 @@ from seams.rng import SeededRng
 from tests.support.cold_values import remote_segment
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
-from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, LoopWorkers, Opened, read_everything, settle
+from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
+from tests.support.workers import LoopWorkers
 from tiering.expire_plan import TotalRetention, Verdict
 from tiering.pressure import LocalBytes, excess_bytes, share_pressure
 

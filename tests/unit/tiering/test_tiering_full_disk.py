@@ -64,7 +64,7 @@ def test_a_machine_restart_on_a_full_disk_serves_reads_and_gives_back_what_it_ma
         life, opened = await lived(house, log)
         await life.stop() if clean else await life.kill()
         if log is LOG or clean:
-            house.boot = "boot-2"
+            house.boots += 1
         fill_up(house, ballast=ballast)
 
         life = await house.start(limits=SIZED)

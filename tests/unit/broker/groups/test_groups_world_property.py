@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from broker.error_codes import ErrorCode as E
 from broker.groups.events import JoinReply, SyncReply
 from logformat.errors import Retryable, StorageFailed
-from tests.support.fast_loop import FastLoop
+from tests.sim.loop import SimLoop
 from tests.support.group_world import GroupWorld
 
 GROUPS = st.sampled_from(["g", "h"])
@@ -34,7 +34,7 @@ class Commits:
 class GroupsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = FastLoop()
+        self.loop = SimLoop()
         self.world = GroupWorld(offsets_commit_timeout_ms=2_000)
         self.known: list[tuple[str, str, int]] = []
         self.commits = {"g": Commits(), "h": Commits()}

@@ -30,9 +30,10 @@ from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from logformat.errors import InvalidRequest
 from seams.disk import Buffer, PosixDisk
 from seams.rng import SeededRng, SystemRng
-from seams.workers import Lane, ThreadWorkers
+from seams.workers import ThreadWorkers
 from tests.support.crash_disk import CrashDisk
 from tests.support.memory_store import upload_of
+from tests.support.workers import InlineWorkers
 
 BIG = os.urandom(SMALL_BYTES_MAX + 1)
 
@@ -268,13 +269,6 @@ def test_a_power_cut_clean_up_never_touches_a_living_writer(tmp_path: Path, work
 
 class PowerCut(BaseException):
     """Raised in the middle of a system call; nothing above catches it."""
-
-
-class InlineWorkers:
-    """Runs the call where it stands: a power cut then ends the whole program."""
-
-    async def run(self, function: Any, *args: Any, lane: Lane = Lane.FILES) -> Any:
-        return function(*args)
 
 
 async def write_history(store: ObjectStore, acked: dict[str, bytes | None], tried: dict[str, bytes | None]) -> None:

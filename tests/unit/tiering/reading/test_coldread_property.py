@@ -18,7 +18,6 @@ from seams.tasks import Tasks
 from tests.support.cold_log import (
     ColdLog,
     FixedManifests,
-    LoopWorkers,
     a_reader,
     content,
     drain,
@@ -30,6 +29,7 @@ from tests.support.cold_objects import MadeObject, object_of
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore
+from tests.support.workers import LoopWorkers
 from tiering.reading.limits import ReadLimits
 
 T0 = 1_700_000_000_000

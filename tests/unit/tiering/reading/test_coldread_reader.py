@@ -24,7 +24,6 @@ from seams.tasks import Tasks
 from seams.workers import ThreadWorkers
 from tests.support.cold_log import (
     ColdLog,
-    LoopWorkers,
     a_reader,
     cold_log,
     content,
@@ -37,6 +36,7 @@ from tests.support.cold_objects import T0, segment_object
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore, upload_of
+from tests.support.workers import LoopWorkers
 from tiering.reading.cut import ColdSlice
 from tiering.reading.door import ColdReader
 from tiering.reading.hydrate import RECHECK_S
