@@ -105,6 +105,10 @@ async def _list(
     timestamp = wanted.timestamp
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp == LATEST and not partition.is_end_known:
+        # KIP-207: what the leader before showed would seem to fall.
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+        raise ApiError(code, f"{topic}-{wanted.partition_index}: what its new leader holds is not committed yet")
     if timestamp >= 0:
         await _by_time(context, partition, timestamp, answer)
     elif timestamp == MAX_TIMESTAMP:

@@ -77,5 +77,5 @@ class Upkeep:
                 partition.flusher.tick(now_ms)
                 partition.waiters.expire(now_s)
                 partition.tier.written_to()
-                if partition.log.dirty_bytes == 0:
+                if partition.log.dirty_bytes == 0 and not partition.waiters.has_acks:
                     self._registry.touched.discard(partition)

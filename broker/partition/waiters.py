@@ -38,6 +38,11 @@ class Waiters:
         """Whether an acknowledgement or a reader waits for the flushed end."""
         return bool(self._acks or self._watchers) or any(reader.awaits_flush() for reader in self._readers)
 
+    @property
+    def has_acks(self) -> bool:
+        """Whether an acknowledgement waits, for whatever: its deadline has to be looked at."""
+        return bool(self._acks)
+
     def expire(self, now_s: float) -> None:
         """Whoever waits for an ack past its deadline learns that it may still come true, or not."""
         for _, deadline_s, future in self._acks:
