@@ -206,7 +206,7 @@ class Start:
 
     def _context(self, following: Following, joined: Joined, session: Session, tiers: TierService) -> Context:
         config, world = self.live.now, self.world
-        self.rooms.residency = residency = Residency(world.workers)
+        self.rooms.residency = residency = Residency(world.workers, report=self.report)
         return Context(
             live=self.live,
             world=world,

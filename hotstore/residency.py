@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar, TypeVarTuple
 
 from logformat.errors import Retryable
 from seams.disk import File
@@ -23,6 +24,7 @@ from seams.tasks import FailureReport, Tasks
 from seams.workers import Lane, Workers
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 STEP_BYTES: Final = 4 << 20
 BUDGET_BYTES: Final = 256 << 20
@@ -30,7 +32,7 @@ WAITING_MAX: Final = 1024  # reads queued or under way; 4 GiB of them is more th
 _STEPS_MIN: Final = 16  # one answer of fetch.max.bytes (55 MiB) must fit
 _PIECE_BYTES: Final = 256 << 10
 
-Step = tuple[str, int]  # path, number of the step
+Step = tuple[str, int]  # path, number of the step; or name and number of a call
 
 
 class Residency:
@@ -90,6 +92,36 @@ class Residency:
             return None
         return self._read(file, missing, last)
 
+    def once(self, name: str, number: int, function: Callable[[*Ts], object], *args: *Ts) -> asyncio.Future[None]:
+        """A blocking call that has to come first, made once however many ask for it under (name, number) meanwhile: ask
+        again when the future is done. As with `ready`, what it met (OSError) is raised by the next call; anything else
+        is reported, and is for the call's owner to remember. Raises Retryable when too many wait already."""
+        key = (name, number)
+        failure = self._failed.pop(key, None)
+        if failure is not None:
+            raise failure
+        if key not in self._reading:
+            self._check_room(name)
+            self._reading[key] = asyncio.get_running_loop().create_future()
+            self._tasks.spawn(f"{name} {number}", self._call(key, function, *args))
+        return self._future(key)
+
+    async def _call(self, key: Step, function: Callable[[*Ts], object], *args: *Ts) -> None:
+        try:
+            await self._workers.run(function, *args, lane=Lane.HOT_READ)
+        except OSError as failure:
+            self.read_errors += 1
+            _note(self._failed, key, failure, self._waiting_max)
+        finally:
+            waiting = self._reading.pop(key, None)
+            if waiting is not None:
+                _finish(waiting)
+
+    def _check_room(self, what: str) -> None:
+        if len(self._reading) >= self._waiting_max:
+            self.refused += 1
+            raise Retryable(f"{what}: {self._waiting_max} reads of old segments wait already; fetch again")
+
     def forget(self, path: str) -> None:
         """The file at `path` is gone or was cut: nothing is remembered of it."""
         for memory in (self._known, self._failed, self._suspect):
@@ -110,9 +142,8 @@ class Residency:
             failure = self._failed.pop((path, number), None)
             if failure is not None:
                 raise failure
-        if (path, first) not in self._reading and len(self._reading) >= self._waiting_max:
-            self.refused += 1
-            raise Retryable(f"{path}: {self._waiting_max} reads of old segments wait already; fetch again")
+        if (path, first) not in self._reading:
+            self._check_room(path)
         for number in range(first, last + 1):
             self._start(file, number)
         return self._future((path, first))

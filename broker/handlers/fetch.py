@@ -373,28 +373,18 @@ def _read_hot(
 
     Raises DamagedLog.
     """
-    loading: asyncio.Future[None] | None
-    if partition.needs_index(offset):
-        loading = context.tasks.spawn("load index", partition.load_index(context.world.workers, offset))
-        result.loading.append(loading)
+    found = partition.read(context.residency, offset, bytes_max, min_one=result.size == 0)
+    if isinstance(found, asyncio.Future):
+        result.loading.append(found)
         return
-    found = partition.log.read(offset, bytes_max, partition.high_watermark, min_one=result.size == 0)
     if found is None:
         return
     if found.cut:
         # Whole batches rarely fill a limit to the byte: waiting for the rest would wait for ever.
         result.ready += max(bytes_max - found.length, 0)
-    if found.length == 0:
-        return
-    found = partition.log.sound(found)
-    # The end of the log was written a moment ago; an old segment was not.
-    loading = context.residency.ready(found.file, found.position, found.length) if found.sealed else None
-    loading = loading or partition.check(context.tasks, context.world.workers, found)
-    if loading is None:
+    if found.length:
         result.is_behind |= found.sealed
         _take(answer, result, found.length, (FileRange(found.file, found.position, found.length),))
-    else:
-        result.loading.append(loading)
 
 
 def _read_cold(

@@ -27,10 +27,9 @@ from hotstore.locator import LogSlice
 from hotstore.log_host import OpenLog
 from hotstore.log_owner import UNOWNED
 from hotstore.partition_log import Appended, LogState
+from hotstore.residency import Residency
 from logformat.errors import Fenced
 from logformat.record_batch import BatchHeader
-from seams.tasks import Tasks
-from seams.workers import Lane, Workers
 from tiering.partition_tier import PartitionTier
 
 _PREPARED_MAX: Final = 64
@@ -41,7 +40,6 @@ class Partition:
     """A partition of this broker: `leading` it in `leader_epoch`, or resigned since. Every method runs on the loop."""
 
     __slots__ = (
-        "_checks",
         "_node_id",
         "_prepared",
         "_reserve_at",
@@ -87,7 +85,6 @@ class Partition:
         self.high_watermark = opened.high_watermark
         self.waiters = Waiters()
         self._prepared: set[int] = set()
-        self._checks: dict[int, asyncio.Future[None]] = {}  # under way, by base offset of the segment
         self._touched = touched
         self._reserve_at = 0
         # Since it was opened, bumped by handlers and read by /metrics.
@@ -138,44 +135,37 @@ class Partition:
         """Whether clients may be told where the log ends: OFFSET_NOT_AVAILABLE before (KIP-207)."""
         return self.leader.is_end_known
 
-    def needs_index(self, offset: int) -> bool:
-        """Whether a hot read at `offset` would have to read an index from disk on the loop (C25)."""
-        return not self.log.is_cheap(offset) and offset not in self._prepared
+    def read(
+        self, residency: Residency, offset: int, bytes_max: int, *, min_one: bool
+    ) -> LogSlice | asyncio.Future[None] | None:
+        """Visible local bytes from the batch that holds `offset`, which may be sent now; None: there are none yet; or a
+        future: ask again when it is done, for something has to come from the disk first (C25): an index, the check of
+        the offsets that nobody looked at since the start, the bytes.
 
-    async def load_index(self, workers: Workers, offset: int) -> None:
-        """Bring that index into the page cache; the next read at `offset` may then be done on the loop: also where this
-        failed, so that it meets the failure and its client is told."""
+        Raises as `PartitionLog.read`, Retryable, and the OSError that a worker met for an earlier call."""
+        log = self.log
+        if not log.is_cheap(offset) and offset not in self._prepared:
+            return residency.once(f"index of {log.path} at", offset, self._load_index, offset)
+        found = log.read(offset, bytes_max, self.high_watermark, min_one=min_one)
+        if found is None or found.length == 0:
+            return found
+        found = log.sound(found)
+        # The end of the log was written a moment ago; an old segment was not.
+        if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
+            return loading
+        if not log.is_checked(found):  # damage is reported, and told by `sound` from then on
+            return residency.once(f"check of {log.path} at", found.segment_base, log.check, found)
+        return found
+
+    def _load_index(self, offset: int) -> None:
+        """Blocking. The next read at `offset` is done on the loop, also where this failed: it meets the failure, and
+        its client is told."""
         try:
-            await workers.run(self.log.prepare_read, offset, lane=Lane.HOT_READ)
+            self.log.prepare_read(offset)
         finally:
             if len(self._prepared) >= _PREPARED_MAX:
                 self._prepared.clear()
             self._prepared.add(offset)
-
-    def check(self, tasks: Tasks, workers: Workers, found: LogSlice) -> asyncio.Future[None] | None:
-        """None when the offsets in `found` are known to be right, else what to wait for; then read again.
-
-        Raises the OSError that the last check met.
-        """
-        if self.log.is_checked(found):
-            return None
-        running = self._checks.get(found.segment_base)
-        if running is not None and running.done():
-            del self._checks[found.segment_base]
-            running.result()  # asked again, it would only fail again: its client is told
-            running = None
-        if running is None:
-            work = workers.run(self.log.check, found, lane=Lane.HOT_READ)
-            running = tasks.spawn(
-                f"check {self.topic}-{self.index}", work
-            )  # damage is reported, and told by `sound` from now on
-            self._checks[found.segment_base] = running
-            running.add_done_callback(lambda over: self._check_over(found.segment_base, over))
-        return running
-
-    def _check_over(self, segment_base: int, over: asyncio.Future[None]) -> None:
-        if over.cancelled() or not isinstance(over.exception(), OSError):
-            self._checks.pop(segment_base, None)
 
     def append(self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int) -> Appended:
         """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""

@@ -264,3 +264,30 @@ def test_reading_through_stops_at_the_end_of_the_file() -> None:
     disk = CrashDisk()
     assert read_through(a_file(disk, 700), 0, STEP) == 700
     assert read_through(a_file(disk, 700, "b.log"), 700, STEP) == 0
+
+
+def test_a_call_that_has_to_come_first_is_made_once_and_its_failure_told_once() -> None:
+    """Whoever reads where an index or a check is missing waits for the same call, and meets what it met."""
+
+    async def scenario() -> None:
+        residency = Residency(LoopWorkers(), 16 * STEP, step_bytes=STEP, waiting_max=2)
+        calls: list[int] = []
+
+        def load(number: int) -> None:
+            calls.append(number)
+            if len(calls) == 1:
+                raise OSError(errno.EIO, "unreadable")
+
+        first, second = residency.once("index", 7, load, 7), residency.once("index", 7, load, 7)
+        assert first is second and residency.waiting == 1
+        residency.once("index", 8, load, 8)
+        with pytest.raises(Retryable):
+            residency.once("index", 9, load, 9)
+        await first
+        with pytest.raises(OSError, match="unreadable"):
+            residency.once("index", 7, load, 7)
+        await residency.once("index", 7, load, 7)
+        assert calls == [7, 8, 7] and residency.read_errors == 1 and residency.waiting == 0
+        await residency.close()
+
+    run_fast(scenario())
