@@ -40,6 +40,16 @@ DIFFERENCES = (
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
+        "Fetch as a replica is refused (CLUSTER_AUTHORIZATION_FAILED) but on a listener of the brokers' own "
+        "(`inter.broker.listener.name`); Kafka without an authorizer lets every client do it.",
+        "tests/unit/broker/test_broker_authorizer.py",
+    ),
+    Difference(
+        "`advertised.listeners` has an entry for every listener or for none; Kafka starts, and tells the clients of a "
+        "listener without one of no broker.",
+        "tests/unit/broker/config/test_config_listeners.py",
+    ),
+    Difference(
         "acks=all answers, and records become visible, after an fdatasync (`thermocline.flush=sync`); Kafka counts the "
         "page cache. `thermocline.flush=os` is Kafka's way.",
         "docs/GUARANTEES.md",
