@@ -10,6 +10,7 @@ from typing import Final
 
 from broker.config.resolve import BrokerConfig
 from broker.controller.door import ControllerDoor
+from broker.following.metadata_cache import MetadataCache
 from broker.groups.topic import OFFSETS_TOPIC
 from broker.partition.registry import Registry
 from logformat.errors import Retryable
@@ -20,8 +21,11 @@ _CREATE_TIMEOUT_S: Final = 5.0
 class OffsetsTopic:
     """`broker.groups.topic.OffsetsTopic` over the controller."""
 
-    def __init__(self, controller: ControllerDoor, registry: Registry, config: BrokerConfig) -> None:
+    def __init__(
+        self, controller: ControllerDoor, registry: Registry, metadata: MetadataCache, config: BrokerConfig
+    ) -> None:
         self._controller = controller
+        self._metadata = metadata
         self._registry = registry
         self._config = config
 
@@ -31,8 +35,13 @@ class OffsetsTopic:
         return self._config.offsets_topic_partitions if topic is None else topic.partitions
 
     def is_offline(self, index: int) -> bool:
-        """It is published, so whatever could be opened is led: this one stays offline, and only its groups with it."""
-        return OFFSETS_TOPIC in self._registry.topics and (OFFSETS_TOPIC, index) not in self._registry.partitions
+        """The image names this broker as its leader, and what could be opened of the topic is led: this one stays
+        offline, and only its groups with it."""
+        topic = self._metadata.topic_named(OFFSETS_TOPIC)
+        if topic is None or OFFSETS_TOPIC not in self._registry.topics or index >= topic.partitions:
+            return False
+        is_ours = topic.rows[index].leader == self._config.node_id
+        return is_ours and (OFFSETS_TOPIC, index) not in self._registry.partitions
 
     async def ensure_created(self) -> None:
         """Create the topic when the first group asks for it, as Kafka does. Retryable when that takes too long (a full

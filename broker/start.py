@@ -183,7 +183,7 @@ class Start:
         config, world = self.live.now, self.world
         registry, replicas = following.registry, following.replicas
         self.rooms.groups = groups = GroupCoordinator(
-            OffsetsTopic(following.controller, registry, config),
+            OffsetsTopic(following.controller, registry, following.metadata, config),
             world.clock,
             world.rng,
             config.groups,

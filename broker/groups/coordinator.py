@@ -94,6 +94,7 @@ class GroupCoordinator:
         self._performer = Performer(clock)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
+        self._cleaner = Cleaner(lambda: self.log.all_ready(), clock, config, topics, leaving)
         self.log: InternalLog[GroupShard] = InternalLog(
             OFFSETS_TOPIC,
             clock,
@@ -102,10 +103,9 @@ class GroupCoordinator:
             tasks,
             _report,
             self._make_shard,
-            self._shard_loaded,
+            self._cleaner.shard_loaded,
             keep_objects,
         )
-        self._cleaner = Cleaner(self.log.all_ready, clock, config, topics, leaving)
         self.offsets = OffsetRequests(self.shard_of, self._performer, self._memory, clock, config, topics)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
@@ -134,9 +134,6 @@ class GroupCoordinator:
     def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
         self._cleaner.adopt(group)
         self._performer.perform(shard, group, effects)
-
-    def _shard_loaded(self, shard: GroupShard) -> None:
-        self._cleaner.shard_loaded(shard)
 
     def unloaded(self, shard: GroupShard) -> None:
         self._unload_all(shard, ErrorCode.NOT_COORDINATOR)

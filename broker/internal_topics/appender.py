@@ -116,7 +116,8 @@ class Appender:
             if self._resigned is None:
                 self._appended(last_offset + 1)
         except (ThermoclineError, OSError) as refused:  # TimeoutError is an OSError
-            log.warning("append of %d writes to %s: %s", len(writes), self._door.name, refused)
+            if self._resigned is None:  # else it is no trouble, and they were told
+                log.warning("append of %d writes to %s: %s", len(writes), self._door.name, refused)
             failure = refused
         finally:
             self._settle(failure)

@@ -38,6 +38,13 @@ class GroupWorld:
         self.tasks: Tasks
         self.groups: GroupCoordinator
 
+    def move_leadership(self) -> None:
+        """Resign every partition, and lead it in the next epoch."""
+        self.epoch += 1
+        for index in range(self.log.partitions):
+            self.groups.log.resign(index)
+            self.groups.log.lead(self.log.door(index, self.epoch))
+
     def start(self) -> None:
         self.tasks = Tasks(lambda _, failure: self.failures.append(failure))
         self.groups = GroupCoordinator(

@@ -74,18 +74,20 @@ class MemoryPartition:
     async def append(self, batch: bytes) -> int:
         log = self._log
         log.appends += 1
-        if log.writes_first:
-            end = self._write(batch)
-            await log.released.wait()
-            return end - 1
-        await log.released.wait()
-        await asyncio.sleep(0)
+        if not log.writes_first:
+            await self._durable()
         if log.fail:
             raise log.fail.pop(0)
         end = self._write(batch)
+        if log.writes_first:
+            await self._durable()
         if log.fail_after:
             raise log.fail_after.pop(0)
         return end - 1
+
+    async def _durable(self) -> None:
+        await self._log.released.wait()
+        await asyncio.sleep(0)
 
     def _write(self, batch: bytes) -> int:
         log, index = self._log, self.index

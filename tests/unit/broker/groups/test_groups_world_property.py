@@ -171,5 +171,27 @@ class GroupsMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
+class MovingMachine(GroupsMachine):
+    """Leadership moves away and comes back, in a higher epoch, under whatever is on its way; the log stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world.log.writes_first = True
+
+    @rule()
+    def leadership_moves(self) -> None:
+        async def move() -> None:
+            self.world.move_leadership()
+
+        self.run(move())
+
+    @rule()
+    def kill(self) -> None:
+        self.world.log.release()  # what a killed process left in the log is committed when it starts again
+        super().kill()
+
+
 TestGroups = GroupsMachine.TestCase
+TestMovingGroups = MovingMachine.TestCase
+TestMovingGroups.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestGroups.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

@@ -262,7 +262,7 @@ async def test_a_resignation_fails_what_is_pending_at_once(w: World) -> None:
 
 
 @in_world()
-async def test_an_append_of_an_older_epoch_confirms_nothing(w: World) -> None:
+async def test_cluster_d45_an_append_of_an_older_epoch_confirms_nothing(w: World) -> None:
     """D45, KAFKA-20634: the same broker leads again; the high watermark of the new epoch passes the old append, whose
     write was refused: it must not be confirmed, and the state of the new epoch is what it replayed."""
     await w.led(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from broker.error_codes import ErrorCode as E
 from broker.groups.commits import CommitRow
 from broker.groups.events import AdmitCommit
@@ -154,5 +156,67 @@ def test_commits_of_a_sealed_partition_are_refused_in_words_while_the_store_is_a
         await asyncio.sleep(60)
         assert await commit(life, 10) is E.NONE and await committed(life) == 10
         await life.crash()
+
+    play(scenario())
+
+
+# ---- leadership that moves while commits are under way ---------------------------------------------------------------
+
+
+async def led_again(life: Life) -> None:
+    """Resign partition 0, and lead it in the next epoch, as the publisher does."""
+    replicas = life.broker.rooms.replicas
+    assert replicas is not None
+    topic = life.context.registry.topics[OFFSETS_TOPIC]
+    replicas.resign(topic, [0])
+    (row,) = topic.rows
+    row = msgspec.structs.replace(row, leader_epoch=row.leader_epoch + 1, partition_epoch=row.partition_epoch + 1)
+    topic = msgspec.structs.replace(topic, rows=(row,))
+    replicas.lead(topic, [0])
+    await replicas.opened(topic.topic_id)
+
+
+def test_groups_are_sent_to_the_leader_that_the_image_names_and_wait_where_it_names_this_broker() -> None:
+    """NOT_COORDINATOR, and every client looks for the new one; COORDINATOR_NOT_AVAILABLE, and it comes back."""
+
+    async def scenario() -> None:
+        life = await with_commits(Place("offsets.topic.num.partitions=1"))
+        replicas, metadata = life.broker.rooms.replicas, life.context.metadata
+        assert replicas is not None
+        topic = metadata.topic(OFFSETS_TOPIC)
+        replicas.resign(topic, [0])
+        assert await commit(life, 5) is E.COORDINATOR_NOT_AVAILABLE, "its root names somebody newer, the image does not"
+        elsewhere = msgspec.structs.replace(topic.rows[0], leader=77, leader_epoch=9)
+        moved = msgspec.structs.replace(topic, rows=(elsewhere,))
+        metadata.swap(msgspec.structs.replace(metadata.image, topics={**metadata.image.topics, topic.topic_id: moved}))
+        assert await commit(life, 5) is E.NOT_COORDINATOR and await committed(life) is E.NOT_COORDINATOR
+        await life.crash()
+
+    play(scenario())
+
+
+def test_cluster_d45_leadership_that_moves_under_commits_loses_none_that_was_acknowledged() -> None:
+    """At every moment of a commit's way: it is told NOT_COORDINATOR, or it is durable; what the next epoch shows is
+    what the log holds, also where the high watermark of the new epoch passes the old append."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=1")
+        life = await with_commits(place)
+        partition, acknowledged, told = life.partition(OFFSETS_TOPIC), 2, set[E]()
+        for moment in range(60):
+            writing = asyncio.get_running_loop().create_task(commit(life, 10 + moment))
+            await asyncio.sleep(moment * 0.0002)
+            assert life.partition(OFFSETS_TOPIC) is partition
+            await led_again(life)
+            code = await writing
+            told.add(code)
+            await life.context.groups.log.wait_loaded()
+            shown = await committed(life)
+            if code is E.NONE:
+                acknowledged = 10 + moment
+            assert shown in (acknowledged, 10 + moment)
+            acknowledged = int(shown)
+        assert told == {E.NONE, E.NOT_COORDINATOR}, "the moments are on both sides"
+        await life.stop()
 
     play(scenario())
