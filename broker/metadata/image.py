@@ -8,8 +8,8 @@ bucket, the broker's partitions or Kafka's protocol.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -34,6 +34,7 @@ from logformat.values import is_topic_name
 __all__ = ["ClusterImage", "Listener", "Node", "Row", "Topic", "check"]
 
 FIRST_BROKER_EPOCH = 1
+_TOPIC_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
 class Topic(msgspec.Struct, frozen=True, gc=False):
@@ -141,59 +142,62 @@ def check(image: ClusterImage, before: ClusterImage | None = None) -> None:
     """Raises Corrupt unless a controller can have made this image.
 
     Run on what a batch of records makes before it is written, and on what was read: names become local paths, ids
-    become keys. `before`: an image that passed; only what differs from it is looked at (while the nodes are the same).
+    become keys. `before`: an image that passed, and from which this one follows; what is the same object in both is not
+    looked at again, while the nodes are the same.
     """
     for node_id, node in image.nodes.items():
         if node.node_id != node_id or not 0 <= node.broker_epoch < image.next_broker_epoch:
             raise _impossible(f"node {node.node_id} in broker epoch {node.broker_epoch}")
-    if before is not None and before.nodes != image.nodes:
-        before = None
-    named = None if before is None or len(image.topics) <= len(before.topics) else before.topics
-    names = {topic.name for topic in image.topics.values()} if named is None or named is not image.topics else set()
-    if names and len(names) != len(image.topics):
+    same_nodes = before is not None and before.nodes == image.nodes
+    before = ClusterImage() if before is None else before
+    if before.topics.keys() != image.topics.keys() and len({t.name for t in image.topics.values()}) < len(image.topics):
         raise _impossible("two topics of one name")
     for topic_id, topic in image.topics.items():
-        known = None if before is None else before.topics.get(topic_id)
-        if known is not topic:
+        known = before.topics.get(topic_id)
+        if known is not topic or not same_nodes:
             _check_topic(topic_id, topic)
-            _check_rows(image, topic, () if known is None else known.rows)
+            _check_rows(image, topic, () if known is None else known.rows, skip_same=same_nodes)
     for topic_id, topic in image.deleted.items():
-        if before is None or topic_id not in before.deleted:
+        if topic_id not in before.deleted:
             _check_topic(topic_id, topic)
 
 
 def _check_topic(key: str, topic: Topic) -> None:
-    try:
-        is_id = key == topic.topic_id == str(UUID(topic.topic_id))
-    except ValueError:
-        is_id = False
+    is_id = key == topic.topic_id and _TOPIC_ID.fullmatch(key) is not None
     if not is_id or not is_topic_name(topic.name) or not 0 < topic.partitions <= INT32_MAX:
         raise _impossible(f"topic {topic.name[:60]!r} of id {topic.topic_id[:40]!r}, {topic.partitions} partitions")
 
 
-def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...]) -> None:
+def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...], *, skip_same: bool) -> None:
     nodes = image.nodes
+    alone = {(node_id,) for node_id, node in nodes.items() if node.active}
     for index, row in enumerate(topic.rows):
         before = known[index] if index < len(known) else None
-        if before is row:
+        if before is row and skip_same:
             continue
-        assigned = (*row.replicas, *row.target)
-        is_possible = (
-            bool(row.replicas)
-            and len(set(row.replicas)) == len(row.replicas)
-            and len(set(row.in_sync)) == len(row.in_sync)
-            and len(set(row.target)) == len(row.target)
-            and all(node_id in nodes for node_id in assigned)
-            and all(node_id in assigned for node_id in row.in_sync)
-            and 0 <= row.leader_epoch <= INT32_MAX
+        are_epochs = (
+            0 <= row.leader_epoch <= INT32_MAX
             and 0 <= row.partition_epoch <= INT32_MAX
             and -1 <= row.served_epoch <= row.leader_epoch
             and -1 <= row.unclean_epoch <= row.leader_epoch
-            and (row.leader == NO_LEADER or (row.leader in row.in_sync and nodes[row.leader].active))
             and (before is None or before.leader_epoch <= row.leader_epoch)
         )
-        if not is_possible:
+        # Most rows of most clusters: one node that holds and leads. 10 000 of them take 6 ms.
+        is_alone = row.replicas == row.in_sync == (row.leader,) in alone and not row.target
+        if not are_epochs or not (is_alone or _are_sets(row, nodes)):
             raise _impossible(f"{topic.name}-{index} as {row}")
+
+
+def _are_sets(row: Row, nodes: dict[int, Node]) -> bool:
+    """Nobody twice, all registered, in sync only who is assigned, and led only by one of those, in session."""
+    assigned = (*row.replicas, *row.target)
+    return (
+        bool(row.replicas)
+        and all(len(set(named)) == len(named) for named in (row.replicas, row.in_sync, row.target))
+        and all(node_id in nodes for node_id in assigned)
+        and all(node_id in assigned for node_id in row.in_sync)
+        and (row.leader == NO_LEADER or (row.leader in row.in_sync and nodes[row.leader].active))
+    )
 
 
 def _impossible(what: str) -> Corrupt:

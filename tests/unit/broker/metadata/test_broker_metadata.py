@@ -213,16 +213,21 @@ def test_a_new_partition_is_led_by_the_first_replica_with_a_session() -> None:
         [created(1), RowsSet(id_of(1), ((2, row()),))],
         [created(1), RowsSet(id_of(1), ((-1, row()),))],
         [created(1), RowsSet(id_of(1), ((0, row(1, 5, 5)),)), RowsSet(id_of(1), ((0, row(1, 4, 6)),))],
+        [
+            created(1),
+            RowsSet(id_of(1), ((0, row(1, 5, 5)),)),
+            [session(broker_epoch=2), RowsSet(id_of(1), ((0, row(1, 4, 6)),))],
+        ],
         [created(1), session(broker_epoch=1, active=False)],
         [created(1), NodeGone(1, 1)],
     ],
 )
-def test_what_no_controller_can_have_made_is_refused(records: list[MetadataRecord]) -> None:
+def test_what_no_controller_can_have_made_is_refused(records: list[MetadataRecord | list[MetadataRecord]]) -> None:
     """Each breaks one rule: nobody leads who has no session, sets are subsets, epochs grow, names are unique."""
     before = adds_up([session()])
     with pytest.raises(Corrupt, match="cluster metadata"):
         for record in records:
-            after = before.with_records([record])
+            after = before.with_records(record if isinstance(record, list) else [record])
             check(after, before)
             before = after
 
