@@ -1,4 +1,4 @@
-"""What the targets share: golden files, a cursor over a fuzzer's bytes, and a guard on memory.
+"""What the targets share: a cursor over a fuzzer's bytes, and a guard on memory.
 
 Must not know any parser.
 """
@@ -6,17 +6,8 @@ Must not know any parser.
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 from collections.abc import Iterator
-
-GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden")
-
-
-def golden(name: str) -> bytes:
-    """The bytes of a file of tests/golden."""
-    with open(os.path.join(GOLDEN, name), "rb") as file:
-        return file.read()
 
 
 class Cursor:

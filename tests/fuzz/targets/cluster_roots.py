@@ -20,7 +20,7 @@ from coldstore.object_store import Got
 from coldstore.root_format import RootCodec
 from logformat.errors import Corrupt
 from logformat.values import is_topic_name
-from tests.fuzz.inputs import golden
+from tests.support.repository import golden
 from thermocline.pipeline import topics
 
 _CLUSTER = RootCodec(CLUSTER_FORMAT)

@@ -21,10 +21,11 @@ from broker.groups.records import (
 from broker.internal_topics.batches import batch_of
 from logformat.errors import Corrupt
 from logformat.record_batch import walk
-from tests.fuzz.inputs import Cursor, golden
+from tests.fuzz.inputs import Cursor
 from tests.fuzz.targets.record_batch import resealed
 from tests.support.cold_values import TOPIC_ID
 from tests.support.group_world import parse_batches
+from tests.support.repository import golden
 
 
 def seeds() -> list[bytes]:

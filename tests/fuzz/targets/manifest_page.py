@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from coldstore.manifest_entries import PagePointer, RemoteSegment
 from coldstore.manifest_pages import PointerPage, SegmentPage, decode_page, encode_page, pointer_table, segment_table
 from logformat.errors import Corrupt
-from tests.fuzz.inputs import golden, memory_within
+from tests.fuzz.inputs import memory_within
 from tests.support.cold_values import TOPIC_ID, remote_segment
+from tests.support.repository import golden
 
 _SEGMENTS = [remote_segment(n * 10, n * 10 + 10, epoch=2) for n in range(5)]
 _LEAF, _LEAF_BYTES = encode_page(segment_table(_SEGMENTS), 0, TOPIC_ID, 2)

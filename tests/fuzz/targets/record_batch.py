@@ -30,7 +30,7 @@ from logformat.record_batch import (
     whole_batches_end,
 )
 from logformat.records import Record, encode_batch
-from tests.fuzz.inputs import golden
+from tests.support.repository import golden
 
 
 class BytesFile:

@@ -6,41 +6,20 @@ against the peer). Each answer here went through the codec of its version.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from broker.net.dispatch import Peer
-from broker.wire.apis import ApiKey
-from broker.wire.message import Message
 from tests.support import repository
-from tests.support.broker_kit import Life, Place, play
+from tests.support.broker_kit import play
 from tests.support.fetch_conversation import CONVERSATIONS, Talk
+from tests.support.our_broker import OurBroker
 
 GOLDEN = json.loads((repository.GOLDEN / "fetches_kafka_4_3_1.json").read_text())
 
 # Where we mean to answer otherwise: (conversation, label) → why.
 DIFFERENT: dict[tuple[str, str], str] = {}
-
-
-class OurBroker:
-    """A whole broker in virtual time; a connection a request."""
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        self._peers = 1
-
-    async def ask(self, api: ApiKey, version: int, request: Message) -> Message:
-        self._peers += 1
-        answer: Message = await self._life.call(
-            api, request, version, Peer(self._peers, "127.0.0.1:50000", "PLAINTEXT")
-        )
-        return answer
-
-    async def settle(self) -> None:
-        await asyncio.sleep(0.3)
 
 
 def test_every_conversation_is_recorded() -> None:
@@ -53,10 +32,10 @@ def test_we_answer_as_kafka_does(name: str) -> None:
     """Word for word: error codes, offsets, batches, their order, and whether the answer waited."""
 
     async def scenario() -> list[Any]:
-        life = await Place().start()
-        talk = Talk(OurBroker(life), name)
+        broker = await OurBroker.start()
+        talk = Talk(broker, name)
         await CONVERSATIONS[name](talk)
-        await life.stop()
+        await broker.stop()
         return talk.log
 
     ours = json.loads(json.dumps(play(scenario())))

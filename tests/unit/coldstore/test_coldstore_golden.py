@@ -6,7 +6,6 @@ today is also compared byte for byte (JSON and segment objects; Parquet pages ca
 
 from __future__ import annotations
 
-import os
 from uuid import UUID
 
 from crc32c import crc32c
@@ -26,7 +25,7 @@ from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
 from tests.support.cold_objects import T0, batches
 from tests.support.cold_values import TOPIC_ID, remote_segment
-from tests.support.repository import GOLDEN
+from tests.support.repository import golden
 
 KEY = SegmentKey(TOPIC_ID, 3, 1000, 5, UUID("5b3f2a9e-1c55-4b0e-9b1d-8a4c6f1d2e3f"))
 DECIDED = (
@@ -63,11 +62,6 @@ LEAF = PagePointer(
     crc32c=0,
 )
 UPPER = replace(LEAF, uuid=UUID("00000000-0000-4000-8000-00000000bbbb"), level=1, entries=1)
-
-
-def golden(name: str) -> bytes:
-    with open(os.path.join(GOLDEN, name), "rb") as file:
-        return file.read()
 
 
 def with_object(pointer: PagePointer, data: bytes) -> PagePointer:

@@ -6,45 +6,17 @@ peer, which was started anew between two terms). Each answer here went through t
 
 from __future__ import annotations
 
-import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
-from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.generated import messages as m
-from broker.wire.message import Message
-from tests.support.broker_kit import Life, Place, play
+from tests.support.broker_kit import Place, play
 from tests.support.epoch_conversation import EpochTalk, leader_epochs
+from tests.support.our_broker import OurBroker
+from tests.support.repository import GOLDEN as GOLDEN_FILES
 
-GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "epochs_kafka_4_3_1.json").read_text())
-
-
-class OurBroker:
-    """A whole broker in virtual time, and its next lives; a connection a request."""
-
-    def __init__(self, place: Place, life: Life) -> None:
-        self._place = place
-        self._life = life
-        self._peers = 1
-
-    async def ask(self, api: ApiKey, version: int, request: Message) -> Message:
-        self._peers += 1
-        answer: Message = await self._life.call(
-            api, request, version, Peer(self._peers, "127.0.0.1:50000", "PLAINTEXT")
-        )
-        return answer
-
-    async def settle(self) -> None:
-        await asyncio.sleep(0.3)
-
-    async def restart(self) -> None:
-        await self._life.stop()
-        self._life = await self._place.start()
-
-    async def stop(self) -> None:
-        await self._life.stop()
+GOLDEN = json.loads((GOLDEN_FILES / "epochs_kafka_4_3_1.json").read_text())
 
 
 def test_epochs_are_answered_as_kafka_does() -> None:
@@ -52,8 +24,7 @@ def test_epochs_are_answered_as_kafka_does() -> None:
     replaced by a later one at the same offset, deleted, never heard of; as of older, equal and newer leader epochs."""
 
     async def scenario() -> list[Any]:
-        place = Place()
-        broker = OurBroker(place, await place.start())
+        broker = await OurBroker.start()
         talk = EpochTalk(broker)
         await leader_epochs(talk)
         await broker.stop()

@@ -18,6 +18,7 @@ from coldstore.object_store import Got
 from coldstore.root_format import RootCodec
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
+from tests.support import repository
 from tests.support.cluster_kit import registration
 from tests.support.repository import ROOT
 
@@ -25,7 +26,7 @@ PAGE = ROOT / "docs" / "formats" / "cluster.md"
 
 
 def golden(name: str) -> Got:
-    data = (ROOT / "tests" / "golden" / name).read_bytes()
+    data = repository.golden(name)
     return Got(data, "etag", len(data))
 
 
