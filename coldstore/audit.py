@@ -67,7 +67,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedKeys:
     """What a root of `epoch` and its pages name: the keys that must exist and must stay."""
 
     epoch: int
@@ -90,7 +90,7 @@ class GcPlan:
         return sum(info.size for info in self.deletable)
 
 
-def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> Named:
+def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> NamedKeys:
     """Everything `manifest`, with its `live` segments (tail and pages) and the keys of its pages, names.
 
     Segments between the deletion cursor and the log start are live: their deletion is the claimed writer's.
@@ -99,10 +99,10 @@ def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Itera
     keys = {str(segment.key(*place)) for segment in live} | set(page_keys)
     if manifest.snapshot is not None:
         keys.add(str(manifest.snapshot.key(*place)))
-    return Named(manifest.leader_epoch, frozenset(keys))
+    return NamedKeys(manifest.leader_epoch, frozenset(keys))
 
 
-def gc_plan(listing: Iterable[ObjectInfo], named: Named | None) -> GcPlan:
+def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
     """Sort the objects of one root's prefix. `listing` was taken first, `named` read after it (C2).
 
     Without a root (None) nothing can be judged: all is pending. Roots themselves are never listed as garbage.
@@ -186,7 +186,7 @@ def audit_listing(
             findings.append(Finding(FindingKind.MISSING, key, offset, f"{size} bytes are named, nothing is there"))
         elif listed[key] != size:
             findings.append(Finding(FindingKind.WRONG_SIZE, key, offset, f"{listed[key]} bytes, {size} are named"))
-    plan = gc_plan(listing, Named(manifest.leader_epoch, frozenset(wanted)))
+    plan = gc_plan(listing, NamedKeys(manifest.leader_epoch, frozenset(wanted)))
     return findings + orphan_findings(plan)
 
 

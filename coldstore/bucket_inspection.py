@@ -19,7 +19,7 @@ from coldstore.audit import (
     Finding,
     FindingKind,
     GcPlan,
-    Named,
+    NamedKeys,
     audit_chunks,
     audit_footer,
     audit_listing,
@@ -58,7 +58,7 @@ class PartitionView:
         return segment.key(self.manifest.topic_id, self.manifest.partition)
 
     @property
-    def named(self) -> Named:
+    def named(self) -> NamedKeys:
         return named_by(self.manifest, self.live, self.page_sizes)
 
 
@@ -107,7 +107,7 @@ class BucketInspector:
                     return plan
                 plan += await self._workers.run(gc_plan, piece, await self._named(reader, piece))
 
-    async def _named(self, reader: ManifestReader, piece: Sequence[ObjectInfo]) -> Named | None:
+    async def _named(self, reader: ManifestReader, piece: Sequence[ObjectInfo]) -> NamedKeys | None:
         """What the root as it stands now names among `piece`; None without a root."""
         bases, has_pages = await self._workers.run(_places, piece)
         for attempt in range(_VERIFY_TRIES):

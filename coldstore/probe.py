@@ -54,7 +54,7 @@ class StoreRefused(InvalidRequest):
     """The store breaks a condition that data would be lost by: use another store, or a newer version of it."""
 
 
-class Condition(Enum):
+class StoreCondition(Enum):
     """What is asked; the value is how it prints."""
 
     CREATE = "If-None-Match creates"
@@ -71,7 +71,7 @@ class Condition(Enum):
 
 
 # Without it copies are read back whole; every other failed condition refuses the store.
-OPTIONAL = frozenset({Condition.CHECKSUM})
+OPTIONAL = frozenset({StoreCondition.CHECKSUM})
 
 
 class Verification(Enum):
@@ -82,10 +82,10 @@ class Verification(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """One condition; `detail` says what was seen where it failed."""
 
-    condition: Condition
+    condition: StoreCondition
     passed: bool
     detail: str = ""
 
@@ -96,7 +96,7 @@ class ProbeReport:
 
     url: str
     provider: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ProbeFinding, ...]
     verification: Verification
 
     @property
@@ -212,44 +212,44 @@ class _Probe:
         self._root, self._absent = f"{base}/root", f"{base}/absent"
         self._segment, self._wrong = f"{base}/segment", f"{base}/wrong"
         self.written = [self._root, self._absent, self._segment, self._wrong]
-        self.findings: list[Finding] = []
+        self.findings: list[ProbeFinding] = []
         self.verification = Verification.READ_BACK
 
-    def _found(self, condition: Condition, problem: str | None) -> bool:
-        self.findings.append(Finding(condition, problem is None, problem or ""))
+    def _found(self, condition: StoreCondition, problem: str | None) -> bool:
+        self.findings.append(ProbeFinding(condition, problem is None, problem or ""))
         return problem is None
 
     async def roots(self) -> bool:
         """The conditional writes; False where the store knows none: then the verdict stands."""
         first, problem = await self._written(self._root, b"first", None)
-        if not self._found(Condition.CREATE, problem):
+        if not self._found(StoreCondition.CREATE, problem):
             return False
-        self._found(Condition.CREATE_ONCE, await self._refused(self._root, b"second", None, b"first"))
+        self._found(StoreCondition.CREATE_ONCE, await self._refused(self._root, b"second", None, b"first"))
         second, problem = await self._written(self._root, b"third", first)
-        if not self._found(Condition.REPLACE, problem):
+        if not self._found(StoreCondition.REPLACE, problem):
             return False
-        self._found(Condition.STALE, await self._refused(self._root, b"fourth", first, b"third"))
-        self._found(Condition.ABSENT, await self._refused(self._absent, b"fifth", second, None))
+        self._found(StoreCondition.STALE, await self._refused(self._root, b"fourth", first, b"third"))
+        self._found(StoreCondition.ABSENT, await self._refused(self._absent, b"fifth", second, None))
         unchanged = await self._store.get_if_changed(self._root, second)
         changed = await self._store.get_if_changed(self._root, first)
         fine = unchanged is None and changed is not None and changed.data == b"third"
-        self._found(Condition.UNCHANGED, None if fine else "the answer did not depend on the ETag")
+        self._found(StoreCondition.UNCHANGED, None if fine else "the answer did not depend on the ETag")
         return True
 
     async def segments(self) -> None:
         """Objects, ranges, checksums."""
         data = bytes(range(256)) * (_SEGMENT_BYTES // 256)
         info = await self._store.put_segment(self._segment, _upload(data, crc32c(data)))
-        self._found(Condition.RANGE, await _same(lambda: self._bytes(10_000, 4096), data[10_000:14_096]))
-        self._found(Condition.TAIL, await _same(lambda: self._bytes(-1000, None), data[-1000:]))
+        self._found(StoreCondition.RANGE, await _same(lambda: self._bytes(10_000, 4096), data[10_000:14_096]))
+        self._found(StoreCondition.TAIL, await _same(lambda: self._bytes(-1000, None), data[-1000:]))
         try:
             await self._store.put_segment(self._wrong, _upload(data, crc32c(data) ^ 1))
         except ChecksumRefused:
-            refused = self._found(Condition.CHECKSUM, None)
+            refused = self._found(StoreCondition.CHECKSUM, None)
         except InvalidRequest as failure:
-            refused = self._found(Condition.CHECKSUM, f"answered {failure}")
+            refused = self._found(StoreCondition.CHECKSUM, f"answered {failure}")
         else:
-            refused = self._found(Condition.CHECKSUM, "stored as if nothing were wrong; copies will be read back")
+            refused = self._found(StoreCondition.CHECKSUM, "stored as if nothing were wrong; copies will be read back")
         kept = (await self._store.head(self._segment)).crc32c
         if refused and kept == crc32c(data) and info.size == len(data):
             self.verification = Verification.HEAD
@@ -260,10 +260,10 @@ class _Probe:
         expected = {self._root: 5, self._segment: _SEGMENT_BYTES}
         found = {info.key: info.size async for info in self._store.list(base) if info.key in expected}
         missing = [key for key, size in expected.items() if found.get(key) != size]
-        self._found(Condition.LISTED, f"{missing[0]} is missing or has another size" if missing else None)
+        self._found(StoreCondition.LISTED, f"{missing[0]} is missing or has another size" if missing else None)
         await self._store.delete(self.written)
         left = [info.key async for info in self._store.list(base)]
-        self._found(Condition.DELETED, f"{left[0]} is still listed" if left else None)
+        self._found(StoreCondition.DELETED, f"{left[0]} is still listed" if left else None)
 
     async def _bytes(self, start: int, length: int | None) -> bytes:
         return (await self._store.get(self._segment, start, length)).data

@@ -19,13 +19,13 @@ from coldstore.root_commit import (
     Done,
     Effect,
     Event,
-    Found,
     Get,
     GetFailed,
     Put,
     PutAccepted,
     PutUnknown,
     Refused,
+    RootFound,
     Terms,
     Wait,
     Waited,
@@ -210,7 +210,7 @@ class RootStore(Generic[T]):
                     return GetFailed(f"{type(failed).__name__}: {failed}")
                 if found is not None and (self._known is None or continues(self._known, found)):
                     self._note(found)
-                return Found(found)
+                return RootFound(found)
             case _:
                 raise AssertionError(f"{effect} is an end, nothing to perform")
 

@@ -71,7 +71,7 @@ class PutUnknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class RootFound(Generic[T]):
     """Event: the root as read now; None when no object has the key."""
 
     root: Root[T] | None
@@ -89,7 +89,7 @@ class Waited:
     """Event: the time asked for has passed."""
 
 
-Event = PutAccepted | PutUnknown | Found[T] | GetFailed | Waited
+Event = PutAccepted | PutUnknown | RootFound[T] | GetFailed | Waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Commit(Generic[T]):
                 effect = self._after_wait
                 assert effect is not None
                 return self._unless_late(effect, now_s)
-            case Found(root):
+            case RootFound(root):
                 return self._found(root, now_s)
 
     def _found(self, root: Root[T] | None, now_s: float) -> Effect[T]:

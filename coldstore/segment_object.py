@@ -49,7 +49,7 @@ _TRANSACTION: Final = struct.Struct(">qhqqB")
 _REQUIRED: Final = frozenset(Section)
 
 
-class Outcome(IntEnum):
+class TransactionOutcome(IntEnum):
     """How a transaction ended."""
 
     COMMITTED = 1
@@ -63,7 +63,7 @@ class DecidedTransaction(NamedTuple):
     producer_epoch: int
     first_offset: int
     marker_offset: int
-    outcome: Outcome
+    outcome: TransactionOutcome
 
 
 class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +292,7 @@ def _decode_transactions(payload: memoryview) -> tuple[DecidedTransaction, ...]:
         raise Corrupt(f"segment footer: {count} decided transactions in {len(payload)} bytes")
     decided: list[DecidedTransaction] = []
     for producer_id, epoch, first, marker, outcome in _TRANSACTION.iter_unpack(payload[_TRANSACTIONS.size :]):
-        if outcome not in (Outcome.COMMITTED, Outcome.ABORTED) or not 0 <= first <= marker:
+        if outcome not in (TransactionOutcome.COMMITTED, TransactionOutcome.ABORTED) or not 0 <= first <= marker:
             raise Corrupt(f"segment footer: transaction of producer {producer_id} at {first}, marker {marker}")
-        decided.append(DecidedTransaction(producer_id, epoch, first, marker, Outcome(outcome)))
+        decided.append(DecidedTransaction(producer_id, epoch, first, marker, TransactionOutcome(outcome)))
     return tuple(decided)

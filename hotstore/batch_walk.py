@@ -25,7 +25,7 @@ _PLACE: Final = struct.Struct(">qiibIhi")
 RESTORE_HINT: Final = "restore this segment from a replica or the bucket; it was not changed"
 
 
-class Found(NamedTuple):
+class BatchPlace(NamedTuple):
     """A batch's place: `position` and `size` in bytes, offsets [`base_offset`, `end_offset`)."""
 
     position: int
@@ -34,7 +34,9 @@ class Found(NamedTuple):
     end_offset: int
 
 
-def find_batch(file: File, position: int, end: int, offset: int, window_bytes: int = FIND_WINDOW_BYTES) -> Found | None:
+def find_batch(
+    file: File, position: int, end: int, offset: int, window_bytes: int = FIND_WINDOW_BYTES
+) -> BatchPlace | None:
     """The first batch at or after `position`, where a batch must begin, whose last offset is ≥ `offset`.
 
     None when the range ends before. Raises DamagedLog.
@@ -51,7 +53,7 @@ def find_batch(file: File, position: int, end: int, offset: int, window_bytes: i
             if magic != MAGIC or length < LENGTH_MIN or delta < 0 or position + at + length + LOG_OVERHEAD > end:
                 raise _damaged(file, position + at, offset, end)
             if base + delta >= offset:
-                return Found(position + at, length + LOG_OVERHEAD, base, base + delta + 1)
+                return BatchPlace(position + at, length + LOG_OVERHEAD, base, base + delta + 1)
             at += length + LOG_OVERHEAD
         position += at
     return None

@@ -15,7 +15,7 @@ from hotstore.log_config import LogConfig
 from hotstore.segment import SegmentInfo
 
 
-class Expiry(NamedTuple):
+class LocalExpiry(NamedTuple):
     """The oldest `segment_count` segments go; the local log then begins at `offset`."""
 
     segment_count: int
@@ -32,7 +32,7 @@ def expirable(
     *,
     log_start: int = 0,
     active_bytes: int = 0,
-) -> Expiry:
+) -> LocalExpiry:
     """How many of the sealed `segments`, oldest first, may and should go from this disk.
 
     `remote_end`: exclusive end of what the bucket verifiably holds (ignored unless tiered). `pressure_bytes`: bytes the
@@ -46,7 +46,7 @@ def expirable(
     by_pressure = _cover(segments, pressure_bytes) if config.tiered else 0
     count = min(allowed, max(by_time, by_size, deleted, by_pressure))
     start = segments[0].base_offset if segments else log_start
-    return Expiry(count, segments[count - 1].end_offset if count else start)
+    return LocalExpiry(count, segments[count - 1].end_offset if count else start)
 
 
 def active_expired(active: SegmentInfo, high_watermark: int, now_ms: int, config: LogConfig) -> bool:

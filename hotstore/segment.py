@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from hotstore.batch_walk import RESTORE_HINT, Found, find_batch, walk_headers
+from hotstore.batch_walk import RESTORE_HINT, BatchPlace, find_batch, walk_headers
 from hotstore.errors import DamagedLog
 from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
 from logformat.errors import Corrupt
@@ -113,7 +113,7 @@ class Segment:
         self._max_timestamp = self.max_timestamp if max_timestamp is None else max_timestamp
         self.indexer = None
 
-    def locate(self, offset: int, cache: IndexCache) -> Found:
+    def locate(self, offset: int, cache: IndexCache) -> BatchPlace:
         """The batch that holds `offset`, base_offset ≤ offset < end_offset. Raises DamagedLog."""
         found = self._find(self.indexes(cache).offsets, offset)
         if found is None:
@@ -184,7 +184,7 @@ class Segment:
                 return _Checked(entry.position, entry.position, first.base_offset)
         return _Checked(0, 0, self.base_offset)
 
-    def _find(self, index: OffsetIndex, offset: int) -> Found | None:
+    def _find(self, index: OffsetIndex, offset: int) -> BatchPlace | None:
         """None: the index is wrong, or there is no such batch."""
         try:
             entry = index.lookup(offset)

@@ -26,7 +26,7 @@ class Lagging(Protocol):
     def status(self) -> TierStatus: ...
 
 
-class Lag(NamedTuple):
+class PartitionBacklog(NamedTuple):
     """One partition's."""
 
     name: str
@@ -49,7 +49,7 @@ class Backlog:
     def forget(self, partition: Lagging) -> None:
         self._noted.pop(partition, None)
 
-    def look(self) -> list[Lag]:
+    def look(self) -> list[PartitionBacklog]:
         """Those that lag, worst first."""
         found = []
         for partition in tuple(self._noted):
@@ -58,7 +58,7 @@ class Backlog:
                 del self._noted[partition]
                 continue
             found.append(
-                Lag(
+                PartitionBacklog(
                     partition.name,
                     status.copy_lag_bytes,
                     status.copy_lag_segments,
@@ -70,7 +70,7 @@ class Backlog:
         return sorted(found, key=lambda lag: (-lag.age_ms, lag.name))
 
 
-def sentence(lags: Sequence[Lag]) -> str | None:
+def sentence(lags: Sequence[PartitionBacklog]) -> str | None:
     """The line, or None while nothing is late: what is under way needs no words."""
     late = [lag for lag in lags if lag.age_ms >= LAG_TOLD_MS or lag.blocked_by is not None]
     if not late:

@@ -21,7 +21,7 @@ from coldstore.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.object_store import AccessRefused, StoreUnavailable
 from logformat.errors import Retryable
 from seams.crash_points import reach
-from tiering.expire_plan import TotalRetention, Verdict, bytes_only_local
+from tiering.expire_plan import ExpiryVerdict, TotalRetention, bytes_only_local
 from tiering.partition_state import TieredPartition
 
 log = logging.getLogger(__name__)
@@ -108,9 +108,9 @@ class ColdExpirer:
                 retention.deleted(segment)
                 continue
             verdict = retention.judge(segment)
-            if verdict is Verdict.KEPT:
+            if verdict is ExpiryVerdict.KEPT:
                 break
-            if verdict is Verdict.EXPIRED:
+            if verdict is ExpiryVerdict.EXPIRED:
                 start = segment.end_offset
         return start
 

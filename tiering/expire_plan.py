@@ -14,7 +14,7 @@ from coldstore.manifest import RemoteSegment
 from hotstore.segment import SegmentInfo
 
 
-class Verdict(Enum):
+class ExpiryVerdict(Enum):
     EXPIRED = "expired"
     UNDATED = "no timestamp: goes with the next one that expires"  # a segment of declared gaps only
     KEPT = "kept"
@@ -36,19 +36,19 @@ class TotalRetention:
         """It lies below the log start already: it does not count."""
         self._bytes_left -= segment.log_bytes
 
-    def judge(self, segment: RemoteSegment) -> Verdict:
+    def judge(self, segment: RemoteSegment) -> ExpiryVerdict:
         left = self._bytes_left - segment.log_bytes
         if self._retention_bytes >= 0 and left >= self._retention_bytes:
             self._bytes_left = left
-            return Verdict.EXPIRED
+            return ExpiryVerdict.EXPIRED
         if self._retention_ms >= 0:
             if segment.max_timestamp_ms < 0:
                 self._bytes_left = left
-                return Verdict.UNDATED
+                return ExpiryVerdict.UNDATED
             if self._now_ms - segment.max_timestamp_ms > self._retention_ms:
                 self._bytes_left = left
-                return Verdict.EXPIRED
-        return Verdict.KEPT
+                return ExpiryVerdict.EXPIRED
+        return ExpiryVerdict.KEPT
 
 
 def bytes_only_local(sealed: Sequence[SegmentInfo], active: SegmentInfo, remote_end_offset: int) -> int:

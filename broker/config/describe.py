@@ -34,7 +34,7 @@ class ConfigSynonym(NamedTuple):
     source: ConfigSource
 
 
-class Described(NamedTuple):
+class DescribedConfig(NamedTuple):
     """One config of a resource. `value` None: null, or sensitive."""
 
     name: str
@@ -48,7 +48,7 @@ class Described(NamedTuple):
 
 
 # kafka-ui asks a broker for this name and takes a missing one for 1.0, hiding what newer brokers can.
-_PROTOCOL_VERSION = Described(
+_PROTOCOL_VERSION = DescribedConfig(
     "inter.broker.protocol.version",
     "4.0",
     ConfigSource.DEFAULT_CONFIG,
@@ -60,7 +60,9 @@ _PROTOCOL_VERSION = Described(
 )
 
 
-def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False) -> list[Described]:
+def describe_topic(
+    broker: BrokerConfig, overrides: Mapping[str, str], *, internal: bool = False
+) -> list[DescribedConfig]:
     """Every config of a topic, sorted by name."""
     return [
         _topic_entry(broker, overrides, definition, internal=internal)
@@ -71,7 +73,7 @@ def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, intern
 
 def _topic_entry(
     broker: BrokerConfig, overrides: Mapping[str, str], definition: Definition, *, internal: bool
-) -> Described:
+) -> DescribedConfig:
     name = definition.name
     found = find_value(broker, overrides, name, internal=internal)
     value = found.text
@@ -79,7 +81,7 @@ def _topic_entry(
     source = ConfigSource.DEFAULT_CONFIG if found.origin is Origin.DEFAULT else synonyms[0].source
     if found.origin is not Origin.TOPIC:
         value = _yielding(broker, overrides, name, value, internal=internal)
-    return Described(
+    return DescribedConfig(
         name,
         value,
         source,
@@ -135,11 +137,11 @@ def _layers(broker: BrokerConfig) -> tuple[tuple[ConfigSource, Mapping[str, str]
     )
 
 
-def describe_every_broker(broker: BrokerConfig) -> list[Described]:
+def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
     """What was set on all brokers while they ran (the resource without a name), sorted by name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
-        Described(
+        DescribedConfig(
             name,
             text,
             source,
@@ -153,7 +155,7 @@ def describe_every_broker(broker: BrokerConfig) -> list[Described]:
     ]
 
 
-def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[Described]:
+def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
     """Every config that has an effect on a broker, sorted by name.
 
     `live`: values only the running broker knows, such as `thermocline.http` and `listeners` with the port really bound.
@@ -163,7 +165,7 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
     return sorted([*entries, _PROTOCOL_VERSION])
 
 
-def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Definition) -> Described:
+def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Definition) -> DescribedConfig:
     name = definition.name
     synonyms = _broker_synonyms(broker, _names_of(name))
     own = next((synonym for synonym in synonyms if synonym.name == name), None)
@@ -172,7 +174,7 @@ def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Def
     value = live.get(name, _in_effect(broker, name, explicit))
     if definition.sensitive:
         value, synonyms = None, []
-    return Described(
+    return DescribedConfig(
         name,
         value,
         source,

@@ -48,7 +48,7 @@ def check_topic_name(name: str) -> None:
         )
 
 
-class TimestampType(Enum):
+class MessageTimestampType(Enum):
     """Whose clock a record's timestamp is."""
 
     CREATE_TIME = "CreateTime"
@@ -63,7 +63,7 @@ class Origin(Enum):
     DEFAULT = "default"
 
 
-class Found(NamedTuple):
+class ResolvedConfig(NamedTuple):
     """A value's canonical text (None = null), and where it came from."""
 
     text: str | None
@@ -86,7 +86,7 @@ class TopicConfig:
     segment_index_bytes: int
     index_interval_bytes: int
     max_message_bytes: int
-    message_timestamp_type: TimestampType
+    message_timestamp_type: MessageTimestampType
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
     min_insync_replicas: int
@@ -103,7 +103,7 @@ class TopicConfig:
     @property
     def log_append_time(self) -> bool:
         """The broker's clock stamps batches."""
-        return self.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return self.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME
 
     @property
     def deletes(self) -> bool:
@@ -131,15 +131,17 @@ def log_config_of(config: TopicConfig) -> LogConfig:
     )
 
 
-def find_value(broker: BrokerConfig, overrides: Mapping[str, str], name: str, *, internal: bool = False) -> Found:
+def find_value(
+    broker: BrokerConfig, overrides: Mapping[str, str], name: str, *, internal: bool = False
+) -> ResolvedConfig:
     """A topic config's text as configured, without the rules that tie several configs."""
     if name in overrides:
-        return Found(overrides[name], Origin.TOPIC)
+        return ResolvedConfig(overrides[name], Origin.TOPIC)
     for synonym in TOPIC_SYNONYMS.get(name, ()):
         text = broker.configured.get(synonym.name)
         if text is not None:
-            return Found(_scaled(text, synonym.scale, name), Origin.BROKER)
-    return Found(_default(broker, name, internal=internal), Origin.DEFAULT)
+            return ResolvedConfig(_scaled(text, synonym.scale, name), Origin.BROKER)
+    return ResolvedConfig(_default(broker, name, internal=internal), Origin.DEFAULT)
 
 
 def _scaled(text: str, scale: int, name: str) -> str:
@@ -168,9 +170,9 @@ class _Reader:
         self._overrides = overrides
         self._internal = internal
 
-    def found(self, name: str) -> Found:
+    def found(self, name: str) -> ResolvedConfig:
         if self._internal and name in _INTERNAL and name not in self._overrides:
-            return Found(_default(self._broker, name, internal=True), Origin.DEFAULT)
+            return ResolvedConfig(_default(self._broker, name, internal=True), Origin.DEFAULT)
         return find_value(self._broker, self._overrides, name, internal=self._internal)
 
     def value(self, name: str) -> Value:
@@ -210,7 +212,7 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
         segment_index_bytes=read.number("segment.index.bytes"),
         index_interval_bytes=read.number("index.interval.bytes"),
         max_message_bytes=read.number("max.message.bytes"),
-        message_timestamp_type=TimestampType(read.value("message.timestamp.type")),
+        message_timestamp_type=MessageTimestampType(read.value("message.timestamp.type")),
         message_timestamp_before_max_ms=read.number("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=read.number("message.timestamp.after.max.ms"),
         min_insync_replicas=read.number("min.insync.replicas"),

@@ -51,7 +51,7 @@ class DescribedMember(msgspec.Struct, frozen=True, gc=False):
     assignment: bytes
 
 
-class Described(msgspec.Struct, frozen=True, gc=False):
+class DescribedGroup(msgspec.Struct, frozen=True, gc=False):
     """One group; with an error only `group_id` counts. GROUP_ID_NOT_FOUND: there is none, its state is Dead."""
 
     group_id: str
@@ -112,17 +112,17 @@ class GroupAdmin:
                     await next_turn()
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
-    async def described(self, group_ids: Sequence[str]) -> list[Described]:
+    async def described(self, group_ids: Sequence[str]) -> list[DescribedGroup]:
         """One a name; a name given again is answered once (Kafka answers it again). Groups that the answer has no room
         for are COORDINATOR_NOT_AVAILABLE: clients ask for those again."""
-        rows: list[Described] = []
+        rows: list[DescribedGroup] = []
         room = ANSWER_BYTES_MAX
         turns = Turns()
         for group_id in dict.fromkeys(group_ids):
             row = self._describe(group_id)
             size = sum(_MEMBER_BYTES + len(m.subscription) + len(m.assignment) for m in row.members)
             if size > room and room < ANSWER_BYTES_MAX:
-                row = Described(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                row = DescribedGroup(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             else:
                 room -= size
             rows.append(row)
@@ -130,13 +130,13 @@ class GroupAdmin:
                 await next_turn()
         return rows
 
-    def _describe(self, group_id: str) -> Described:
+    def _describe(self, group_id: str) -> DescribedGroup:
         shard, error = self._groups.shard_of(group_id)
         if shard is None:
-            return Described(group_id, error)
+            return DescribedGroup(group_id, error)
         group = shard.groups.get(group_id)
         if group is None or group.machine.state is GroupState.DEAD:
-            return Described(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD)
+            return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD)
         machine = group.machine
         # Before a generation is stable its protocol is not everybody's, nor are the subscriptions what it will read.
         protocol = (machine.protocol_name or "") if machine.state is GroupState.STABLE else ""
@@ -151,7 +151,7 @@ class GroupAdmin:
             )
             for member in machine.members
         )
-        return Described(group_id, ErrorCode.NONE, machine.state, machine.protocol_type or "", protocol, members)
+        return DescribedGroup(group_id, ErrorCode.NONE, machine.state, machine.protocol_type or "", protocol, members)
 
     # ---- deletions -------------------------------------------------------------------------------------------------
 

@@ -13,21 +13,21 @@ from typing import Final
 
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import GroupState
-from broker.groups.offsets import Expiry
+from broker.groups.offsets import OffsetExpiry
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 
-def expiry_rule(group: ClassicGroup) -> Expiry | None:
+def expiry_rule(group: ClassicGroup) -> OffsetExpiry | None:
     """The rule as the group stands now; None: nothing of it expires."""
     if group.protocol_type is None:  # offsets of consumers outside group management
-        return Expiry(None, frozenset())
+        return OffsetExpiry(None, frozenset())
     if group.state is GroupState.EMPTY:
-        return Expiry(group.state_since_ms if group.state_since_ms >= 0 else None, frozenset())
+        return OffsetExpiry(group.state_since_ms if group.state_since_ms >= 0 else None, frozenset())
     if group.is_consumer_group and group.state is GroupState.STABLE:
         subscribed = subscribed_of(group)
-        return None if subscribed is None else Expiry(None, subscribed)
+        return None if subscribed is None else OffsetExpiry(None, subscribed)
     return None
 
 

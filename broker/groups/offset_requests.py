@@ -18,7 +18,7 @@ from broker.groups.commits import CommitRow, judge
 from broker.groups.events import AdmitCommit, AdmitReply
 from broker.groups.fate import fate_of
 from broker.groups.memory_usage import MemoryUsage
-from broker.groups.offsets import Fetched, GroupOffsets, Wanted
+from broker.groups.offsets import FetchedOffset, GroupOffsets, Wanted
 from broker.groups.performer import Performer
 from broker.groups.shard import GroupShard
 from broker.metadata.topic_facts import TopicLookup
@@ -90,7 +90,9 @@ class OffsetRequests:
             codes = [failure if code is ErrorCode.NONE else code for code in codes]
         return codes
 
-    async def fetch(self, group_id: str, wanted: Sequence[Wanted] | None) -> tuple[ErrorCode, tuple[Fetched, ...]]:
+    async def fetch(
+        self, group_id: str, wanted: Sequence[Wanted] | None
+    ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
         """Durable positions; None asks for all. An unknown group has none, which is no error.
 
         Waits for commits that were accepted before it, so that the next owner of a partition never starts behind what

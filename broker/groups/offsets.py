@@ -45,12 +45,12 @@ class Wanted(NamedTuple):
     partitions: Sequence[int]
 
 
-class Fetched(NamedTuple):
+class FetchedOffset(NamedTuple):
     topic: str
     partitions: tuple[tuple[int, CommittedOffset], ...]
 
 
-class Expiry(NamedTuple):
+class OffsetExpiry(NamedTuple):
     """When offsets of a group go: `since_ms` is when the group emptied, None: each counts from its own commit."""
 
     since_ms: int | None
@@ -120,15 +120,15 @@ class GroupOffsets:
         if self._adopted:
             self._adopted.discard((topic, partition))
 
-    def fetch(self, wanted: Sequence[Wanted] | None, topics: TopicLookup = any_topic) -> tuple[Fetched, ...]:
+    def fetch(self, wanted: Sequence[Wanted] | None, topics: TopicLookup = any_topic) -> tuple[FetchedOffset, ...]:
         """Durable positions, NO_OFFSET where there is none; None asks for all there are."""
         if wanted is None:
             found = ((topic, self._of(topic, topics)) for topic in self._topics)
-            return tuple(Fetched(topic, tuple(held.items())) for topic, held in found if held)
+            return tuple(FetchedOffset(topic, tuple(held.items())) for topic, held in found if held)
         rows = []
         for topic, indexes in wanted:
             held = self._of(topic, topics)
-            rows.append(Fetched(topic, tuple((index, held.get(index, NO_OFFSET)) for index in indexes)))
+            rows.append(FetchedOffset(topic, tuple((index, held.get(index, NO_OFFSET)) for index in indexes)))
         return tuple(rows)
 
     def _of(self, topic: str, topics: TopicLookup) -> dict[int, CommittedOffset]:
@@ -173,7 +173,7 @@ class GroupOffsets:
 
     # ---- expiry ----------------------------------------------------------------------------------------------------
 
-    def expired(self, rule: Expiry, now_ms: int, retention_ms: int) -> list[TopicPosition]:
+    def expired(self, rule: OffsetExpiry, now_ms: int, retention_ms: int) -> list[TopicPosition]:
         """Positions whose time is over. An explicit expiry (OffsetCommit v2–4) overrides the retention."""
         gone = []
         for topic, partition, value in self:

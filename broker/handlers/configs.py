@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker.config.describe import Described, describe_broker, describe_every_broker, describe_topic
+from broker.config.describe import DescribedConfig, describe_broker, describe_every_broker, describe_topic
 from broker.config.topics import check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
@@ -66,7 +66,7 @@ def _keys(resource: DescribeConfigsRequestResource) -> frozenset[str] | None:
     return None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
 
 
-def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[Described]:
+def _entries(context: Context, resource: DescribeConfigsRequestResource) -> list[DescribedConfig]:
     if resource.resource_type == TOPIC:
         check_topic_name(resource.resource_name)
         topic = context.metadata.topic(resource.resource_name)
@@ -103,7 +103,7 @@ def _check_node(context: Context, name: str) -> None:
         )
 
 
-def _entry(found: Described, request: DescribeConfigsRequest) -> DescribeConfigsResponseConfig:
+def _entry(found: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfigsResponseConfig:
     return DescribeConfigsResponseConfig(
         name=found.name,
         value=found.value,

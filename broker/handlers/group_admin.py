@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.error_codes import ErrorCode
-from broker.groups.admin import GROUP_TYPE, Described
+from broker.groups.admin import GROUP_TYPE, DescribedGroup
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.groups import ClientInfo
@@ -65,7 +65,7 @@ async def handle_describe_groups(
     return answer
 
 
-def _described(row: Described, version: int, asked: bool) -> DescribeGroupsResponseGroup:
+def _described(row: DescribedGroup, version: int, asked: bool) -> DescribeGroupsResponseGroup:
     error, message = row.error, None
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
         if version >= _NOT_FOUND_SINCE:

@@ -17,7 +17,7 @@ from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import AdmitCommit
-from broker.groups.offsets import NO_OFFSET, Fetched, Wanted
+from broker.groups.offsets import NO_OFFSET, FetchedOffset, Wanted
 from broker.handlers.groups import ClientInfo
 from broker.wire.messages import (
     OffsetCommitRequest,
@@ -125,7 +125,9 @@ async def handle_offset_fetch(
     positions = None if request.topics is None else _by_topic(request.topics)
     error, fetched = await _fetch(coordinator, request.group_id, positions, room)
     if error is not ErrorCode.NONE and version < _OFFSET_FETCH_TOP_ERROR_SINCE:
-        fetched = tuple(Fetched(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in (positions or {}).items())
+        fetched = tuple(
+            FetchedOffset(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in (positions or {}).items()
+        )
     return OffsetFetchResponse(error_code=error, topics=[_topic_answer(topic, error) for topic in fetched])
 
 
@@ -175,7 +177,7 @@ class _Room:
         self._rows = _ANSWER_ROWS_MAX
         self._bytes = _ANSWER_METADATA_BYTES_MAX
 
-    def take(self, fetched: tuple[Fetched, ...]) -> bool:
+    def take(self, fetched: tuple[FetchedOffset, ...]) -> bool:
         """Whether these rows still fit."""
         self._rows -= sum(len(topic.partitions) for topic in fetched)
         if self._rows >= 0:
@@ -185,14 +187,14 @@ class _Room:
 
 async def _fetch(
     coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _Room
-) -> tuple[ErrorCode, tuple[Fetched, ...]]:
+) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
     wanted = None if positions is None else [Wanted(topic, tuple(indexes)) for topic, indexes in positions.items()]
     error, fetched = await coordinator.offsets.fetch(group_id, wanted)
     await next_turn()
     return (error, fetched) if room.take(fetched) else (ErrorCode.INVALID_REQUEST, ())
 
 
-def _topic_answer(topic: Fetched, error: ErrorCode) -> OffsetFetchResponseTopic:
+def _topic_answer(topic: FetchedOffset, error: ErrorCode) -> OffsetFetchResponseTopic:
     return OffsetFetchResponseTopic(
         name=topic.topic,
         partitions=[
@@ -209,7 +211,7 @@ def _topic_answer(topic: Fetched, error: ErrorCode) -> OffsetFetchResponseTopic:
 
 
 def _group_answer(
-    group_id: str, error: ErrorCode, fetched: tuple[Fetched, ...], asked: _Asked | None
+    group_id: str, error: ErrorCode, fetched: tuple[FetchedOffset, ...], asked: _Asked | None
 ) -> OffsetFetchResponseGroup:
     """`asked` when topics are named by their ids."""
     topics = [_named(topic) if asked is None else _identified(topic, asked) for topic in fetched]
@@ -218,7 +220,7 @@ def _group_answer(
     return OffsetFetchResponseGroup(group_id=group_id, error_code=error, topics=topics)
 
 
-def _named(topic: Fetched, topic_id: UUID = ZERO_UUID) -> OffsetFetchResponseGroupTopic:
+def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> OffsetFetchResponseGroupTopic:
     return OffsetFetchResponseGroupTopic(
         name=topic.topic,
         topic_id=topic_id,
@@ -234,11 +236,11 @@ def _named(topic: Fetched, topic_id: UUID = ZERO_UUID) -> OffsetFetchResponseGro
     )
 
 
-def _identified(topic: Fetched, asked: _Asked) -> OffsetFetchResponseGroupTopic:
+def _identified(topic: FetchedOffset, asked: _Asked) -> OffsetFetchResponseGroupTopic:
     """A topic of the name may have been made again since the question was read: its positions are not the answer."""
     topic_id = asked.ids.get(topic.topic, topic.partitions[0][1].topic_id if topic.partitions else ZERO_UUID)
     rows = tuple((index, value if value.topic_id == topic_id else NO_OFFSET) for index, value in topic.partitions)
-    return _named(Fetched(topic.topic, rows), topic_id)
+    return _named(FetchedOffset(topic.topic, rows), topic_id)
 
 
 def _stranger(topic_id: UUID, indexes: Iterable[int]) -> OffsetFetchResponseGroupTopic:

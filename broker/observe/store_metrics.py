@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from broker.observe.families import counters, histogram
-from coldstore.stores.metered import LATENCY_BOUNDS_MS, MeteredStore, Outcome
+from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, MeteredStore
 
 BOUNDS_S = tuple(bound / 1000 for bound in LATENCY_BOUNDS_MS)
 
@@ -33,7 +33,7 @@ def store_metrics(store: MeteredStore) -> Iterator[Metric]:
         "calls by how they ended. unchanged, missing and lost_race are answers; refused is a policy or a key; "
         "unavailable and abandoned are the network or the service",
         ["operation", "outcome"],
-        {(*name, outcome.value): meter.outcomes[outcome] for name, meter in meters.items() for outcome in Outcome},
+        {(*name, outcome.value): meter.outcomes[outcome] for name, meter in meters.items() for outcome in CallOutcome},
     )
     yield histogram(
         "store_seconds",

@@ -40,7 +40,7 @@ _PER_REQUEST = 1000  # listed entries, deleted keys
 _FAILURE_CHARS = 200
 
 
-class Outcome(Enum):
+class CallOutcome(Enum):
     """How a call ended; the value is its label in metrics. A 304, a 404 and a lost race are answers, not errors: who
     asked knows whether it expected them."""
 
@@ -56,14 +56,14 @@ class Outcome(Enum):
     OTHER = "other"
 
 
-ANSWERS: Final = frozenset({Outcome.OK, Outcome.UNCHANGED, Outcome.MISSING, Outcome.LOST_RACE})
+ANSWERS: Final = frozenset({CallOutcome.OK, CallOutcome.UNCHANGED, CallOutcome.MISSING, CallOutcome.LOST_RACE})
 _OUTCOMES: Final = {
-    ObjectMissing: Outcome.MISSING,
-    PreconditionFailed: Outcome.LOST_RACE,
-    ConditionalConflict: Outcome.CONFLICT,
-    StoreUnavailable: Outcome.UNAVAILABLE,
-    AccessRefused: Outcome.REFUSED,
-    ChecksumRefused: Outcome.CHECKSUM,
+    ObjectMissing: CallOutcome.MISSING,
+    PreconditionFailed: CallOutcome.LOST_RACE,
+    ConditionalConflict: CallOutcome.CONFLICT,
+    StoreUnavailable: CallOutcome.UNAVAILABLE,
+    AccessRefused: CallOutcome.REFUSED,
+    ChecksumRefused: CallOutcome.CHECKSUM,
 }
 
 
@@ -74,17 +74,17 @@ class Meter:
 
     requests: int = 0
     bytes: int = 0
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[CallOutcome] = field(default_factory=Counter)
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))  # by LATENCY_BOUNDS_MS
     failed_in_a_row: int = 0
     failing_since_s: float = 0.0
     failure: str = ""
 
-    def ended(self, outcome: Outcome, failure: str, now_s: float) -> None:
+    def ended(self, outcome: CallOutcome, failure: str, now_s: float) -> None:
         """Count how a call ended. A lost race for a root (412, 409) is an answer; what was given up has none."""
         self.outcomes[outcome] += 1
-        if outcome in ANSWERS or outcome is Outcome.CONFLICT:
+        if outcome in ANSWERS or outcome is CallOutcome.CONFLICT:
             self.failed_in_a_row, self.failure = 0, ""
             return
         if not self.failed_in_a_row:
@@ -120,7 +120,7 @@ class LoggedCall:
     start: int = 0
     length: int | None = None
     bytes: int = 0
-    outcome: Outcome = Outcome.OK
+    outcome: CallOutcome = CallOutcome.OK
 
 
 class _Call:
@@ -133,7 +133,7 @@ class _Call:
         self.bytes = 0
         self.start = 0
         self.length: int | None = None
-        self.outcome = Outcome.OK
+        self.outcome = CallOutcome.OK
 
 
 class MeteredStore:
@@ -168,7 +168,7 @@ class MeteredStore:
         with self._counting(Operation.GET_IF_CHANGED, key) as call:
             got = await self._inner.get_if_changed(key, etag)
             if got is None:
-                call.outcome = Outcome.UNCHANGED
+                call.outcome = CallOutcome.UNCHANGED
             else:
                 call.bytes = len(got.data)
             return got
@@ -194,7 +194,7 @@ class MeteredStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         # The latency of a listing would be its consumer's: only requests are counted, a page of entries each.
-        meter, entries, outcome, said = self.meters[Operation.LIST], 0, Outcome.OK, ""
+        meter, entries, outcome, said = self.meters[Operation.LIST], 0, CallOutcome.OK, ""
         meter.requests += 1
         try:
             async for info in self._inner.list(prefix):
@@ -228,7 +228,7 @@ class MeteredStore:
     def _counting(self, operation: Operation, key: str) -> Iterator[_Call]:
         call = _Call()
         began = self._clock.monotonic_s()
-        outcome, said = Outcome.ABANDONED, ""
+        outcome, said = CallOutcome.ABANDONED, ""
         try:
             yield call
             outcome = call.outcome
@@ -248,5 +248,5 @@ class MeteredStore:
                 self.log.append(LoggedCall(operation, key, call.start, call.length, call.bytes, outcome))
 
 
-def _outcome_of(failure: ThermoclineError) -> Outcome:
-    return next((outcome for kind, outcome in _OUTCOMES.items() if isinstance(failure, kind)), Outcome.OTHER)
+def _outcome_of(failure: ThermoclineError) -> CallOutcome:
+    return next((outcome for kind, outcome in _OUTCOMES.items() if isinstance(failure, kind)), CallOutcome.OTHER)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from thermocline.cli.arguments import Parser, Subparsers
-    from thermocline.cli.output import Progress
+    from thermocline.cli.output import ProgressLine
     from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
     from thermocline.pipeline.jobs.compact import CompactSummary
     from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig
@@ -104,7 +104,7 @@ def _size(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Archive, or compact, and print the summary."""
-    from thermocline.cli.output import Progress, json_line
+    from thermocline.cli.output import ProgressLine, json_line
     from thermocline.cli.spark_job import job_errors, maybe_session
 
     require("spark", "thermocline archive", "pyiceberg", *(() if arguments.dry_run else ("pyspark", "numpy")))
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         from thermocline.pipeline.jobs.archive import check_archive
         from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
 
-        progress = Progress()
+        progress = ProgressLine()
         catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
         values = _values(arguments)
         if not arguments.dry_run:  # told at once, not after Spark's start
@@ -134,7 +134,7 @@ def _archive(
     spark: SparkSession | None,
     catalog: CatalogConfig,
     values: ValueSpec | None,
-    progress: Progress,
+    progress: ProgressLine,
 ) -> ArchiveSummary:
     from thermocline.pipeline.jobs.archive import archive
     from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
@@ -162,7 +162,7 @@ def _compact(
     spark: SparkSession | None,
     catalog: CatalogConfig,
     values: ValueSpec | None,
-    progress: Progress,
+    progress: ProgressLine,
 ) -> CompactSummary:
     from thermocline.pipeline.jobs.compact import compact
 

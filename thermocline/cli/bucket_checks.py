@@ -10,7 +10,7 @@ from coldstore.audit import FindingKind, GcPlan, rootless
 from coldstore.probe import probe, race
 from thermocline.cli.bucket_reading import Bucket, with_bucket
 from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import Progress, json_line, note
+from thermocline.cli.output import ProgressLine, json_line, note
 from thermocline.findings import Located
 from thermocline.units import show_size
 
@@ -45,7 +45,7 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
     """Every finding; exit 5 when one of them is damage."""
 
     async def run(bucket: Bucket) -> int:
-        progress = Progress()
+        progress = ProgressLine()
         damage = others = 0
         partitions = await bucket.partitions(topic)
         if not partitions and (topic is not None or not await bucket.is_ours()):
@@ -81,7 +81,7 @@ def collect(url: str, *, delete: bool, as_json: bool) -> int:
     """Orphans, and what became of them."""
 
     async def run(bucket: Bucket) -> int:
-        progress = Progress()
+        progress = ProgressLine()
         partitions = await bucket.inspector.partitions()
         if not partitions and not await bucket.is_ours():
             raise CommandFailed(f"{bucket.store.url} holds nothing of Thermocline's; is it the whole URL?")

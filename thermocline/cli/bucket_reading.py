@@ -17,7 +17,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from broker.metadata.cluster_root import CLUSTER_FORMAT, Content
-from coldstore.audit import Finding, FindingKind, GcPlan, Named, gc_plan, orphan_findings
+from coldstore.audit import Finding, FindingKind, GcPlan, NamedKeys, gc_plan, orphan_findings
 from coldstore.bucket_inspection import BucketInspector, PartitionView
 from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX
 from coldstore.manifest_reader import ManifestReader
@@ -108,12 +108,12 @@ class Bucket:
             return [Finding(FindingKind.UNREADABLE, CLUSTER_KEY, None, str(broken))]
         return damage + orphan_findings(plan)
 
-    async def _metadata_named(self) -> Named | None:
+    async def _metadata_named(self) -> NamedKeys | None:
         root = await self._cluster_root()
         if root is None:
             return None
         page = root.content.page
-        return Named(root.epoch, frozenset(() if page is None else (page.key,)))
+        return NamedKeys(root.epoch, frozenset(() if page is None else (page.key,)))
 
     async def _page(self, key: str) -> Finding | None:
         root = await self._cluster_root()

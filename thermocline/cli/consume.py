@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from logformat.values import is_topic_name
 from thermocline.cli.arguments import add_bootstrap, add_extra, checked, filled, natural, positive
-from thermocline.cli.consume_start import Edge, parse_start, starts
+from thermocline.cli.consume_start import StartEdge, parse_start, starts
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import note
 from thermocline.cli.record_lines import json_record, renderer
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from thermocline.cli.clients import make_client, require_broker
 
-    if arguments.group is not None and (arguments.partition is not None or not isinstance(arguments.offset, Edge)):
+    if arguments.group is not None and (arguments.partition is not None or not isinstance(arguments.offset, StartEdge)):
         raise CommandFailed(
             "with -g the group decides on partitions and offsets: no -p, and -o beginning|end", Exit.USAGE
         )
@@ -114,7 +114,7 @@ def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
         "group.id": arguments.group or "thermocline-cli",
         "enable.partition.eof": True,
         "enable.auto.commit": False,
-        "auto.offset.reset": "latest" if arguments.offset is Edge.END else "earliest",
+        "auto.offset.reset": "latest" if arguments.offset is StartEdge.END else "earliest",
         # librdkafka's defaults stall a reader that is faster than the network (1 s pauses when its queue is full).
         "fetch.queue.backoff.ms": 5,
     }

@@ -38,20 +38,20 @@ class BeforeEnd:
     count: int
 
 
-class Edge(Enum):
+class StartEdge(Enum):
     """Wherever that is when the first fetch comes."""
 
     BEGINNING = "beginning"
     END = "end"
 
 
-Start = Edge | At | BeforeEnd | Instant
+Start = StartEdge | At | BeforeEnd | Instant
 
 
 def parse_start(text: str) -> Start:
     """`beginning`, `end`, N, -N, or @TIME. ValueError or InvalidRequest otherwise."""
     if text in ("beginning", "end"):
-        return Edge(text)
+        return StartEdge(text)
     if text.startswith("@"):
         return parse_time(text)
     if not _NUMBER.fullmatch(text) or abs(int(text)) > _OFFSET_MAX:
@@ -76,8 +76,8 @@ def starts(consumer: Consumer, topic: str, partition: int | None, start: Start) 
         return _at_time(consumer, topic, indexes, told_ms(start))
     asked = [TopicPartition(topic, index) for index in indexes]
     for one in asked:
-        if isinstance(start, Edge):
-            one.offset = OFFSET_BEGINNING if start is Edge.BEGINNING else OFFSET_END
+        if isinstance(start, StartEdge):
+            one.offset = OFFSET_BEGINNING if start is StartEdge.BEGINNING else OFFSET_END
         else:
             one.offset = _near(consumer, one, start)
     return asked

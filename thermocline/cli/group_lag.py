@@ -41,7 +41,7 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class LagReader:
     """A member, as it is shown beside the partitions it reads."""
 
     member_id: str
@@ -50,14 +50,14 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LagRow:
     """One partition. Offsets; `reader` None: no member reads it now."""
 
     topic: str
     partition: int
     committed: int | None
     log_end: int | None
-    reader: Reader | None
+    reader: LagReader | None
 
     @property
     def lag(self) -> int | None:
@@ -65,20 +65,22 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GroupLag:
     """A group at one moment. `members`: how many, those without partitions too."""
 
     group: str
     state: str
     assignor: str
     members: int
-    rows: Sequence[Row]
+    rows: Sequence[LagRow]
 
 
-def rows_of(committed: Mapping[Place, int], readers: Mapping[Place, Reader], ends: Mapping[Place, int]) -> list[Row]:
+def rows_of(
+    committed: Mapping[Place, int], readers: Mapping[Place, LagReader], ends: Mapping[Place, int]
+) -> list[LagRow]:
     """What was committed or is read, by topic and partition."""
     return [
-        Row(
+        LagRow(
             topic,
             partition,
             committed.get((topic, partition)),
@@ -108,7 +110,7 @@ def describe_group(arguments: argparse.Namespace) -> int:
     return show(lines, watch=arguments.watch, redraw=not arguments.json)
 
 
-def read(admin: AdminClient, group: str) -> Found:
+def read(admin: AdminClient, group: str) -> GroupLag:
     """Ask. CommandFailed when there is no such group."""
     from thermocline.cli.group_offsets import committed, described, end_offsets
 
@@ -116,16 +118,16 @@ def read(admin: AdminClient, group: str) -> Found:
     if about is None:
         raise no_group(group)
     readers = {
-        (place.topic, place.partition): Reader(member.member_id, member.client_id, member.host.removeprefix("/"))
+        (place.topic, place.partition): LagReader(member.member_id, member.client_id, member.host.removeprefix("/"))
         for member in about.members
         for place in member.assignment.topic_partitions
     }
     positions = committed(admin, group)
     rows = rows_of(positions, readers, end_offsets(admin, {*positions, *readers}))
-    return Found(group, state_name(about.state), about.partition_assignor, len(about.members), rows)
+    return GroupLag(group, state_name(about.state), about.partition_assignor, len(about.members), rows)
 
 
-def picture(found: Found) -> str:
+def picture(found: GroupLag) -> str:
     """For people: what the group is, its partitions, and their sum."""
     members = f"{found.members} member{'s' * (found.members != 1)}"
     assigned = f", assigned by {found.assignor}" if found.assignor else ""
@@ -149,7 +151,7 @@ def picture(found: Found) -> str:
     return f"{head}\n{table(header, lines, right=header[1:5])}\n{total}"
 
 
-def json_lines(found: Found) -> Iterable[str]:
+def json_lines(found: GroupLag) -> Iterable[str]:
     """For programs: a partition a line."""
     for row in found.rows:
         yield json_line(

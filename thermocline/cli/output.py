@@ -36,7 +36,7 @@ def plain(cell: Cell) -> str:
     return "-" if cell is None else str(cell)
 
 
-class Progress:
+class ProgressLine:
     """One line on stderr that is written over; silent unless stderr is a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.cli.absent import no_partition
 from thermocline.cli.arguments import add_bootstrap, add_extra, filled, natural
 from thermocline.cli.output import note
-from thermocline.cli.produce_outcome import Outcome
+from thermocline.cli.produce_outcome import ProduceOutcome
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     producer = make_client(Producer, arguments.bootstrap_server, _DEFAULTS, arguments.extra, {})
     _require_topic(producer, arguments)
-    outcome = Outcome()
+    outcome = ProduceOutcome()
     patience_s = _patience_s(arguments.extra)
     try:
         _send_lines(producer, arguments, outcome)
@@ -90,7 +90,7 @@ def _require_topic(producer: Producer, arguments: argparse.Namespace) -> None:
         raise no_partition(arguments.topic, arguments.partition, len(found.partitions))
 
 
-def _send_lines(producer: Producer, arguments: argparse.Namespace, outcome: Outcome) -> None:
+def _send_lines(producer: Producer, arguments: argparse.Namespace, outcome: ProduceOutcome) -> None:
     separator = None if arguments.key_separator is None else _unescape(arguments.key_separator)
     key = None if arguments.key is None else arguments.key.encode()
     for number, line in enumerate(sys.stdin.buffer, 1):
@@ -106,7 +106,7 @@ def _send(
     arguments: argparse.Namespace,
     key: bytes | None,
     value: bytes,
-    outcome: Outcome,
+    outcome: ProduceOutcome,
     number: int,
 ) -> None:
     from confluent_kafka import KafkaException

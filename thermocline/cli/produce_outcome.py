@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.cli.broker_says import said_by_broker, unmet_replicas
 from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit
-from thermocline.cli.output import Progress, note
+from thermocline.cli.output import ProgressLine, note
 from thermocline.units import show_size
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PROGRESS_RECORDS = 10_000
 
 
-class Outcome:
+class ProduceOutcome:
     """Acknowledgements and refusals, as they come in; lines are counted from 1."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Outcome:
         self.read_to_end = True
         self.interrupted = False
         self._first: tuple[int, KafkaError, int] | None = None  # line, why, bytes of its value
-        self._progress = Progress()
+        self._progress = ProgressLine()
 
     def delivered(self, line: int, error: KafkaError | None, message: Message) -> None:
         """librdkafka's word on one record."""

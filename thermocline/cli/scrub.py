@@ -43,7 +43,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Scrub, print the findings, then the summary."""
-    from thermocline.cli.output import Progress, json_line
+    from thermocline.cli.output import ProgressLine, json_line
     from thermocline.cli.spark_job import job_errors, maybe_session
 
     if not arguments.dry_run:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         from thermocline.pipeline.jobs.scrub import scrub
         from thermocline.pipeline.jobs.scrub_view import check_ours
 
-        progress = Progress()
+        progress = ProgressLine()
         with History.open(arguments.url) as history:  # what cannot be scrubbed is told at once, not after Spark's start
             check_ours(history.store)
             if arguments.topic is not None:

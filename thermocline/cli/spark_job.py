@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from thermocline.cli.output import Progress
+    from thermocline.cli.output import ProgressLine
 
 WORDS_MAX = 16 << 10  # of what the JVM said, its last ones
 
@@ -46,7 +46,7 @@ def job_errors() -> Iterator[None]:
 
 @contextmanager
 def maybe_session(
-    app_name: str | None, master: str | None, progress: Progress, *, verbose: bool
+    app_name: str | None, master: str | None, progress: ProgressLine, *, verbose: bool
 ) -> Iterator[SparkSession | None]:
     """A session for the length of a command; None without a name."""
     if app_name is None:

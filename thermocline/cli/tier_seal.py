@@ -14,7 +14,7 @@ from typing import Final
 from broker.config.units import show_duration
 from thermocline.cli.http_client import HttpRefused, post_json
 from thermocline.cli.outcome import CommandFailed, Exit
-from thermocline.cli.output import Progress, note
+from thermocline.cli.output import ProgressLine, note
 from thermocline.cli.tier_source import TierSource, http_address, said
 from thermocline.cli.tier_status import BrokerStatus, PartitionStatus
 from thermocline.units import show_size
@@ -28,7 +28,7 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
     if topic is not None:
         source.read()  # a name that is mistyped must not look like a topic that is safe
     host, port = http_address(bootstrap)
-    progress = Progress()
+    progress = ProgressLine()
     progress.show("sealing and copying…" if wait else "sealing…")
     waiting = _Waiting(host, port, topic, progress).look if wait else None
     try:
@@ -53,7 +53,7 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
 class _Waiting:
     """Looks at the broker that is sealing; says what it sees when that is something else, and now and then."""
 
-    def __init__(self, host: str, port: int, topic: str | None, progress: Progress) -> None:
+    def __init__(self, host: str, port: int, topic: str | None, progress: ProgressLine) -> None:
         self._address = (host, port)
         self._topic = topic
         self._progress = progress

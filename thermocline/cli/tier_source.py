@@ -26,7 +26,7 @@ from thermocline.cli.tier_status import (
     Offsets,
     Partition,
     PartitionStatus,
-    Row,
+    StatusRow,
     broker_lines,
     rows,
 )
@@ -96,7 +96,7 @@ class TierSource:
         self._topic_configs: dict[str, dict[str, str | None]] = {}
         self._brokers: list[BrokerStatus] = []
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[StatusRow]:
         """One row a partition, now."""
         cold = self._cold()
         with connect(self._bootstrap) as client:

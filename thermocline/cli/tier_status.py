@@ -19,7 +19,7 @@ Partition = tuple[str, int]  # topic, index
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StatusRow:
     """One partition, fields in the order they are printed. Offsets; bytes; milliseconds; None = not known."""
 
     topic: str
@@ -121,14 +121,14 @@ def rows(
     local_bytes: Mapping[Partition, int],
     statuses: Iterable[PartitionStatus],
     cold: Mapping[Partition, ColdPartition],
-) -> list[Row]:
+) -> list[StatusRow]:
     """One row a partition of `leaders`, sorted by topic and index."""
     known = {(status.topic, status.partition): status for status in statuses}
     made = []
     for (topic, index), leader in sorted(leaders.items()):
         partition = (topic, index)
         tiered = offsets.latest_tiered.get(partition)
-        row = Row(
+        row = StatusRow(
             topic,
             index,
             leader=leader if leader >= 0 else None,
@@ -144,7 +144,7 @@ def rows(
     return made
 
 
-def _with_status(row: Row, status: PartitionStatus | None) -> Row:
+def _with_status(row: StatusRow, status: PartitionStatus | None) -> StatusRow:
     if status is None:
         return row
     remote_end = row.remote_end_offset
@@ -179,7 +179,7 @@ _NUMBERS = (
 )
 
 
-def picture(found: Sequence[Row]) -> str:
+def picture(found: Sequence[StatusRow]) -> str:
     """The rows as a table for people: fewer columns, sizes and times readable."""
     header = ("topic", *_NUMBERS, "gaps", "blocked by")
     lines = [

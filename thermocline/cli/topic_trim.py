@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from thermocline.cli.arguments import Parser, Subparsers
-    from thermocline.cli.tier_status import Row
+    from thermocline.cli.tier_status import StatusRow
 
 _OFFSET_MAX = 2**63 - 1
 
@@ -62,7 +62,7 @@ def parse_before(text: str) -> int | Instant:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class PartitionTrim:
     """One partition's share of the plan: offsets below `new_start` go. Counts of offsets; None = not known."""
 
     partition: int
@@ -76,7 +76,7 @@ class Cut:
         return self.new_start - self.log_start
 
 
-def plan(topic: str, found: Sequence[Row], new_starts: Mapping[int, int]) -> list[Cut]:
+def plan(topic: str, found: Sequence[StatusRow], new_starts: Mapping[int, int]) -> list[PartitionTrim]:
     """What goes when partitions begin at `new_starts`, those without change left out. CommandFailed when one ends
     before its new start, or does not answer."""
     cuts, beyond = [], []
@@ -91,7 +91,7 @@ def plan(topic: str, found: Sequence[Row], new_starts: Mapping[int, int]) -> lis
         elif new_start > first:
             local, remote = row.local_log_start_offset, row.remote_end_offset
             cuts.append(
-                Cut(
+                PartitionTrim(
                     row.partition,
                     first,
                     new_start,
@@ -133,7 +133,7 @@ def trim_topic(arguments: argparse.Namespace) -> int:
 
 
 def _new_starts(
-    admin: AdminClient, topic: str, before: int | Instant, found: Sequence[Row], indexes: Sequence[int]
+    admin: AdminClient, topic: str, before: int | Instant, found: Sequence[StatusRow], indexes: Sequence[int]
 ) -> dict[int, int]:
     if isinstance(before, int):
         return dict.fromkeys(indexes, before)
@@ -155,7 +155,7 @@ def _new_starts(
     return starts
 
 
-def picture(cuts: Sequence[Cut]) -> str:
+def picture(cuts: Sequence[PartitionTrim]) -> str:
     """The plan for people: offsets by partition and tier, and their sum."""
     header = ("partition", "log start", "new start", "offsets that go", "on disk", "in the bucket")
     lines = [
@@ -174,7 +174,7 @@ def picture(cuts: Sequence[Cut]) -> str:
     return f"{table(header, lines, right=header)}\n{follows}"
 
 
-def _delete(admin: AdminClient, topic: str, cuts: Sequence[Cut]) -> None:
+def _delete(admin: AdminClient, topic: str, cuts: Sequence[PartitionTrim]) -> None:
     """CommandFailed when a partition refused, after all were heard."""
     from confluent_kafka import KafkaException, TopicPartition
 

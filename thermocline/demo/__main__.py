@@ -21,7 +21,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from thermocline.demo import spark_act
-from thermocline.demo.broker import Broker
+from thermocline.demo.broker import DemoBroker
 from thermocline.demo.clients import produce, replay, wait_sunk
 from thermocline.demo.payload import KILL_AFTER, RECORDS, VALUE_BYTES, Failed, Payload
 from thermocline.demo.picture import Picture
@@ -32,14 +32,14 @@ def run(root: Path) -> None:
     payload, picture = Payload(), Picture()
     data_dir, bucket = root / "broker", root / "bucket"
     megabytes = RECORDS * VALUE_BYTES / 1e6
-    broker = Broker.start(data_dir, bucket)
+    broker = DemoBroker.start(data_dir, bucket)
     try:
         picture.act("a broker started")
         picture.say(f"a broker on {data_dir}, its bucket the directory {bucket}")
         taken = produce(broker, payload, 0, KILL_AFTER, lambda: picture.draw(broker, "producing "))
         broker.kill()
         picture.say(f"kill -9 after {KILL_AFTER:,} acknowledged records; starting it again")
-        broker = Broker.start(data_dir, bucket, broker.kafka)
+        broker = DemoBroker.start(data_dir, bucket, broker.kafka)
         taken += produce(broker, payload, KILL_AFTER, RECORDS, lambda: picture.draw(broker, "producing "))
         picture.act("a gigabyte produced, with a kill -9 and a restart in the middle")
         picture.say(f"{RECORDS:,} records, {megabytes:.0f} MB, acknowledged by acks=all with fsync")
@@ -59,7 +59,7 @@ def run(root: Path) -> None:
         shutil.rmtree(data_dir)
         picture.say("sealed, stopped, and the whole data directory deleted; a new broker on the bucket alone")
         began = time.monotonic()
-        broker = Broker.start(data_dir, bucket, broker.kafka)
+        broker = DemoBroker.start(data_dir, bucket, broker.kafka)
         replaced_s = time.monotonic() - began
         picture.act("sealed, stopped, its disk deleted, a new broker started on the bucket")
         again_s = replay(broker, payload, RECORDS, lambda: picture.draw(broker, "replaying "))

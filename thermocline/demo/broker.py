@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 @dataclass
-class Broker:
+class DemoBroker:
     """A `thermocline serve` in a process of its own."""
 
     process: subprocess.Popen[str]
@@ -36,7 +36,7 @@ class Broker:
     http: str
 
     @classmethod
-    def start(cls, data_dir: Path, bucket: Path, kafka: str = "127.0.0.1:0") -> Broker:
+    def start(cls, data_dir: Path, bucket: Path, kafka: str = "127.0.0.1:0") -> DemoBroker:
         command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
         command += ["--bucket", f"file://{bucket}", "--listen", kafka, "--http", "127.0.0.1:0"]
         for name, value in SETTINGS.items():

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from thermocline.demo.broker import SETTINGS, Broker
+from thermocline.demo.broker import SETTINGS, DemoBroker
 from thermocline.demo.payload import PARTITIONS, TOPIC, Failed, Payload
 from thermocline.demo.picture import TICK_S, Picture
 
 STALL_S = 30.0
 
 
-def produce(broker: Broker, payload: Payload, first: int, end: int, watch: Callable[[], None]) -> float:
+def produce(broker: DemoBroker, payload: Payload, first: int, end: int, watch: Callable[[], None]) -> float:
     """Produce records [first, end) with a stock idempotent client; every one acknowledged by all. Seconds taken."""
     producer = Producer(
         {
@@ -51,7 +51,7 @@ def produce(broker: Broker, payload: Payload, first: int, end: int, watch: Calla
     return time.monotonic() - began
 
 
-def replay(broker: Broker, payload: Payload, count: int, watch: Callable[[], None]) -> float:
+def replay(broker: DemoBroker, payload: Payload, count: int, watch: Callable[[], None]) -> float:
     """Read every partition from offset 0 and check every byte of `count` records. Seconds taken."""
     consumer = Consumer(
         {
@@ -86,7 +86,7 @@ def replay(broker: Broker, payload: Payload, count: int, watch: Callable[[], Non
     return time.monotonic() - began
 
 
-def wait_sunk(broker: Broker, picture: Picture) -> None:
+def wait_sunk(broker: DemoBroker, picture: Picture) -> None:
     """Until every sealed segment is in the bucket and only active segments are left on disk."""
     deadline = time.monotonic() + STALL_S
     limit = PARTITIONS * SETTINGS["log.segment.bytes"]

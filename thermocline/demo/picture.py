@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from thermocline.demo.broker import Broker
+from thermocline.demo.broker import DemoBroker
 
 TICK_S = 0.25
 
@@ -44,7 +44,7 @@ class Picture:
         self._clear()
         print(f"[{self.clock() - self.started:5.1f} s] {text}", flush=True)
 
-    def draw(self, broker: Broker, what: str) -> None:
+    def draw(self, broker: DemoBroker, what: str) -> None:
         now = self.clock()
         if now - self.drawn < (TICK_S if self.live else 3.0):
             return

@@ -19,7 +19,7 @@ VERIFY: Final = (
 STEP_OVER: Final = "or read with failOnDataLoss=false (fail_on_data_loss=False) to step over it"
 
 
-class Damage:
+class LossPolicy:
     """The judge of one read: with `fail` the first loss raises, without it is counted in `loss`, and logged."""
 
     def __init__(self, loss: Loss, *, fail: bool, quiet: bool = False) -> None:

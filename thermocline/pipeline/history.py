@@ -25,7 +25,7 @@ from coldstore.segment_object import SegmentFooter
 from coldstore.segment_reader import fetch_footer
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
-from thermocline.pipeline.plan import ANY_TIME, TARGET_BYTES, Plan, Span, TimeRange, plan
+from thermocline.pipeline.plan import ANY_TIME, TARGET_BYTES, OffsetSpan, Plan, TimeRange, plan
 from thermocline.pipeline.split import DataLoss, Loss, Split
 from thermocline.pipeline.topics import TopicHistory, by_name, read_topics
 
@@ -192,12 +192,12 @@ class History:
         known = dict(parts) if parts is not None else self.partitions(ranges)
         times = TimeRange(min_timestamp_ms, max_timestamp_ms, late_ms)
 
-        def span(entry: tuple[tuple[str, int], tuple[int, int]]) -> Span:
+        def span(entry: tuple[tuple[str, int], tuple[int, int]]) -> OffsetSpan:
             place, (start, end) = entry
             part = known[place]
             live = part.live(max(start, part.log_start), end, times)
             where = (part.topic, part.topic_id, part.partition, start, end)
-            return Span(*where, part.log_start, part.remote_end, live.segments, live.skipped)
+            return OffsetSpan(*where, part.log_start, part.remote_end, live.segments, live.skipped)
 
         spans = self.map(span, [(place, wanted) for place, wanted in ranges.items() if wanted[0] < wanted[1]])
 

@@ -21,7 +21,7 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment
 from coldstore.segment_object import SegmentFooter
 from coldstore.segment_reader import scan_offset
-from thermocline.pipeline.damage import Damage
+from thermocline.pipeline.damage import LossPolicy
 from thermocline.pipeline.split import Loss, Piece, RowFilter, Split
 
 TARGET_BYTES: Final = 256 * 1024 * 1024  # a task costs ~16-45 ms of Spark's time: 256 MiB make that under a tenth
@@ -78,7 +78,7 @@ ANY_TIME: Final = TimeRange()
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """Offsets `[start_offset, end_offset)` of a partition to be read, and what its manifest says of them.
 
     `segments` overlap the range, in order; `skipped` are offset ranges whose entries were not read, by their times.
@@ -104,7 +104,7 @@ class Plan:
 
 
 def plan(
-    spans: Sequence[Span],
+    spans: Sequence[OffsetSpan],
     footers: Footers,
     times: TimeRange = ANY_TIME,
     *,
@@ -119,7 +119,7 @@ def plan(
     `min_partitions` makes them smaller until there are about as many (as in Spark's Kafka source a wish, not a
     promise). Raises DataLoss for offsets that no object holds, or counts them in `loss`.
     """
-    damage = Damage(loss if loss is not None else Loss(), fail=fail_on_data_loss, quiet=True)
+    damage = LossPolicy(loss if loss is not None else Loss(), fail=fail_on_data_loss, quiet=True)
     wanted: dict[SegmentKey, RemoteSegment] = {}
     cutters = [
         _Cutter(span, _pieces(span, footers, times, damage, wanted), footers, times)
@@ -138,7 +138,7 @@ def plan(
 
 # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────────
 def _pieces(
-    span: Span, footers: Footers, times: TimeRange, damage: Damage, wanted: dict[SegmentKey, RemoteSegment]
+    span: OffsetSpan, footers: Footers, times: TimeRange, damage: LossPolicy, wanted: dict[SegmentKey, RemoteSegment]
 ) -> list[Piece]:
     """One piece for each segment that may hold wanted rows."""
     start, end = _readable(span, damage)
@@ -161,7 +161,7 @@ def _pieces(
     return pieces
 
 
-def _readable(span: Span, damage: Damage) -> tuple[int, int]:
+def _readable(span: OffsetSpan, damage: LossPolicy) -> tuple[int, int]:
     start, end = span.start_offset, span.end_offset
     if start < min(end, span.log_start):
         what = f"the log starts at {span.log_start} now: retention or DeleteRecords removed what was before"
@@ -174,7 +174,7 @@ def _readable(span: Span, damage: Damage) -> tuple[int, int]:
     return max(start, span.log_start), min(end, span.remote_end)
 
 
-def _holes(span: Span, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _holes(span: OffsetSpan, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Parts of `[start, end)` that neither a segment nor a skipped page holds."""
     held = [(segment.base_offset, segment.end_offset) for segment in span.segments]
     for first, after in sorted([*held, *span.skipped]):
@@ -202,7 +202,7 @@ def cover(segment: RemoteSegment, footer: SegmentFooter | None, start: int, end:
 class _Cutter:
     """Cuts the pieces of one span."""
 
-    def __init__(self, span: Span, pieces: list[Piece], footers: Footers, times: TimeRange) -> None:
+    def __init__(self, span: OffsetSpan, pieces: list[Piece], footers: Footers, times: TimeRange) -> None:
         self._span = span
         self._pieces = pieces
         self._footers = footers

@@ -27,7 +27,7 @@ from coldstore.url import S3Url, parse_bucket_url
 from logformat.errors import InvalidRequest
 from thermocline.extras import require
 from thermocline.pipeline.crew import Crew, Unit
-from thermocline.pipeline.damage import Damage
+from thermocline.pipeline.damage import LossPolicy
 from thermocline.pipeline.history import History, PartitionHistory
 from thermocline.pipeline.rows import DEFAULT_COLUMNS, schema_of
 from thermocline.pipeline.scan import PIECES_AHEAD, SplitReader, ahead
@@ -104,7 +104,7 @@ def read(
         history.close()
         raise
     window_bytes = WINDOW_BYTES if far else NEAR_WINDOW_BYTES
-    return Reader(history, splits, schema, Damage(loss, fail=fail_on_data_loss), threads, window_bytes)
+    return Reader(history, splits, schema, LossPolicy(loss, fail=fail_on_data_loss), threads, window_bytes)
 
 
 class Reader:
@@ -118,7 +118,7 @@ class Reader:
         history: History,
         splits: Sequence[Split],
         schema: pa.Schema,
-        damage: Damage,
+        damage: LossPolicy,
         threads: int,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -190,7 +190,7 @@ class Reader:
 
 
 def _units(
-    history: History, splits: Sequence[Split], columns: Sequence[str], damage: Damage, window_bytes: int
+    history: History, splits: Sequence[Split], columns: Sequence[str], damage: LossPolicy, window_bytes: int
 ) -> Generator[Unit, None, None]:
     """Windows in the order of delivery; footers of the pieces behind are on their way meanwhile."""
     pool = ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="open")

@@ -23,12 +23,12 @@ import pyarrow as pa
 from coldstore.keys import SegmentKey
 from coldstore.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing
-from coldstore.segment_object import Outcome, SegmentFooter, entry_from_footer
+from coldstore.segment_object import SegmentFooter, TransactionOutcome, entry_from_footer
 from logformat.errors import Corrupt
 from logformat.record_batch import read_header
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
-from thermocline.pipeline.damage import VERIFY, Damage
+from thermocline.pipeline.damage import VERIFY, LossPolicy
 from thermocline.pipeline.decode.batches import TARGET_BYTES, BatchDecoder, PoisonBatch
 from thermocline.pipeline.footers import read_footer, rebuild_index
 from thermocline.pipeline.mend import Lost, look_again
@@ -45,7 +45,7 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedSplit:
     """A window and its bytes: `window.fetch_bytes` of them. `asked`: the window before it was cut short."""
 
     opened: OpenPiece
@@ -62,7 +62,7 @@ class SplitReader:
         store: ArrowStore,
         split: Split,
         columns: Sequence[str],
-        damage: Damage,
+        damage: LossPolicy,
         *,
         read_committed: bool = True,
         target_bytes: int = TARGET_BYTES,
@@ -140,16 +140,16 @@ class SplitReader:
     def windows(self, opened: OpenPiece) -> list[Window]:
         return windows_of(opened, self._window_bytes)
 
-    def fetch(self, opened: OpenPiece, window: Window) -> Fetched | None:
+    def fetch(self, opened: OpenPiece, window: Window) -> FetchedSplit | None:
         """The window's bytes; None when they are lost. Raises DataLoss, StoreError, AccessRefused."""
         data = self._read(opened, window)
         if data is None or window.last is None:
-            return None if data is None else Fetched(opened, window, data, window)
+            return None if data is None else FetchedSplit(opened, window, data, window)
         cut = window.cut(data) or window.uncut
         if cut.fetch_bytes <= data.size:
-            return Fetched(opened, cut, data.slice(0, cut.fetch_bytes), window)
+            return FetchedSplit(opened, cut, data.slice(0, cut.fetch_bytes), window)
         data = self._read(opened, cut)
-        return None if data is None else Fetched(opened, cut, data, window)
+        return None if data is None else FetchedSplit(opened, cut, data, window)
 
     def _read(self, opened: OpenPiece, window: Window) -> pa.Buffer | None:
         if opened.whole is not None:
@@ -162,13 +162,13 @@ class SplitReader:
             self._lost(opened.piece, *window.offsets, str(short), opened.key, short)
         return None
 
-    def _fetch_again(self, fetched: Fetched) -> Fetched | None:
+    def _fetch_again(self, fetched: FetchedSplit) -> FetchedSplit | None:
         opened = fetched.opened
         self._store.forget(str(opened.key))
         return self.fetch(replace(opened, whole=None), fetched.asked)
 
     # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def rows(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
+    def rows(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
         """The window's rows. Raises DataLoss behind those that come before the damage."""
         window, data = fetched.window, fetched.data
         decoder = self._decoder(fetched.opened)
@@ -200,7 +200,7 @@ class SplitReader:
             target_bytes=self._target_bytes,
         )
 
-    def _mended(self, fetched: Fetched) -> Iterator[pa.RecordBatch]:
+    def _mended(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
         """The window's rows once more from its beginning, fetched anew, damage told where it lies."""
         opened = fetched.opened
         again = self._fetch_again(fetched)  # a bit flipped on the way is not a bit flipped at rest
@@ -215,7 +215,7 @@ class SplitReader:
             else:
                 yield from self._run(fetched, part.start, part.end)
 
-    def _run(self, fetched: Fetched, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _run(self, fetched: FetchedSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Rows of batches whose checksums are right; records in them may still be nonsense that a client wrote."""
         opened = fetched.opened
         while start < end:
@@ -279,7 +279,7 @@ def scan(
     exhaust it, to end the threads. Declared gaps, and with `fail_on_data_loss=False` damage, are counted in `loss`.
     Raises DataLoss, StoreError (retries are used up: try the task again), AccessRefused, NewerFormat.
     """
-    damage = Damage(loss if loss is not None else Loss(), fail=fail_on_data_loss)
+    damage = LossPolicy(loss if loss is not None else Loss(), fail=fail_on_data_loss)
     reader = SplitReader(
         store,
         split,
@@ -315,7 +315,9 @@ def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], c
 
 def _aborted(footer: SegmentFooter) -> tuple[tuple[int, int, int], ...]:
     decided = footer.transactions
-    return tuple((t.producer_id, t.first_offset, t.marker_offset) for t in decided if t.outcome is Outcome.ABORTED)
+    return tuple(
+        (t.producer_id, t.first_offset, t.marker_offset) for t in decided if t.outcome is TransactionOutcome.ABORTED
+    )
 
 
 def _without(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

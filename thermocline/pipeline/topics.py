@@ -47,7 +47,7 @@ class MetadataPage(msgspec.Struct, frozen=True):
     json_bytes: int = 0
 
 
-class ClusterContent(msgspec.Struct, frozen=True):
+class ClusterTopics(msgspec.Struct, frozen=True):
     """What `cluster.json` says, as far as readers care: a page, and the records that came after it."""
 
     page: MetadataPage | None = None
@@ -65,8 +65,8 @@ class ClusterContent1(msgspec.Struct, frozen=True):
         return self.snapshot
 
 
-CLUSTER_FORMAT: Final[RootFormat[ClusterContent | ClusterContent1]] = RootFormat(
-    2, {1: ClusterContent1, 2: ClusterContent}
+CLUSTER_FORMAT: Final[RootFormat[ClusterTopics | ClusterContent1]] = RootFormat(
+    2, {1: ClusterContent1, 2: ClusterTopics}
 )
 
 

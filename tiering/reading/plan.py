@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     end: Place
 
 
-class Span:
+class ChunkSpan:
     """The chunks of a segment that follow one another at hand, from the one at `start` until `want` is reached."""
 
     __slots__ = ("_chunks", "_first", "_opened", "end")
@@ -116,13 +116,13 @@ def answer(hold: AtHand, place: LogPlace, bytes_max: int, min_one: bool, now_s: 
 
 def _part(
     hold: AtHand, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
-) -> tuple[Span, Place] | Missing | None:
+) -> tuple[ChunkSpan, Place] | Missing | None:
     """What an answer takes of this segment from `start`, and where that ends. None: the first batch does not fit."""
     if room <= 0 and not force:
         return None
     # A header is looked at even where it does not fit: it says how large the batch is.
     want = min(start + max(room, PLACE_BYTES), opened.footer.log_bytes)
-    span = Span(hold, opened, start, want, now_s)
+    span = ChunkSpan(hold, opened, start, want, now_s)
     # None also where the header itself crosses into a chunk that is not at hand.
     found = None if span.end == start else cut(opened, start, min(want, span.end), span.read)
     if isinstance(found, TooLarge):
@@ -131,7 +131,7 @@ def _part(
             return None
         if size > hold.chunks.batch_bytes_max:
             raise InvalidRequest(f"a batch of {size} bytes is more than cold reads hold at once")
-        span = Span(hold, opened, start, found.end, now_s)
+        span = ChunkSpan(hold, opened, start, found.end, now_s)
         found = Place(found.end, found.next_offset) if span.end >= found.end else None
     if found is None:
         return Missing(place, opened, span.next_chunk)

@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 
 from thermocline.cli.group import _STATES, _constant
-from thermocline.cli.group_lag import Found, Reader, json_lines, picture, rows_of, state_name
+from thermocline.cli.group_lag import GroupLag, LagReader, json_lines, picture, rows_of, state_name
 from thermocline.cli.group_reset import Log, Move, plan
 from thermocline.cli.group_reset import picture as plan_picture
 from thermocline.cli.main import main
 
-READER = Reader("reader-1-uuid", "reader-1", "10.0.0.7")
+READER = LagReader("reader-1-uuid", "reader-1", "10.0.0.7")
 
 
 def test_a_row_for_what_was_committed_or_is_read() -> None:
@@ -34,7 +34,7 @@ def test_a_row_for_what_was_committed_or_is_read() -> None:
 def test_the_pictures_of_a_group() -> None:
     """A table with its sum for people, a partition a line for programs."""
     rows = rows_of({("t", 0): 7}, {("t", 0): READER, ("t", 1): READER}, {("t", 0): 10, ("t", 1): 4})
-    found = Found("g", "Stable", "range", 1, rows)
+    found = GroupLag("g", "Stable", "range", 1, rows)
     assert picture(found).splitlines() == [
         "g: Stable, 1 member, assigned by range",
         "topic  partition  committed  log end  lag  client    host",
@@ -54,7 +54,7 @@ def test_the_pictures_of_a_group() -> None:
         "client_id": "reader-1",
         "host": "10.0.0.7",
     }
-    assert picture(Found("g", "Empty", "", 0, [])) == "g: Empty, 0 members\nnothing committed, nothing read"
+    assert picture(GroupLag("g", "Empty", "", 0, [])) == "g: Empty, 0 members\nnothing committed, nothing read"
 
 
 def test_states_have_kafkas_names() -> None:

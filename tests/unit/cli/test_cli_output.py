@@ -17,10 +17,10 @@ from logformat.records import Record, encode_batch
 from thermocline.cli.batch_lines import readable
 from thermocline.cli.leaving import sentence
 from thermocline.cli.main import main
-from thermocline.cli.output import Progress, table
+from thermocline.cli.output import ProgressLine, table
 from thermocline.cli.produce import split_line
 from thermocline.cli.record_lines import renderer
-from thermocline.cli.tier_status import ColdPartition, Offsets, PartitionStatus, Row, picture, rows
+from thermocline.cli.tier_status import ColdPartition, Offsets, PartitionStatus, StatusRow, picture, rows
 
 
 def test_a_table_is_as_wide_as_its_cells() -> None:
@@ -39,7 +39,7 @@ def test_progress_is_for_terminals_only() -> None:
             return True
 
     for stream, shown in ((io.StringIO(), ""), (Terminal(), "\rworking\rab     \r       \r")):
-        progress = Progress(stream)
+        progress = ProgressLine(stream)
         progress.show("working")
         progress.show("ab")
         progress.done()
@@ -123,7 +123,7 @@ CONTRACT = re.findall(
 
 def test_tier_status_rows_have_the_contracts_names_and_nulls() -> None:
     """From the protocol alone, as against Apache Kafka: what only HTTP or the bucket knows is null."""
-    assert [field.name for field in fields(Row)] == CONTRACT
+    assert [field.name for field in fields(StatusRow)] == CONTRACT
     t = ("t", 0)
     offsets = Offsets({t: 5}, {t: 90}, {t: 40}, {t: 59})
     (row,) = rows({t: 1}, offsets, {t: 1000}, [], {})

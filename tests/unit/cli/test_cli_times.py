@@ -9,10 +9,10 @@ import pytest
 
 from logformat.errors import InvalidRequest
 from thermocline.cli.outcome import CommandFailed
-from thermocline.cli.tier_status import Row
+from thermocline.cli.tier_status import StatusRow
 from thermocline.cli.times import parse_time
 from thermocline.cli.topic_sizes import TopicSize, sizes
-from thermocline.cli.topic_trim import Cut, parse_before, plan
+from thermocline.cli.topic_trim import PartitionTrim, parse_before, plan
 
 MIDNIGHT_MS = 1_793_491_200_000  # 2026-11-01T00:00Z
 
@@ -87,8 +87,8 @@ def test_before_is_an_offset_or_a_time(text: str) -> None:
     assert parse_before("@2026-11-01Z") == parse_time("@2026-11-01Z")
 
 
-def row(partition: int, start: int | None, local: int | None, remote: int | None, end: int | None) -> Row:
-    return Row(
+def row(partition: int, start: int | None, local: int | None, remote: int | None, end: int | None) -> StatusRow:
+    return StatusRow(
         "t",
         partition,
         log_start_offset=start,
@@ -102,11 +102,11 @@ def test_a_plan_counts_offsets_in_each_tier() -> None:
     """All in the bucket, some on disk; only on disk; nothing to do; tiers that nobody told of."""
     found = [row(0, 10, 60, 80, 100), row(1, 0, 0, 0, 100), row(2, 70, 70, 70, 100), row(3, 0, None, None, 100)]
     assert plan("t", found, dict.fromkeys(range(4), 70)) == [
-        Cut(0, 10, 70, on_disk=10, in_bucket=60),
-        Cut(1, 0, 70, on_disk=70, in_bucket=0),
-        Cut(3, 0, 70, on_disk=None, in_bucket=None),
+        PartitionTrim(0, 10, 70, on_disk=10, in_bucket=60),
+        PartitionTrim(1, 0, 70, on_disk=70, in_bucket=0),
+        PartitionTrim(3, 0, 70, on_disk=None, in_bucket=None),
     ]
-    assert plan("t", found, {0: 90}) == [Cut(0, 10, 90, on_disk=30, in_bucket=70)]
+    assert plan("t", found, {0: 90}) == [PartitionTrim(0, 10, 90, on_disk=30, in_bucket=70)]
 
 
 def test_a_plan_never_goes_beyond_the_end() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from coldstore.audit import (
     FindingKind,
-    Named,
+    NamedKeys,
     audit_chunks,
     audit_footer,
     audit_listing,
@@ -88,7 +88,7 @@ def test_without_a_root_nothing_is_judged() -> None:
 def test_the_clusters_own_pages_go_by_the_same_rule() -> None:
     named = MetadataKey(1, 3, UUID(int=1))
     old, own = MetadataKey(0, 2, UUID(int=2)), MetadataKey(2, 3, UUID(int=3))
-    plan = gc_plan([info(named), info(old), info(own), info("cluster.json")], Named(3, frozenset({str(named)})))
+    plan = gc_plan([info(named), info(old), info(own), info("cluster.json")], NamedKeys(3, frozenset({str(named)})))
     assert [i.key for i in plan.deletable] == [str(old)] and [i.key for i in plan.pending] == [str(own)]
 
 

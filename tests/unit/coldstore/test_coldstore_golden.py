@@ -17,7 +17,13 @@ from coldstore.manifest_entries import Totals, totals_of
 from coldstore.manifest_pages import PointerPage, SegmentPage, decode_page
 from coldstore.object_store import Got
 from coldstore.root import RootCodec
-from coldstore.segment_object import DecidedTransaction, Outcome, SegmentFooter, build_footer, entry_from_footer
+from coldstore.segment_object import (
+    DecidedTransaction,
+    SegmentFooter,
+    TransactionOutcome,
+    build_footer,
+    entry_from_footer,
+)
 from coldstore.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt
 from logformat.gap import gap_batches
@@ -29,8 +35,8 @@ from tests.support.repository import golden
 
 KEY = SegmentKey(TOPIC_ID, 3, 1000, 5, UUID("5b3f2a9e-1c55-4b0e-9b1d-8a4c6f1d2e3f"))
 DECIDED = (
-    DecidedTransaction(9, 2, 1001, 1003, Outcome.ABORTED),
-    DecidedTransaction(9, 3, 1030, 1200, Outcome.COMMITTED),
+    DecidedTransaction(9, 2, 1001, 1003, TransactionOutcome.ABORTED),
+    DecidedTransaction(9, 3, 1030, 1200, TransactionOutcome.COMMITTED),
 )
 PRODUCERS = ProducerState(
     1100,

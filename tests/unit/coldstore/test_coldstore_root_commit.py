@@ -13,13 +13,13 @@ from coldstore.root_commit import (
     Done,
     Effect,
     Event,
-    Found,
     Get,
     GetFailed,
     Put,
     PutAccepted,
     PutUnknown,
     Refused,
+    RootFound,
     Terms,
     Wait,
     Waited,
@@ -117,7 +117,7 @@ def test_200_is_done() -> None:
 def test_a_lost_answer_is_found_in_the_ring() -> None:
     """Time-out after the store took it: the read-back shows my id at v+1, so it is committed, no second PUT."""
     play = Play(root_at(7), edit_x()).give(UNKNOWN).expect_get()
-    assert play.give(Found(root_at(8, 1, "x", ids={8: my_id(0)}))).expect_done().version == 8
+    assert play.give(RootFound(root_at(8, 1, "x", ids={8: my_id(0)}))).expect_done().version == 8
 
 
 @pytest.mark.parametrize("on_top", [1, 5, RING_LENGTH - 1])
@@ -125,13 +125,13 @@ def test_design_c03_my_commit_counts_whatever_stands_on_top(on_top: int) -> None
     """Our CAS landed, its answer was lost, others committed on top: reading "their id" as "I lost" would be wrong."""
     play = Play(root_at(7), edit_x()).give(UNKNOWN).expect_get()
     stands = root_at(8 + on_top, 1, "x", "theirs", ids={8: my_id(0)})
-    assert play.give(Found(stands)).expect_done() is stands
+    assert play.give(RootFound(stands)).expect_done() is stands
 
 
 def test_my_commit_counts_under_a_higher_epoch_too() -> None:
     """It landed before the other claimed: committed; the epoch of what comes back says we were superseded."""
     play = Play(root_at(7), edit_x()).give(UNKNOWN)
-    assert play.give(Found(root_at(9, 2, "x", ids={8: my_id(0)}))).expect_done().epoch == 2
+    assert play.give(RootFound(root_at(9, 2, "x", ids={8: my_id(0)}))).expect_done().epoch == 2
 
 
 def test_design_c03_a_late_put_is_settled_with_the_same_bytes() -> None:
@@ -140,17 +140,17 @@ def test_design_c03_a_late_put_is_settled_with_the_same_bytes() -> None:
     first = play.effect
     for _ in range(3):
         play.give(UNKNOWN).expect_get()
-        play.give(Found(root_at(7))).expect_wait()
+        play.give(RootFound(root_at(7))).expect_wait()
         assert play.effect == first
         assert play.machine.unsettled_version == 8
     play.give(UNKNOWN).expect_get()  # 412: the first one landed meanwhile
-    assert play.give(Found(root_at(8, 1, "x", ids={8: my_id(0)}))).expect_done().version == 8
+    assert play.give(RootFound(root_at(8, 1, "x", ids={8: my_id(0)}))).expect_done().version == 8
 
 
 def test_a_lost_race_rebases_with_a_new_id() -> None:
     """Another id at v+1: the edit is made again on what they wrote, under a fresh commit id."""
     play = Play(root_at(7, 1, "a"), edit_x()).give(UNKNOWN)
-    put = play.give(Found(root_at(8, 1, "a", "b"))).expect_put("e8")
+    put = play.give(RootFound(root_at(8, 1, "a", "b"))).expect_put("e8")
     assert (put.version, put.content.names, put.ring[-1][1]) == (9, ("a", "b", "x"), my_id(1))
     play.give(PutAccepted("e9")).expect_done()
 
@@ -158,15 +158,15 @@ def test_a_lost_race_rebases_with_a_new_id() -> None:
 def test_losing_again_and_again_spreads_the_writers() -> None:
     """The second loss waits before it reads and tries again."""
     play = Play(root_at(7), edit_x()).give(UNKNOWN)
-    play.give(Found(root_at(8))).give(UNKNOWN)
-    play.give(Found(root_at(9))).expect_wait().expect_get()
-    assert play.give(Found(root_at(10))).expect_put("e10").version == 11
+    play.give(RootFound(root_at(8))).give(UNKNOWN)
+    play.give(RootFound(root_at(9))).expect_wait().expect_get()
+    assert play.give(RootFound(root_at(10))).expect_put("e10").version == 11
 
 
 def test_a_higher_epoch_fences() -> None:
     """Lost to a claim of a higher epoch: Fenced, and nothing of ours can land any more."""
     play = Play(root_at(7), edit_x()).give(UNKNOWN)
-    play.give(Found(root_at(8, 2))).expect_refused(Fenced)
+    play.give(RootFound(root_at(8, 2))).expect_refused(Fenced)
     assert play.machine.unsettled_version is None
     Play(root_at(7, 2), edit_x()).expect_refused(Fenced)
 
@@ -176,17 +176,17 @@ def test_design_c29_unknown_for_ever_goes_on_from_the_root_as_it_stands() -> Non
     stands = root_at(8 + 33, 1, "x", "others")
     assert stands.commit_at(8) is None
     play = Play(root_at(7), edit_x()).give(UNKNOWN)
-    assert play.give(Found(stands)).expect_done() is stands
+    assert play.give(RootFound(stands)).expect_done() is stands
 
 
 def test_design_c29_unknown_for_ever_makes_the_edit_again_where_it_is_missing() -> None:
     play = Play(root_at(7), edit_x()).give(UNKNOWN)
-    assert play.give(Found(root_at(8 + 33, 1, "others"))).expect_put("e41").content.names == ("others", "x")
+    assert play.give(RootFound(root_at(8 + 33, 1, "others"))).expect_put("e41").content.names == ("others", "x")
 
 
 def test_design_c29_unknown_for_ever_under_a_higher_epoch_fences() -> None:
     play = Play(root_at(7), edit_x()).give(UNKNOWN)
-    play.give(Found(root_at(8 + 33, 2, "others"))).expect_refused(Fenced)
+    play.give(RootFound(root_at(8 + 33, 2, "others"))).expect_refused(Fenced)
 
 
 def test_the_ring_reaches_32_commits_and_no_further() -> None:
@@ -201,7 +201,7 @@ def test_a_409_storm_ends_with_the_deadline_as_unsettled() -> None:
     play = Play(root_at(7), edit_x(), deadline_s=10)
     for second in range(9):
         play.give(PutUnknown("409"), second).expect_get()
-        play.give(Found(root_at(7)), second).expect_wait()
+        play.give(RootFound(root_at(7)), second).expect_wait()
     play.give(PutUnknown("409"), 10).expect_refused(Unsettled)
     assert play.machine.unsettled_version == 8
 
@@ -211,7 +211,7 @@ def test_out_of_time_with_nothing_under_way_is_plain_retryable() -> None:
     play.give(GetFailed("503"), 1).expect_wait().expect_get()
     play.give(GetFailed("503"), 11).expect_refused(Retryable)
     lost = Play(root_at(7), edit_x(), deadline_s=10).give(UNKNOWN, 1)
-    lost.give(Found(root_at(8)), 11).expect_refused(Retryable)
+    lost.give(RootFound(root_at(8)), 11).expect_refused(Retryable)
     assert lost.machine.unsettled_version is None
 
 
@@ -230,40 +230,40 @@ def test_failing_reads_back_off() -> None:
 def test_creation_is_put_if_absent() -> None:
     """No root: the initial content is edited and put with If-None-Match; a lost answer is settled the same way."""
     play = Play(None, edit_x(initial=Names(("seed",)))).expect_get()
-    put = play.give(Found(None)).expect_put(None)
+    put = play.give(RootFound(None)).expect_put(None)
     assert (put.version, put.ring, put.content.names) == (1, ((1, my_id(0)),), ("seed", "x"))
     play.give(UNKNOWN).expect_get()
-    play.give(Found(None)).expect_wait()
+    play.give(RootFound(None)).expect_wait()
     play.expect_put(None)
     play.give(UNKNOWN).expect_get()
-    assert play.give(Found(root_at(2, 1, "x", ids={1: my_id(0)}))).expect_done().version == 2
+    assert play.give(RootFound(root_at(2, 1, "x", ids={1: my_id(0)}))).expect_done().version == 2
 
 
 def test_a_lost_creation_rebases_on_the_winner() -> None:
-    play = Play(None, edit_x(initial=Names())).give(Found(None)).give(UNKNOWN)
-    assert play.give(Found(root_at(1, 1, "other"))).expect_put("e1").content.names == ("other", "x")
+    play = Play(None, edit_x(initial=Names())).give(RootFound(None)).give(UNKNOWN)
+    assert play.give(RootFound(root_at(1, 1, "other"))).expect_put("e1").content.names == ("other", "x")
 
 
 def test_without_initial_nothing_is_created() -> None:
-    Play(None, edit_x()).give(Found(None)).expect_refused(RootMissing)
+    Play(None, edit_x()).give(RootFound(None)).expect_refused(RootMissing)
 
 
 def test_a_root_that_vanished_is_never_recreated() -> None:
     """404 to If-Match and nothing there: the topic was deleted; stop."""
     play = Play(root_at(7), edit_x(initial=Names())).give(PutUnknown("404"))
-    play.give(Found(None)).expect_refused(RootVanished)
+    play.give(RootFound(None)).expect_refused(RootVanished)
 
 
 @pytest.mark.parametrize("found", [root_at(6), root_at(7, ids={7: "f" * 32}), root_at(9, ids={7: "f" * 32})])
 def test_another_history_is_refused(found: Root[Names]) -> None:
     """The root went backwards or has other commits behind it (a restored bucket): nothing is written over it."""
-    Play(root_at(7), edit_x()).give(UNKNOWN).give(Found(found)).expect_refused(Corrupt)
+    Play(root_at(7), edit_x()).give(UNKNOWN).give(RootFound(found)).expect_refused(Corrupt)
 
 
 def test_design_c01_a_claim_raises_the_epoch_and_a_plain_commit_needs_it() -> None:
     """A writer of epoch 2 must claim first; its claim sets the epoch; epoch 1 is then fenced."""
     stale = Play(root_at(7, 1), Terms(add("x"), 2)).expect_get()
-    stale.give(Found(root_at(7, 1))).expect_refused(NotClaimed)
+    stale.give(RootFound(root_at(7, 1))).expect_refused(NotClaimed)
     claim = Play(root_at(7, 1), Terms(lambda c: c, 2, claim=True))
     assert claim.expect_put("e7").epoch == 2
     Play(root_at(8, 2), edit_x()).expect_refused(Fenced)
@@ -272,18 +272,18 @@ def test_design_c01_a_claim_raises_the_epoch_and_a_plain_commit_needs_it() -> No
 def test_claiming_again_is_a_no_op_unless_exclusive() -> None:
     """Our own claim that landed unseen may be repeated; in an election an equal epoch belongs to another."""
     again = Play(root_at(7, 2), Terms(lambda c: c, 2, claim=True)).expect_get()
-    again.give(Found(root_at(7, 2))).expect_done()
+    again.give(RootFound(root_at(7, 2))).expect_done()
     Play(root_at(7, 2), Terms(lambda c: c, 2, claim=True, exclusive=True)).expect_refused(Fenced)
     lost = Play(root_at(7, 1), Terms(add("x"), 2, claim=True, exclusive=True)).give(UNKNOWN)
-    lost.give(Found(root_at(8, 2))).expect_refused(Fenced)
+    lost.give(RootFound(root_at(8, 2))).expect_refused(Fenced)
 
 
 def test_a_no_op_is_believed_only_on_a_fresh_root() -> None:
     """What the cached root already holds may be gone or fenced: it is read once before anything is answered."""
     play = Play(root_at(7, 1, "x"), edit_x()).expect_get()
-    assert play.give(Found(root_at(9, 1))).expect_put("e9").content.names == ("x",)
+    assert play.give(RootFound(root_at(9, 1))).expect_put("e9").content.names == ("x",)
     fenced = Play(root_at(7, 1, "x"), edit_x()).expect_get()
-    fenced.give(Found(root_at(9, 2, "x"))).expect_refused(Fenced)
+    fenced.give(RootFound(root_at(9, 2, "x"))).expect_refused(Fenced)
 
 
 def test_an_edit_that_refuses_is_asked_again_on_a_fresh_root() -> None:
@@ -293,5 +293,5 @@ def test_an_edit_that_refuses_is_asked_again_on_a_fresh_root() -> None:
         return Names((*content.names, "x"))
 
     play = Play(root_at(7), Terms(refuse_without_a, 1)).expect_get()
-    assert play.give(Found(root_at(8, 1, "a"))).expect_put("e8").content.names == ("a", "x")
-    Play(root_at(7), Terms(refuse_without_a, 1)).give(Found(root_at(7))).expect_refused(InvalidRequest)
+    assert play.give(RootFound(root_at(8, 1, "a"))).expect_put("e8").content.names == ("a", "x")
+    Play(root_at(7), Terms(refuse_without_a, 1)).give(RootFound(root_at(7))).expect_refused(InvalidRequest)

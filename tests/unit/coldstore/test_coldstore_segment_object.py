@@ -14,8 +14,8 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RANGES_MAX
 from coldstore.segment_object import (
     DecidedTransaction,
-    Outcome,
     SegmentFooter,
+    TransactionOutcome,
     build_footer,
     entry_from_footer,
     footer_start,
@@ -200,7 +200,10 @@ def test_an_object_tells_all_about_itself() -> None:
 def test_decided_transactions_have_their_format_now() -> None:
     log = b"".join(batches(0, [5]))
     key = SegmentKey(TOPIC_ID, 0, 0, 1, UUID(int=1, version=4))
-    decided = (DecidedTransaction(9, 0, 1, 3, Outcome.ABORTED), DecidedTransaction(10, 2, 4, 70, Outcome.COMMITTED))
+    decided = (
+        DecidedTransaction(9, 0, 1, 3, TransactionOutcome.ABORTED),
+        DecidedTransaction(10, 2, 4, 70, TransactionOutcome.COMMITTED),
+    )
     footer = build_footer(
         key,
         "t",

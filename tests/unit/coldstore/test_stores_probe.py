@@ -19,7 +19,16 @@ from coldstore.object_store import (
     StoreUnavailable,
     Upload,
 )
-from coldstore.probe import Condition, ProbeReport, RaceReport, StoreRefused, Verification, probe, provider_of, race
+from coldstore.probe import (
+    ProbeReport,
+    RaceReport,
+    StoreCondition,
+    StoreRefused,
+    Verification,
+    probe,
+    provider_of,
+    race,
+)
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
@@ -31,7 +40,7 @@ def probed(store: ObjectStore) -> ProbeReport:
     return run_fast(probe(store, SeededRng(1)))
 
 
-def failed(report: ProbeReport) -> set[Condition]:
+def failed(report: ProbeReport) -> set[StoreCondition]:
     return {finding.condition for finding in report.findings if not finding.passed}
 
 
@@ -138,26 +147,26 @@ def test_an_exact_store_passes_and_is_left_clean() -> None:
     report = probed(store)
     report.require()
     asked = [finding.condition for finding in report.findings]
-    assert sorted(asked, key=list(Condition).index) == list(Condition)
+    assert sorted(asked, key=list(StoreCondition).index) == list(StoreCondition)
     assert report.verification is Verification.HEAD and not store.objects
 
 
 @pytest.mark.parametrize(
     ("store", "condition"),
     [
-        (Unconditional(), Condition.CREATE_ONCE),
-        (Unconditional(), Condition.STALE),
-        (CreatesOnIfMatch(), Condition.ABSENT),
-        (NoIfMatch(), Condition.REPLACE),
-        (RefusesYetWrites(), Condition.CREATE_ONCE),
-        (IgnoresRanges(), Condition.RANGE),
-        (IgnoresRanges(), Condition.TAIL),
-        (KeepsDeleted(), Condition.DELETED),
-        (ListsNothing(), Condition.LISTED),
-        (AlwaysFresh(), Condition.UNCHANGED),
+        (Unconditional(), StoreCondition.CREATE_ONCE),
+        (Unconditional(), StoreCondition.STALE),
+        (CreatesOnIfMatch(), StoreCondition.ABSENT),
+        (NoIfMatch(), StoreCondition.REPLACE),
+        (RefusesYetWrites(), StoreCondition.CREATE_ONCE),
+        (IgnoresRanges(), StoreCondition.RANGE),
+        (IgnoresRanges(), StoreCondition.TAIL),
+        (KeepsDeleted(), StoreCondition.DELETED),
+        (ListsNothing(), StoreCondition.LISTED),
+        (AlwaysFresh(), StoreCondition.UNCHANGED),
     ],
 )
-def test_a_store_that_breaks_a_condition_is_refused_by_its_name(store: MemoryStore, condition: Condition) -> None:
+def test_a_store_that_breaks_a_condition_is_refused_by_its_name(store: MemoryStore, condition: StoreCondition) -> None:
     """The message names the store and the condition."""
     report = probed(store)
     assert condition in failed(report) and not report.passed

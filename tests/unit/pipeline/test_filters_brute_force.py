@@ -35,7 +35,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.ugly_logs import T0, UglyLog, bounds, offsets_for, ticks, ugly_logs
 from tests.support.workers import LoopWorkers
 from thermocline.pipeline import plan as planning
-from thermocline.pipeline.plan import Span, TimeRange, plan
+from thermocline.pipeline.plan import OffsetSpan, TimeRange, plan
 from thermocline.pipeline.read import _milliseconds
 from thermocline.pipeline.scan import scan
 from thermocline.pipeline.spark.filters import Bounds
@@ -101,7 +101,7 @@ def test_a_plan_holds_every_wanted_row_once(
     made = objects_of(log, interval)
     times = TimeRange(low, high, None if late is None else log.lateness_ms + late)
     entries = tuple(one.entry for one in made if one.entry.end_offset > start and one.entry.base_offset < end)
-    span = Span("events", TOPIC_ID, 0, start, end, 0, log.end, entries)
+    span = OffsetSpan("events", TOPIC_ID, 0, start, end, 0, log.end, entries)
     footers = {one.entry.uuid: one.footer for one in made}
     logs = {one.entry.uuid: one.log for one in made}
     for known in (footers, {}):

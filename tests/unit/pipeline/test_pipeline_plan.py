@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from logformat.records import Record, encode_batch
 from tests.support.cold_objects import T0, MadeObject, object_of, segment_object
-from thermocline.pipeline.plan import Plan, Span, TimeRange, cover, plan
+from thermocline.pipeline.plan import OffsetSpan, Plan, TimeRange, cover, plan
 from thermocline.pipeline.split import DataLoss, Loss
 
 TOPIC_ID = UUID(int=5)
@@ -26,11 +26,11 @@ def objects(segments: list[list[int]], base: int = 0) -> list[MadeObject]:
     return made
 
 
-def span(made: list[MadeObject], start: int, end: int, log_start: int = 0, **changes: object) -> Span:
+def span(made: list[MadeObject], start: int, end: int, log_start: int = 0, **changes: object) -> OffsetSpan:
     entries = tuple(one.entry for one in made if one.entry.end_offset > start and one.entry.base_offset < end)
     remote_end = made[-1].entry.end_offset
     told: dict = {"segments": entries, "skipped": (), **changes}
-    return Span("events", TOPIC_ID, 0, start, end, log_start, remote_end, **told)
+    return OffsetSpan("events", TOPIC_ID, 0, start, end, log_start, remote_end, **told)
 
 
 def footers(made: list[MadeObject]) -> dict:
@@ -194,7 +194,7 @@ def test_what_no_object_holds_is_loss(start, end, log_start, left_out, words):
     """A hole between objects, a start below the log's, an end beyond the bucket's: an error with names, or counted."""
     made = objects([[10] * 10] * 4)
     entries = tuple(one.entry for number, one in enumerate(made) if number != left_out)
-    asked = Span("events", TOPIC_ID, 3, start, end, log_start, 400, entries)
+    asked = OffsetSpan("events", TOPIC_ID, 3, start, end, log_start, 400, entries)
     with pytest.raises(DataLoss) as caught:
         plan([asked], {})
     for word in ["events-3", *words]:
@@ -209,7 +209,7 @@ def test_partitions_come_in_order_whatever_order_they_are_given_in():
     """Splits are by topic, partition and offset."""
     made = objects([[10] * 10] * 4)
     spans = [
-        Span(topic, TOPIC_ID, partition, 0, 400, 0, 400, tuple(one.entry for one in made))
+        OffsetSpan(topic, TOPIC_ID, partition, 0, 400, 0, 400, tuple(one.entry for one in made))
         for topic in ("b", "a")
         for partition in (1, 0)
     ]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coldstore.keys import SegmentKey
-from coldstore.segment_object import DecidedTransaction, Outcome
+from coldstore.segment_object import DecidedTransaction, TransactionOutcome
 from logformat.gap import gap_batches
 from logformat.record_batch import Codec, read_header, walk
 from logformat.records import Record, encode_batch
@@ -106,7 +106,10 @@ def test_aborted_records_are_not_seen(tmp_path):
             transactional=True,
         )  # fmt: skip
 
-    decided = [DecidedTransaction(7, 0, 0, 20, Outcome.ABORTED), DecidedTransaction(8, 0, 5, 21, Outcome.COMMITTED)]
+    decided = [
+        DecidedTransaction(7, 0, 0, 20, TransactionOutcome.ABORTED),
+        DecidedTransaction(8, 0, 5, 21, TransactionOutcome.COMMITTED),
+    ]
     bucket.append("events", 0, [of(7, 0), of(8, 5), batch(10, 5)], transactions=decided)
     assert offsets(rows(bucket)) == list(range(5, 15))
 

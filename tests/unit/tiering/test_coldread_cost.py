@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coldstore.stores.metered import Meter, Outcome
+from coldstore.stores.metered import CallOutcome, Meter
 from coldstore.stores.operations import Operation
 from tiering.cost import DAY_S, GIB, daily_cost, estimated_dollars_per_day
 
@@ -40,5 +40,5 @@ def test_a_rate_is_carried_on_for_a_day_but_not_from_the_first_seconds() -> None
 def test_the_meters_of_a_store_are_what_is_billed() -> None:
     """Requests, not calls: a page of a listing and a thousand deletions are one each."""
     meters = {operation: Meter() for operation in Operation}
-    meters[Operation.GET].requests, meters[Operation.GET].outcomes[Outcome.OK] = 5000, 7
+    meters[Operation.GET].requests, meters[Operation.GET].outcomes[CallOutcome.OK] = 5000, 7
     assert estimated_dollars_per_day(meters, 0, DAY_S) == pytest.approx(5 * 0.0004)

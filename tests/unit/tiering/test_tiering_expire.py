@@ -20,7 +20,7 @@ from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
-from tiering.expire_plan import TotalRetention, Verdict
+from tiering.expire_plan import ExpiryVerdict, TotalRetention
 from tiering.pressure import LocalBytes, excess_bytes, share_pressure
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
@@ -42,7 +42,7 @@ def all_local_gone(opened: Opened) -> bool:
 # ── pure ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def judge(retention: TotalRetention, ends: Sequence[int], **changes: object) -> list[Verdict]:
+def judge(retention: TotalRetention, ends: Sequence[int], **changes: object) -> list[ExpiryVerdict]:
     return [retention.judge(remote_segment(end - 10, end, **changes)) for end in ends]
 
 
@@ -51,13 +51,13 @@ def test_size_retention_keeps_at_least_the_limit() -> None:
     for limit, expired in ((4000, 0), (3999, 0), (3000, 1), (2001, 1), (2000, 2), (0, 4)):
         retention = TotalRetention(retention_ms=-1, retention_bytes=limit, total_bytes=4000, now_ms=0)
         verdicts = judge(retention, (10, 20, 30, 40))
-        assert verdicts.count(Verdict.EXPIRED) == expired, limit
+        assert verdicts.count(ExpiryVerdict.EXPIRED) == expired, limit
 
 
 def test_time_retention_counts_from_the_youngest_record() -> None:
     """Exactly the limit is still kept."""
     segment = remote_segment(0, 10, min_timestamp_ms=0, max_timestamp_ms=5000)
-    for now_ms, verdict in ((8000, Verdict.KEPT), (8001, Verdict.EXPIRED)):
+    for now_ms, verdict in ((8000, ExpiryVerdict.KEPT), (8001, ExpiryVerdict.EXPIRED)):
         retention = TotalRetention(retention_ms=3000, retention_bytes=-1, total_bytes=0, now_ms=now_ms)
         assert retention.judge(segment) is verdict
 
@@ -66,8 +66,8 @@ def test_a_gap_without_timestamps_goes_with_the_next_dated_segment() -> None:
     """A segment of declared gaps only neither blocks time retention nor goes by itself."""
     retention = TotalRetention(retention_ms=1, retention_bytes=-1, total_bytes=0, now_ms=10**15)
     undated = remote_segment(0, 10, min_timestamp_ms=-1, max_timestamp_ms=-1)
-    assert retention.judge(undated) is Verdict.UNDATED
-    assert retention.judge(remote_segment(10, 20)) is Verdict.EXPIRED
+    assert retention.judge(undated) is ExpiryVerdict.UNDATED
+    assert retention.judge(remote_segment(10, 20)) is ExpiryVerdict.EXPIRED
 
 
 def test_pressure_takes_the_oldest_bytes_of_all_logs() -> None:

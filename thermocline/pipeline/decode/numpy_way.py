@@ -38,7 +38,7 @@ _ROWS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WantedBatch:
     """A batch whose records are wanted: where it stands, and its records decompressed."""
 
     position: int
@@ -58,7 +58,7 @@ class NumpyWay:
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
         view = memoryview(log).cast("B")  # an Arrow buffer's view holds signed bytes
         walk = self._walk(view)
-        group: list[Found] = []
+        group: list[WantedBatch] = []
         held = 0
         poison: PoisonBatch | None = None
         while True:
@@ -77,7 +77,7 @@ class NumpyWay:
         if poison is not None:
             raise poison
 
-    def _rows(self, view: memoryview, group: list[Found]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, view: memoryview, group: list[WantedBatch]) -> Iterator[pa.RecordBatch]:
         if not group:
             return
         asked = self._asked
@@ -88,7 +88,7 @@ class NumpyWay:
             bad = group[refusal.batch]
             raise self._poison(view, bad.position, refusal.reason.text, checked=True)
 
-    def _walk(self, view: memoryview) -> Iterator[Found]:
+    def _walk(self, view: memoryview) -> Iterator[WantedBatch]:
         position = 0
         offset_next = 0
         while position < len(view):
@@ -104,7 +104,7 @@ class NumpyWay:
                 if not self._is_skipped(header):
                     if header.attributes & CODEC_MASK > Codec.ZSTD:
                         raise poison_at(view, position, Reason.CODEC.text)
-                    yield Found(position, header, self._records(view, position, header))
+                    yield WantedBatch(position, header, self._records(view, position, header))
             self.coverage.add(header.base_offset, header.next_offset)  # before a refusal of later batches is known
             offset_next = header.next_offset
             position += header.size

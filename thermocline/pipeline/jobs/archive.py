@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from coldstore.manifest_entries import RemoteSegment
-from coldstore.segment_object import Outcome
+from coldstore.segment_object import TransactionOutcome
 from logformat.errors import Corrupt
 from thermocline.pipeline.footers import read_footer
 from thermocline.pipeline.history import History, PartitionHistory
@@ -25,9 +25,9 @@ from thermocline.pipeline.jobs import offset_ranges
 from thermocline.pipeline.jobs.archive_columns import table_schema
 from thermocline.pipeline.jobs.archive_plan import (
     BYTES_MAX,
+    ArchiveStep,
+    BucketPartition,
     Expired,
-    PartitionLog,
-    Step,
     lost,
     next_step,
     only_new,
@@ -219,7 +219,7 @@ class _Archiver:
         name = self._topic.topic
         return self._history.partitions((name, partition) for partition in range(self._topic.partitions))
 
-    def _logs(self, parts: Mapping[tuple[str, int], PartitionHistory], archived: Archived) -> list[PartitionLog]:
+    def _logs(self, parts: Mapping[tuple[str, int], PartitionHistory], archived: Archived) -> list[BucketPartition]:
         """The partitions now, up to where each ended when the run began. Manifest pages are read once a run."""
         logs = []
         for (_, partition), part in sorted(parts.items()):
@@ -230,7 +230,7 @@ class _Archiver:
                 ranges = archived.offsets.get(partition, ())
                 first = ranges[0][1] if ranges and ranges[0][0] <= part.log_start else part.log_start
                 self._segments[partition] = part.segments(max(part.log_start, min(first, end)), end)
-            logs.append(PartitionLog(partition, part.log_start, end, self._segments[partition]))
+            logs.append(BucketPartition(partition, part.log_start, end, self._segments[partition]))
         return logs
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -288,7 +288,7 @@ class _Archiver:
 
     def _do(
         self,
-        step: Step,
+        step: ArchiveStep,
         tables: Tables,
         parts: Mapping[tuple[str, int], PartitionHistory],
         archived: Archived,
@@ -319,7 +319,7 @@ class _Archiver:
             self._summary.leftovers_deleted += sweep(one, 1)
         reach("archive.cleaned")
 
-    def _any_aborted(self, step: Step) -> bool:
+    def _any_aborted(self, step: ArchiveStep) -> bool:
         """Whether a footer of the step names an aborted transaction: nothing else hides records that are counted."""
         store = self._history.store
         keys = [
@@ -329,9 +329,9 @@ class _Archiver:
             if segment.base_offset < end and segment.end_offset > first
         ]
         footers = (read_footer(store, key, object_bytes) for key, object_bytes in keys)
-        return any(one.outcome is Outcome.ABORTED for footer in footers for one in footer.transactions)
+        return any(one.outcome is TransactionOutcome.ABORTED for footer in footers for one in footer.transactions)
 
-    def _missing(self, step: Step, count: int, loss: Loss) -> None:
+    def _missing(self, step: ArchiveStep, count: int, loss: Loss) -> None:
         """Records of the step that the manifests count, that no transaction took back, and that were not read."""
         line = (
             f"{self._topic.topic} {offset_ranges.encode(step.offsets)}: {count} of {step.records} records were not read"
@@ -340,7 +340,7 @@ class _Archiver:
             raise DataLoss(f"{line}, and no transaction was aborted; nothing was committed; run `thermocline scrub`")
         loss.damage.append(line)
 
-    def _written(self, step: Step, tables: Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
+    def _written(self, step: ArchiveStep, tables: Tables, tasks: Sequence[ArchiveTask]) -> list[TaskDone]:
         """Every file of the step."""
         number = self._summary.commits + 1
         progress = EverySoOften(self._show, f"commit {number}, {show_size(step.log_bytes)} of log")
@@ -355,7 +355,7 @@ class _Archiver:
             raise
 
     def _commit(
-        self, step: Step, tables: Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
+        self, step: ArchiveStep, tables: Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
     ) -> None:
         """Dead letters first: rows without their bad neighbours would be a silent gap, the reverse is mended."""
         files = [written for one in done for written in one.files]
@@ -378,7 +378,7 @@ class _Archiver:
             raise
 
     def _tasks(
-        self, step: Step, tables: Tables, parts: Mapping[tuple[str, int], PartitionHistory], loss: Loss
+        self, step: ArchiveStep, tables: Tables, parts: Mapping[tuple[str, int], PartitionHistory], loss: Loss
     ) -> list[ArchiveTask]:
         name = self._topic.topic
         wide = min(self._runner.parallelism, max(1, step.log_bytes // _TASK_BYTES_MIN))
@@ -396,7 +396,7 @@ class _Archiver:
         return [ArchiveTask(bucket, split, self._run, table, dead, tables.values, fail) for split in splits]
 
     # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def _count(self, step: Step) -> None:
+    def _count(self, step: ArchiveStep) -> None:
         self._summary.commits += 1
         self._summary.offsets += offset_ranges.size(step.offsets)
         self._summary.log_bytes += step.log_bytes
@@ -413,7 +413,7 @@ class _Archiver:
             summary.declared_gaps += len(one.loss.gaps)
             summary.damage += one.loss.damage
 
-    def _finish(self, logs: Sequence[PartitionLog], archived: Archived) -> None:
+    def _finish(self, logs: Sequence[BucketPartition], archived: Archived) -> None:
         summary = self._summary
         summary.partitions = len(logs)
         summary.archived = dict(archived.offsets)

@@ -20,7 +20,7 @@ BYTES_MAX: Final = 4 << 30  # of log, one commit: minutes of work to lose, and a
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLog:
+class BucketPartition:
     """What the bucket holds of one partition: offsets `[log_start, end)` in `segments`, in order."""
 
     partition: int
@@ -42,7 +42,7 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ArchiveStep:
     """The offsets of one commit, a range a partition. `records` is what the manifests count in it, or None where the
     range does not consist of whole segments. `dead_letters_stand`: bad rows of it are in the dead-letter table."""
 
@@ -56,12 +56,12 @@ class Step:
         return {partition: (found,) for partition, found in sorted(self.ranges.items())}
 
 
-def remaining(logs: Sequence[PartitionLog], archived: OffsetRanges) -> dict[int, tuple[Range, ...]]:
+def remaining(logs: Sequence[BucketPartition], archived: OffsetRanges) -> dict[int, tuple[Range, ...]]:
     """Offsets that are in the bucket and not in the table."""
     return difference({log.partition: ((log.log_start, log.end),) for log in logs if log.log_start < log.end}, archived)
 
 
-def lost(logs: Sequence[PartitionLog], archived: OffsetRanges, begun: Mapping[int, int] | None) -> list[Expired]:
+def lost(logs: Sequence[BucketPartition], archived: OffsetRanges, begun: Mapping[int, int] | None) -> list[Expired]:
     """Offsets between the end of a partition's archive and the log start that has passed it.
 
     Where nothing is archived yet, that is from the log start in `begun` (when the archive began), or from 0 of a
@@ -78,8 +78,8 @@ def lost(logs: Sequence[PartitionLog], archived: OffsetRanges, begun: Mapping[in
 
 
 def next_step(
-    logs: Sequence[PartitionLog], archived: OffsetRanges, dead_lettered: OffsetRanges, bytes_max: int = BYTES_MAX
-) -> Step | None:
+    logs: Sequence[BucketPartition], archived: OffsetRanges, dead_lettered: OffsetRanges, bytes_max: int = BYTES_MAX
+) -> ArchiveStep | None:
     """The next commit, None when everything is archived. `dead_lettered`: what the dead-letter table covers.
 
     Segments are taken in the order of their newest timestamp over all partitions, so that a back-fill grows in time
@@ -106,7 +106,7 @@ class _Span:
     newest_ms: int
 
 
-def _spans(log: PartitionLog, wanted: Range) -> list[_Span]:
+def _spans(log: BucketPartition, wanted: Range) -> list[_Span]:
     spans = []
     at = wanted[0]
     for segment in log.segments:
@@ -122,7 +122,7 @@ def _spans(log: PartitionLog, wanted: Range) -> list[_Span]:
     return spans
 
 
-def _fill(candidates: Mapping[int, list[_Span]], bytes_max: int, dead_letters_stand: bool) -> Step | None:
+def _fill(candidates: Mapping[int, list[_Span]], bytes_max: int, dead_letters_stand: bool) -> ArchiveStep | None:
     heap = [(spans[0].newest_ms, partition, 0) for partition, spans in candidates.items() if spans]
     heapq.heapify(heap)
     ranges: dict[int, Range] = {}
@@ -138,9 +138,9 @@ def _fill(candidates: Mapping[int, list[_Span]], bytes_max: int, dead_letters_st
         records = None if records is None or span.records is None else records + span.records
         if index + 1 < len(candidates[partition]):
             heapq.heappush(heap, (candidates[partition][index + 1].newest_ms, partition, index + 1))
-    return Step(ranges, log_bytes, records, dead_letters_stand) if ranges else None
+    return ArchiveStep(ranges, log_bytes, records, dead_letters_stand) if ranges else None
 
 
-def only_new(step: Step, archived: OffsetRanges) -> bool:
+def only_new(step: ArchiveStep, archived: OffsetRanges) -> bool:
     """Whether no offset of the step is archived: asserted before each commit."""
     return all(minus((found,), archived.get(partition, ())) == (found,) for partition, found in step.ranges.items())

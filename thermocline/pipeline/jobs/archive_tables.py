@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.jobs import offset_ranges
 from thermocline.pipeline.jobs.archive_columns import DEAD_LETTER_SCHEMA, metrics_properties, table_schema
-from thermocline.pipeline.jobs.archive_plan import Step
-from thermocline.pipeline.jobs.archive_worker import ArchiveTask, Target, TaskDone, offsets_digest
+from thermocline.pipeline.jobs.archive_plan import ArchiveStep
+from thermocline.pipeline.jobs.archive_worker import ArchiveTask, TableTarget, TaskDone, offsets_digest
 from thermocline.pipeline.jobs.data_file_storage import DataFileWritten
 from thermocline.pipeline.jobs.iceberg_table import (
     ARCHIVE,
@@ -171,10 +171,10 @@ class Tables:
         self.values = _said(self.table)  # somebody may have added columns
         self.schema = table_schema(decoder_of(self.values), keep_value=self.values.keep_value)
 
-    def target(self) -> Target:
+    def target(self) -> TableTarget:
         return _target(self.table, self.schema)
 
-    def dead_target(self) -> Target | None:
+    def dead_target(self) -> TableTarget | None:
         return None if self.dead is None else _target(self.dead, DEAD_LETTER_SCHEMA)
 
 
@@ -213,7 +213,9 @@ def ahead(dead: ArchiveTable, archived: Archived) -> Archived:
     return covered
 
 
-def check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask], done: Sequence[TaskDone]) -> None:
+def check_standing(
+    step: ArchiveStep, dead: ArchiveTable, tasks: Sequence[ArchiveTask], done: Sequence[TaskDone]
+) -> None:
     """Rows of an earlier run and dead letters of now must be of one mind, or a row is in both tables or in none."""
     stand = {partition: dead.offsets_of_rows(partition, *found) for partition, found in step.ranges.items()}
     for task, one in zip(tasks, done, strict=True):
@@ -228,9 +230,9 @@ def check_standing(step: Step, dead: ArchiveTable, tasks: Sequence[ArchiveTask],
             )
 
 
-def _target(table: ArchiveTable, schema: pa.Schema) -> Target:
+def _target(table: ArchiveTable, schema: pa.Schema) -> TableTarget:
     folder = folder_of(table, base_name(table.snapshot_id))
-    return Target(folder, table.arrow_schema(schema), table.io_properties, table.by_day)
+    return TableTarget(folder, table.arrow_schema(schema), table.io_properties, table.by_day)
 
 
 def folder_of(table: ArchiveTable, base: str) -> str:

@@ -37,7 +37,7 @@ _DELTAS: Final[Mapping[str, str]] = {"offset": "DELTA_BINARY_PACKED", "timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TableTarget:
     """Where files of one table go: a folder without a final slash, the columns with field ids, and its storage.
 
     `by_day`: no file may have rows of two days of `timestamp` (UTC).
@@ -56,8 +56,8 @@ class ArchiveTask:
     bucket: str
     split: Split
     run: str
-    table: Target
-    dead_letters: Target | None
+    table: TableTarget
+    dead_letters: TableTarget | None
     values: ValueSpec
     fail_on_data_loss: bool
 
@@ -117,7 +117,7 @@ def _sorted_bytes(offsets: pa.Array) -> bytes:
 class DataFiles:
     """The files of a task: one, or one a day. Days that come back after `DAYS_OPEN_MAX` others begin a new file."""
 
-    def __init__(self, task: ArchiveTask, target: Target) -> None:
+    def __init__(self, task: ArchiveTask, target: TableTarget) -> None:
         self._task, self._target = task, target
         self._open: dict[int | None, ParquetFile] = {}
         self._closed: list[DataFileWritten] = []
@@ -156,7 +156,7 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]
         yield day, batch.filter(pc.is_null(days) if day is None else pc.equal(days, day))
 
 
-def _location(task: ArchiveTask, target: Target) -> str:
+def _location(task: ArchiveTask, target: TableTarget) -> str:
     """Never given twice."""
     rows = task.split.rows
     name = f"{task.run}-{task.split.partition}-{rows.start_offset:020d}-{rows.end_offset:020d}-{secrets.token_hex(4)}"
@@ -166,7 +166,7 @@ def _location(task: ArchiveTask, target: Target) -> str:
 class ParquetFile:
     """One data file, begun with its first row."""
 
-    def __init__(self, location: str, target: Target, group_bytes: int = ROW_GROUP_BYTES) -> None:
+    def __init__(self, location: str, target: TableTarget, group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._group_bytes = group_bytes
         self.location = location
         self.rows = 0

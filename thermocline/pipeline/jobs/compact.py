@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from logformat.errors import InvalidRequest
 from thermocline.pipeline.history import History
 from thermocline.pipeline.jobs.archive_tables import delete, existing, folder_of, sweep
-from thermocline.pipeline.jobs.archive_worker import Target
+from thermocline.pipeline.jobs.archive_worker import TableTarget
 from thermocline.pipeline.jobs.compact_plan import TARGET_BYTES, StoredFile, groups
 from thermocline.pipeline.jobs.compact_worker import CompactTask, run_compact
 from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig, catalog_errors, look_at_catalog, shown
@@ -168,7 +168,7 @@ def _merge(
     planned_on = table.archived()
     assert planned_on.topic_id is not None
     run = secrets.token_hex(6)
-    target = Target(folder_of(table, base_name(table.snapshot_id)), table.full_schema(), table.io_properties)
+    target = TableTarget(folder_of(table, base_name(table.snapshot_id)), table.full_schema(), table.io_properties)
     tasks = [CompactTask(group, target, _name(run, group)) for group in chosen]
     try:
         made = runner.run(run_compact, tasks, EverySoOften(show, f"{table.name}: {len(tasks)} new files"))

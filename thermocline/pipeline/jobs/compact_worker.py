@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from logformat.errors import Corrupt
-from thermocline.pipeline.jobs.archive_worker import ParquetFile, Target
+from thermocline.pipeline.jobs.archive_worker import ParquetFile, TableTarget
 from thermocline.pipeline.jobs.compact_plan import StoredFile
 from thermocline.pipeline.jobs.data_file_storage import DataFileWritten, open_data_file
 from thermocline.pipeline.jobs.job_crash_points import reach
@@ -26,7 +26,7 @@ class CompactTask:
     """Files to merge, in order, and where they go under which name. `target` has all columns of the table."""
 
     files: tuple[StoredFile, ...]
-    target: Target
+    target: TableTarget
     name: str
 
 

@@ -17,7 +17,7 @@ import msgspec
 from coldstore.audit import (
     Finding,
     FindingKind,
-    Named,
+    NamedKeys,
     audit_listing,
     audit_manifest,
     gc_plan,
@@ -63,7 +63,7 @@ class PartitionLook:
         return any(finding.kind.is_damage for finding in self.findings)
 
     @property
-    def named(self) -> Named | None:
+    def named(self) -> NamedKeys | None:
         return None if self.manifest is None else named_by(self.manifest, self.live, self.page_sizes)
 
     @property
@@ -216,7 +216,7 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
     except Corrupt as broken:
         findings.append(Finding(FindingKind.UNREADABLE, LEASE_KEY, None, str(broken)))
     page = root.content.page
-    named = Named(root.epoch, frozenset(() if page is None else (page.key,)))
+    named = NamedKeys(root.epoch, frozenset(() if page is None else (page.key,)))
     findings += orphan_findings(gc_plan(listing, named))
     return findings, [] if page is None else [Blob(page.key, page.size, page.crc32c)]
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from logformat.errors import InvalidRequest, Retryable
 from logformat.values import TopicPartition
-from thermocline.pipeline.spark.tail import Connection
+from thermocline.pipeline.spark.tail import ConsumerSettings
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ClusterTopic:
 class Cluster:
     """Questions to the cluster behind `connection`; one client, made once, with a deadline on every question."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConsumerSettings) -> None:
         connection.consumer().close()  # refuses unknown kafka.* options here, not in a task
         settings: dict[str, Any] = {name: value for name, value in connection.settings if name not in _CONSUMER_ONLY}
         self._servers = dict(connection.settings)["bootstrap.servers"]

@@ -63,7 +63,7 @@ _JAVA_NAMES: Final[Mapping[str, str | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConsumerSettings:
     """How to reach the cluster: librdkafka's configuration, and how long to wait for anything to arrive."""
 
     settings: tuple[tuple[str, str], ...]
@@ -72,14 +72,14 @@ class Connection:
     @staticmethod
     def of(
         bootstrap_servers: str, consumer: Mapping[str, str], group_id_prefix: str, poll_timeout_ms: int
-    ) -> Connection:
+    ) -> ConsumerSettings:
         """`consumer` are the kafka.* options without their prefix, by their Java or librdkafka names."""
         settings = {"bootstrap.servers": bootstrap_servers, "group.id": group_id_prefix}
         for name, value in consumer.items():
             ours = _JAVA_NAMES.get(name, name)
             if ours is not None:
                 settings[ours] = value
-        return Connection(tuple(sorted(settings.items())), poll_timeout_ms)
+        return ConsumerSettings(tuple(sorted(settings.items())), poll_timeout_ms)
 
     def consumer(self) -> Consumer:
         """A consumer that reads what it is assigned, joins no group and commits nothing."""
@@ -115,7 +115,7 @@ class TailPart:
 
 
 def read_tail(
-    connection: Connection, part: TailPart, columns: Sequence[str], *, fail_on_data_loss: bool, loss: Loss
+    connection: ConsumerSettings, part: TailPart, columns: Sequence[str], *, fail_on_data_loss: bool, loss: Loss
 ) -> Iterator[pa.RecordBatch]:
     """Rows of the part, at most 10 000 a batch. DataLoss where the cluster no longer has them; Retryable on silence."""
     if part.rows.start_offset >= part.rows.end_offset:

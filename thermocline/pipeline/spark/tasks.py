@@ -24,7 +24,7 @@ from thermocline.pipeline.spark.told import in_spark_worker, told
 from thermocline.pipeline.split import Loss, Split
 
 if TYPE_CHECKING:
-    from thermocline.pipeline.spark.tail import Connection, TailPart
+    from thermocline.pipeline.spark.tail import ConsumerSettings, TailPart
 
     Part = Split | TailPart
     Task = tuple[Part, ...]
@@ -39,7 +39,7 @@ class ReadJob:
     bucket: str
     columns: tuple[str, ...]
     target: pa.Schema  # Spark's Arrow schema of these columns
-    connection: Connection | None
+    connection: ConsumerSettings | None
     fail_on_data_loss: bool
 
 

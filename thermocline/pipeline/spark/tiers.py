@@ -25,7 +25,7 @@ from thermocline.pipeline.split import DataLoss, Loss
 
 if TYPE_CHECKING:
     from thermocline.pipeline.spark.cluster import Cluster
-    from thermocline.pipeline.spark.tail import Connection
+    from thermocline.pipeline.spark.tail import ConsumerSettings
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +50,15 @@ class PartitionState:
 States = Mapping[TopicPartition, PartitionState]
 
 
-def connection_of(options: Options) -> Connection | None:
+def connection_of(options: Options) -> ConsumerSettings | None:
     """How tasks and the driver reach the cluster; None when the bucket alone is read."""
     if options.bootstrap_servers is None:
         return None
-    from thermocline.pipeline.spark.tail import Connection
+    from thermocline.pipeline.spark.tail import ConsumerSettings
 
-    return Connection.of(options.bootstrap_servers, options.consumer, options.group_id_prefix, options.poll_timeout_ms)
+    return ConsumerSettings.of(
+        options.bootstrap_servers, options.consumer, options.group_id_prefix, options.poll_timeout_ms
+    )
 
 
 class Tiers:

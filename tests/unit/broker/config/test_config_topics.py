@@ -12,7 +12,7 @@ from broker.config.alterations import Alteration, AlterOperation
 from broker.config.describe import ConfigSource, describe_broker, describe_topic
 from broker.config.resolve import BrokerConfig, resolve
 from broker.config.topic_changes import altered_configs, configs_at_creation
-from broker.config.topics import InvalidTopicName, TimestampType, check_topic_name, log_config_of, resolve_topic
+from broker.config.topics import InvalidTopicName, MessageTimestampType, check_topic_name, log_config_of, resolve_topic
 from broker.config.values import InvalidConfig
 from logformat.errors import InvalidRequest
 
@@ -169,7 +169,7 @@ def test_values_come_from_the_topic_then_the_broker_then_our_defaults() -> None:
     assert resolve_topic(BROKER, {}).segment_bytes == 128 * 2**20
     assert resolve_topic(BROKER, {"internal.segment.bytes": "1000"}).segment_bytes == 1000
     assert resolve_topic(BROKER, {"message.timestamp.type": "LogAppendTime"}).log_append_time
-    assert resolve_topic(BROKER, {}).message_timestamp_type is TimestampType.CREATE_TIME
+    assert resolve_topic(BROKER, {}).message_timestamp_type is MessageTimestampType.CREATE_TIME
 
 
 def test_the_internal_topic_is_kept_for_ever_whatever_the_broker_says() -> None:

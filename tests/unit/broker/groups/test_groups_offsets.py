@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from broker.groups.expiry import expiry_rule, subscribed_topics
-from broker.groups.offsets import NO_OFFSET, Expiry, GroupOffsets, Wanted, refuses_metadata
+from broker.groups.offsets import NO_OFFSET, GroupOffsets, OffsetExpiry, Wanted, refuses_metadata
 from broker.groups.records import CommittedOffset
 from broker.metadata.topic_facts import TopicFacts
 from tests.support.group_conversation import subscription
@@ -78,9 +78,9 @@ def test_a_position_being_written_does_not_expire():
     offsets.begin([("t", 0)])
     offsets.begin([("t", 0)])
     offsets.end([("t", 0)])
-    assert offsets.expired(Expiry(None, frozenset()), 100, 10) == []
+    assert offsets.expired(OffsetExpiry(None, frozenset()), 100, 10) == []
     offsets.end([("t", 0)])
-    assert offsets.expired(Expiry(None, frozenset()), 100, 10) == [("t", 0)]
+    assert offsets.expired(OffsetExpiry(None, frozenset()), 100, 10) == [("t", 0)]
 
 
 def test_what_counts_when_offsets_expire():
@@ -89,10 +89,10 @@ def test_what_counts_when_offsets_expire():
     offsets.apply("old", 0, at(1, 0))
     offsets.apply("new", 0, at(1, 90))
     offsets.apply("own", 0, at(1, 0, expire_at_ms=150))
-    assert offsets.expired(Expiry(None, frozenset()), 100, 100) == [("old", 0)]
-    assert offsets.expired(Expiry(50, frozenset()), 100, 100) == []
-    assert offsets.expired(Expiry(50, frozenset()), 150, 100) == [("old", 0), ("new", 0), ("own", 0)]
-    assert offsets.expired(Expiry(None, frozenset({"old"})), 100, 100) == []
+    assert offsets.expired(OffsetExpiry(None, frozenset()), 100, 100) == [("old", 0)]
+    assert offsets.expired(OffsetExpiry(50, frozenset()), 100, 100) == []
+    assert offsets.expired(OffsetExpiry(50, frozenset()), 150, 100) == [("old", 0), ("new", 0), ("own", 0)]
+    assert offsets.expired(OffsetExpiry(None, frozenset({"old"})), 100, 100) == []
 
 
 OLD, NEW = UUID(int=1), UUID(int=2)
@@ -139,15 +139,15 @@ def test_positions_without_a_topic_id_are_adopted_once():
 def test_the_rule_follows_the_group():
     """Simple groups: each commit's age. With members: unsubscribed topics, once it is stable. Empty: since then."""
     p = Play(GroupConfig())
-    assert expiry_rule(p.group) == Expiry(None, frozenset())
+    assert expiry_rule(p.group) == OffsetExpiry(None, frozenset())
     p.join(new_id="a", protocols=(Protocol("range", subscription("t", "u")),))
     assert expiry_rule(p.group) is None, "who reads what is not decided yet"
     p.wait(3_000)
     assert expiry_rule(p.group) is None
     p.sync("a", given={})
-    assert expiry_rule(p.group) == Expiry(None, frozenset({"t", "u"}))
+    assert expiry_rule(p.group) == OffsetExpiry(None, frozenset({"t", "u"}))
     p.leave("a")
-    assert expiry_rule(p.group) == Expiry(3_000, frozenset())
+    assert expiry_rule(p.group) == OffsetExpiry(3_000, frozenset())
 
 
 def test_groups_of_other_kinds_keep_their_offsets_while_they_have_members():

@@ -14,7 +14,7 @@ from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 from thermocline.cli.log_lines import LINES_MAX, WINDOW_S, NoFlood
-from tiering.backlog import LAG_TOLD_MS, Backlog, Lag, sentence
+from tiering.backlog import LAG_TOLD_MS, Backlog, PartitionBacklog, sentence
 from tiering.tier_config import TierStatus
 
 
@@ -207,16 +207,18 @@ def test_who_has_nothing_left_to_copy_is_looked_at_no_more() -> None:
 def test_what_is_on_its_way_needs_no_words() -> None:
     """A segment that was sealed a moment ago is no lag; one that is blocked is, whatever its age."""
     assert sentence([]) is None
-    assert sentence([Lag("a-0", 10, 1, LAG_TOLD_MS - 1, None)]) is None
-    assert sentence([Lag("a-0", 0, 0, 0, "reservation")]) is not None
-    line = sentence([Lag("a-0", 3_000_000, 3, 90_000, "store"), Lag("b-0", 1_000_000, 1, 10, None)])
+    assert sentence([PartitionBacklog("a-0", 10, 1, LAG_TOLD_MS - 1, None)]) is None
+    assert sentence([PartitionBacklog("a-0", 0, 0, 0, "reservation")]) is not None
+    line = sentence(
+        [PartitionBacklog("a-0", 3_000_000, 3, 90_000, "store"), PartitionBacklog("b-0", 1_000_000, 1, 10, None)]
+    )
     assert line == (
         "tiering lags: 4.0 MB are not in the bucket, 4 sealed segments, partitions: 2, the oldest for 90 s; "
         "blocked by store (1): a-0"
     )
-    told = sentence([Lag("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])
+    told = sentence([PartitionBacklog("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])
     assert told is not None and told.endswith("blocked by store (1): a-0; PUT x: 403 AccessDenied")
-    many = [Lag(f"p-{at}", 1, 1, LAG_TOLD_MS, "store") for at in range(1000)]
+    many = [PartitionBacklog(f"p-{at}", 1, 1, LAG_TOLD_MS, "store") for at in range(1000)]
     assert len(sentence(many) or "") < 250
 
 

@@ -17,7 +17,7 @@ from coldstore.keys import SegmentKey, manifest_key
 from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ConditionalConflict, StoreError, StoreUnavailable
-from coldstore.probe import Condition, StoreRefused, probe
+from coldstore.probe import StoreCondition, StoreRefused, probe
 from coldstore.root import RootStore, Unsettled
 from coldstore.stores import s3_upload
 from coldstore.stores.s3 import S3Deadlines, S3Store
@@ -179,9 +179,9 @@ def test_peer_t08_a_complete_that_was_done_and_denied() -> None:
 
 @pytest.mark.parametrize(
     ("quirk", "condition"),
-    [("match_missing", Condition.ABSENT), ("none_match_ignored", Condition.CREATE_ONCE), ("304", None)],
+    [("match_missing", StoreCondition.ABSENT), ("none_match_ignored", StoreCondition.CREATE_ONCE), ("304", None)],
 )
-def test_peer_t09_providers_that_get_conditions_wrong_are_refused(quirk: str, condition: Condition | None) -> None:
+def test_peer_t09_providers_that_get_conditions_wrong_are_refused(quirk: str, condition: StoreCondition | None) -> None:
     """minio #21526, #20346, #19442, ceph: If-Match on a missing key created it, `*` was not known. The probe at start
     names the condition and refuses the store. 304 in the place of 412 keeps what was there, and is no success."""
 

@@ -24,7 +24,7 @@ from coldstore.object_store import (
     StoreError,
     StoreUnavailable,
 )
-from coldstore.probe import Condition, StoreRefused, probe
+from coldstore.probe import StoreCondition, StoreRefused, probe
 from coldstore.stores.directory import DirectoryDeadlines, DirectoryStore
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from logformat.errors import InvalidRequest
@@ -595,7 +595,7 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, workers: Th
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), target)
 
     async def scenario(store: ObjectStore) -> None:
-        with pytest.raises(StoreRefused, match=Condition.CREATE.value):
+        with pytest.raises(StoreRefused, match=StoreCondition.CREATE.value):
             (await probe(store, SystemRng())).require()
 
     run(DirectoryStore(NoLinks(), workers, str(tmp_path / "bucket"), SystemRng()), scenario)

@@ -16,7 +16,7 @@ from coldstore.object_store import (
     StoreUnavailable,
 )
 from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan, FaultyStore, even_rates
-from coldstore.stores.metered import LATENCY_BOUNDS_MS, LoggedCall, MeteredStore, Outcome
+from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, LoggedCall, MeteredStore
 from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
 from tests.support.memory_store import MemoryStore, upload_of
@@ -107,9 +107,9 @@ def test_requests_bytes_errors_and_latency_are_counted_by_operation() -> None:
         "delete": (1, 3, 0, 0),
         "list": (0, 0, 0, 0),
     }
-    assert meters[Operation.PUT_ROOT].outcomes == {Outcome.OK: 1, Outcome.LOST_RACE: 1}
-    assert meters[Operation.GET_IF_CHANGED].outcomes == {Outcome.OK: 1, Outcome.UNCHANGED: 1}
-    assert meters[Operation.HEAD].outcomes == {Outcome.MISSING: 1}
+    assert meters[Operation.PUT_ROOT].outcomes == {CallOutcome.OK: 1, CallOutcome.LOST_RACE: 1}
+    assert meters[Operation.GET_IF_CHANGED].outcomes == {CallOutcome.OK: 1, CallOutcome.UNCHANGED: 1}
+    assert meters[Operation.HEAD].outcomes == {CallOutcome.MISSING: 1}
     for meter in meters.values():
         assert meter.buckets[LATENCY_BOUNDS_MS.index(50)] == sum(meter.buckets) == meter.calls
         assert meter.seconds == pytest.approx(0.030 * meter.calls)
@@ -147,9 +147,9 @@ def test_the_log_is_bounded_and_says_what_was_asked() -> None:
 
     run(scenario)
     assert list(store.log) == [
-        LoggedCall(Operation.GET, "s", 90, 20, 10, Outcome.OK),
-        LoggedCall(Operation.GET, "s", -30, None, 30, Outcome.OK),
-        LoggedCall(Operation.GET, "absent", 1, 1, 0, Outcome.MISSING),
+        LoggedCall(Operation.GET, "s", 90, 20, 10, CallOutcome.OK),
+        LoggedCall(Operation.GET, "s", -30, None, 30, CallOutcome.OK),
+        LoggedCall(Operation.GET, "absent", 1, 1, 0, CallOutcome.MISSING),
     ]
     assert not silent.log
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from coldstore.segment_object import DecidedTransaction, Outcome
+from coldstore.segment_object import DecidedTransaction, TransactionOutcome
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.gap import gap_batches
 from logformat.records import Record, encode_batch
@@ -194,7 +194,7 @@ def test_records_of_aborted_transactions_are_left_out(tmp_path: Path) -> None:
         producer_epoch=0, base_sequence=0, transactional=True,
     )  # fmt: skip
     second = encode_batch([Record(n, T0, b"k", b"v") for n in range(5, 9)], base_offset=5, leader_epoch=1)
-    aborted = [DecidedTransaction(7, 0, 0, 20, Outcome.ABORTED)]
+    aborted = [DecidedTransaction(7, 0, 0, 20, TransactionOutcome.ABORTED)]
     bucket.append("tx", 0, [first, second, *gap_batches(9, 50, 1)], transactions=aborted)
     bucket.append("tx", 0, [json_batch(50, 5), *gap_batches(55, 60, 1)])
     summary = run(bucket, catalog, "tx", "ns.tx")

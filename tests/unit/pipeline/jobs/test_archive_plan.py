@@ -15,7 +15,7 @@ from coldstore.manifest_entries import RemoteSegment
 from logformat.errors import Corrupt
 from thermocline.cli.main import main
 from thermocline.pipeline.jobs import job_crash_points, offset_ranges
-from thermocline.pipeline.jobs.archive_plan import Expired, PartitionLog, lost, next_step, only_new, remaining
+from thermocline.pipeline.jobs.archive_plan import BucketPartition, Expired, lost, next_step, only_new, remaining
 from thermocline.pipeline.jobs.job_crash_points import POINTS, reach
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
@@ -41,9 +41,9 @@ def segment(base: int, end: int, *, size: int = 1000, newest: int | None = None)
     )
 
 
-def log(partition: int, *borders: int, start: int | None = None, size: int = 1000) -> PartitionLog:
+def log(partition: int, *borders: int, start: int | None = None, size: int = 1000) -> BucketPartition:
     segments = [segment(first, end, size=size) for first, end in itertools.pairwise(borders)]
-    return PartitionLog(partition, borders[0] if start is None else start, borders[-1], segments)
+    return BucketPartition(partition, borders[0] if start is None else start, borders[-1], segments)
 
 
 @given(RANGES, RANGES)
@@ -114,7 +114,7 @@ def test_what_expired_before_it_was_archived_is_lost_and_said() -> None:
 
 def test_a_hole_between_segments_stays_in_the_range() -> None:
     """Nobody may skip it here: the reader refuses the range, or counts it."""
-    holed = PartitionLog(0, 0, 30, [segment(0, 10), segment(20, 30)])
+    holed = BucketPartition(0, 0, 30, [segment(0, 10), segment(20, 30)])
     step = next_step([holed], {}, {}, 10**9)
     assert step is not None and dict(step.ranges) == {0: (0, 30)}
 

@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TI
 from logformat.errors import InvalidRequest, Retryable
 from logformat.values import TopicPartition
 from thermocline.pipeline.rows import COLUMNS, schema_of
-from thermocline.pipeline.spark.tail import Connection, TailPart, _read, rows_of
+from thermocline.pipeline.spark.tail import ConsumerSettings, TailPart, _read, rows_of
 from thermocline.pipeline.spark.watch import COLD_S, DISCOVER_S, ENDS_S, MANIFESTS_S, Watch
 from thermocline.pipeline.split import DataLoss, Loss, RowFilter
 
@@ -160,11 +160,11 @@ def test_rows_outside_the_times_are_left_out() -> None:
 
 def test_names_of_the_java_client_reach_librdkafka_as_its_own() -> None:
     given = {"max.poll.records": "5", "receive.buffer.bytes": "100000", "session.timeout.ms": "9000"}
-    settings = dict(Connection.of("h:1", given, "g", 1).settings)
+    settings = dict(ConsumerSettings.of("h:1", given, "g", 1).settings)
     assert "max.poll.records" not in settings
     assert settings["socket.receive.buffer.bytes"] == "100000" and settings["session.timeout.ms"] == "9000"
     with pytest.raises(InvalidRequest, match=r"no\.such\.thing"):
-        Connection.of("h:1", {"no.such.thing": "1"}, "g", 1).consumer()
+        ConsumerSettings.of("h:1", {"no.such.thing": "1"}, "g", 1).consumer()
 
 
 class CountedTiers:
