@@ -16,9 +16,9 @@ from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, 
 CONFIG = LogConfig(segment_bytes=600, tiered=True)
 
 
-def log_of_epochs(disk: CrashDisk, *epochs: int) -> PartitionLog:
-    """A log with one batch of 4 records by each of `epochs`."""
-    _, log = new_log(disk, CONFIG)
+def log_of_epochs(disk: CrashDisk, *epochs: int, config: LogConfig = CONFIG) -> PartitionLog:
+    """A log with one batch of 4 records by each of `epochs`; by `CONFIG` each has a segment of its own."""
+    _, log = new_log(disk, config)
     for epoch in epochs:
         append(log, batch(4, size=60), epoch)
     return log
@@ -206,10 +206,11 @@ def test_a_cut_below_the_local_start_starts_there() -> None:
 # ── readers that were there ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("config", [CONFIG, LogConfig(segment_bytes=60_000)], ids=["three segments", "one"])
 @pytest.mark.parametrize("cut", range(13))
-def test_a_slice_taken_before_a_cut_never_shows_what_was_written_after_it(cut: int) -> None:
+def test_a_slice_taken_before_a_cut_never_shows_what_was_written_after_it(cut: int, config: LogConfig) -> None:
     """D26: a connection may still be sending it. It gets the bytes it was answered, or the file ends before them."""
-    log = log_of_epochs(CrashDisk(), 1, 1, 1)
+    log = log_of_epochs(CrashDisk(), 1, 1, 1, config=config)
     before = {offset: taken(log, offset) for offset in (0, 4, 8)}
     answered = {offset: bytes_of(found) for offset, found in before.items()}
     log.truncate_to(cut)
