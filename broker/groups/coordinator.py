@@ -177,14 +177,15 @@ class GroupCoordinator:
         """Make sure that there is somewhere to coordinate `group_id` (FindCoordinator)."""
         if is_too_long(group_id):
             return ErrorCode.INVALID_GROUP_ID
-        is_first = self.log.state_of(self._index_of(group_id)) is ShardState.ABSENT
+        index = self._index_of(group_id)
+        was_absent = self.log.state_of(index) is ShardState.ABSENT
         try:
             await self._topic.ensure_created()
         except (ThermoclineError, OSError) as failure:
             log.warning("__consumer_offsets is not there: %s", failure)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if is_first:  # a new shard is empty: a moment's wait here spares the client one of its back-offs
-            with suppress(TimeoutError):  # then it is told COORDINATOR_LOAD_IN_PROGRESS
+        if was_absent and self.log.state_of(index) is ShardState.LOADING:
+            with suppress(TimeoutError):  # it is new, and empty: a moment here spares the client one of its back-offs
                 async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
                     await self.log.wait_loaded()
         return ErrorCode.NONE

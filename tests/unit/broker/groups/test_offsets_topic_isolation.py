@@ -67,3 +67,19 @@ def test_a_partition_that_is_tried_again_keeps_no_other_waiting() -> None:
         await w.kill()
 
     run_fast(scenario())
+
+
+def test_looking_for_a_coordinator_waits_for_no_other_groups_shard() -> None:
+    """It would hold up what follows on the connection, for as long as that shard cannot be loaded."""
+
+    async def scenario() -> None:
+        w = GroupWorld(MemoryOffsetsLog(2))
+        w.log.offline.add(0)
+        w.log.fail_replay = [Retryable("the store is away")] * 100
+        w.start()
+        began_s = asyncio.get_running_loop().time()
+        assert await w.groups.find(groups_of(0)) is E.NONE
+        assert asyncio.get_running_loop().time() == began_s
+        await w.kill()
+
+    run_fast(scenario())
