@@ -87,10 +87,6 @@ class LogHost:
 
     # --- opened and created -------------------------------------------------------------------------------------
 
-    async def holds(self, place: TopicPartition, topic_id: UUID) -> bool:
-        """Whether a log of this very topic lies here. Raises ForeignLog where another's does; OSError."""
-        return await self._run(self._holds, place, topic_id)
-
     def _holds(self, place: TopicPartition, topic_id: UUID) -> bool:
         disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
         if disk.stat(path) is None:
@@ -107,15 +103,21 @@ class LogHost:
             )
         return True
 
-    async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
-        """The log that `holds` found, recovered; asking again for an open one returns the same. Raises DamagedLog,
-        MissingSegments, NewerFormat, OSError."""
+    async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
+        """The log of this very topic, recovered, None where there is none; asking again for an open one returns the
+        same. Raises ForeignLog where another topic's lies here; DamagedLog, MissingSegments, NewerFormat, OSError."""
         async with self._turn(place, topic_id):
             known = self._open.get((topic_id.bytes, place.partition))
             if known is not None:
                 return known
-            now_ms = self._world.clock.wall_ms()
-            return self._add(await self._run(recover_log, self._data_dir, place, config, now_ms, topic_id.bytes))
+            recovered = await self._run(self._recover, place, topic_id, config, self._world.clock.wall_ms())
+            return None if recovered is None else self._add(recovered)
+
+    def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> PartitionLog | None:
+        """One call of a worker for both: thousands are opened by a start."""
+        if not self._holds(place, topic_id):
+            return None
+        return recover_log(self._data_dir, place, config, now_ms, topic_id.bytes)
 
     async def create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
         """A new, empty log; what lies in its place and is no log is set aside first. Raises OSError."""

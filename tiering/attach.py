@@ -68,16 +68,14 @@ class Attached:
         Raises Retryable (the bucket is needed and away), Fenced, Corrupt (ForeignLog, DamagedLog), OSError."""
         logs = self._logs
         try:
-            if not await logs.holds(place, topic_id):
-                return await logs.create(place, topic_id, config)
+            opened = await logs.open(place, topic_id, config)
         except ForeignLog as foreign:
             await self._leave_to_its_topic(foreign, place, topic_id, lead)
-            return await logs.create(place, topic_id, config)
-        try:
-            return await logs.open(place, topic_id, config)
+            opened = None
         except MissingSegments as missing:
             await self._begin_at(missing, place, topic_id, lead)
-        return await logs.open(place, topic_id, config)
+            opened = await logs.open(place, topic_id, config)
+        return opened or await logs.create(place, topic_id, config)
 
     async def _leave_to_its_topic(self, foreign: ForeignLog, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
         """The directory is of a topic that had our name before (C9): its purge, or the next start, removes it.

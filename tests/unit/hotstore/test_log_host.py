@@ -51,8 +51,9 @@ def test_a_replica_starts_from_the_high_watermark_that_was_checkpointed() -> Non
         await logs.checkpoint({opened.log: 3})
         await opened.flusher.close()
         again = host(disk.crash(SeededRng(1), 0.0))
-        assert await again.holds(ORDERS, ID)
-        return (await again.open(ORDERS, ID, CONFIG)).high_watermark
+        found = await again.open(ORDERS, ID, CONFIG)
+        assert found is not None
+        return found.high_watermark
 
     assert run_fast(scenario(False, 0)) == 3
     assert run_fast(scenario(False, 4)) == 4
@@ -68,7 +69,7 @@ def test_a_log_is_opened_once_however_often_it_is_asked_for() -> None:
         await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
         assert logs.open_logs == []
         first, second = await asyncio.gather(logs.open(ORDERS, ID, CONFIG), logs.open(ORDERS, ID, CONFIG))
-        assert first is second and logs.open_logs == [first] and logs.is_open(first)
+        assert first is not None and first is second and logs.open_logs == [first] and logs.is_open(first)
 
     run_fast(scenario())
 
@@ -79,14 +80,16 @@ def test_a_log_of_another_topic_is_left_alone() -> None:
     async def scenario() -> None:
         disk = CrashDisk()
         logs = host(disk)
-        assert not await logs.holds(ORDERS, ID)
+        assert await logs.open(ORDERS, ID, CONFIG) is None
         await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
         with pytest.raises(ForeignLog):
-            await logs.holds(ORDERS, OTHER)
+            await logs.open(ORDERS, OTHER, CONFIG)
         await logs.set_aside(ORDERS, OTHER)
-        assert await logs.holds(ORDERS, ID), "it is not the one that was to go"
+        again = await logs.open(ORDERS, ID, CONFIG)
+        assert again is not None, "it is not the one that was to go"
+        await logs.close(again, clean=True)
         await logs.set_aside(ORDERS, ID)
-        assert not await logs.holds(ORDERS, OTHER)
+        assert await logs.open(ORDERS, OTHER, CONFIG) is None
         left = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
         assert len(left) == 1
         await logs.delete_set_aside()
@@ -104,7 +107,7 @@ def test_what_lies_in_a_new_logs_place_is_set_aside_not_taken_over() -> None:
         logs = host(disk)
         disk.make_dirs(LOG_PATH)
         disk.open(f"{LOG_PATH}/thermocline-reservation", write=True, create=True).write_at(0, [b"of an older log"])
-        assert not await logs.holds(ORDERS, ID)
+        assert await logs.open(ORDERS, ID, CONFIG) is None
         opened = await logs.create(ORDERS, ID, CONFIG)
         assert opened.log.log_end_offset == 0 and disk.stat(f"{LOG_PATH}/thermocline-reservation") is None
         (aside,) = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
@@ -127,6 +130,7 @@ def test_a_log_that_cannot_be_left_clean_says_so_and_is_closed() -> None:
         assert logs.open_logs == []
         assert await logs.close(opened, clean=True), "closing again does nothing"
         failed = await logs.open(ORDERS, ID, CONFIG)
+        assert failed is not None
         failed.log.fail(OSError(errno.EIO, "a sync failed"))
         assert not await logs.close(failed, clean=True)
 
