@@ -242,7 +242,7 @@ def test_writes_that_land_after_the_take_over_change_nothing(site: Site, what: s
 
 
 def test_a_pause_with_nobody_else_about_is_no_reason_to_go(directory_site: Site) -> None:
-    """SIGSTOP and SIGCONT with nobody else about: after a poll that found itself in charge it serves on."""
+    """SIGSTOP and SIGCONT with nobody else about: after a poll that found it in session it serves on."""
     with directory_site.broker() as broker:
         start_old(broker)
         os.kill(broker.pid, signal.SIGSTOP)
@@ -252,7 +252,7 @@ def test_a_pause_with_nobody_else_about_is_no_reason_to_go(directory_site: Site)
         os.kill(broker.pid, signal.SIGCONT)
         write_confluent(broker.kafka, TOPIC, 0, some("after", 3), "none", True)
         assert len(read_confluent(broker.kafka, TOPIC, {0: 43})) == 43
-        assert "still in charge" in broker.log()
+        assert "still in session" in broker.log()
         assert broker.stop() == 0
 
 
