@@ -3,8 +3,8 @@
 Owns a bounded memory of the pieces ("steps" of 4 MiB) of files that a worker thread found in the page cache, or brought
 there, a short while ago, and the reads under way. Always true: `ready` never blocks and never touches a file; it says
 yes only for bytes that were there while at most `budget_bytes` were asked for after them; one step is looked at once
-however many ask for it; a failed read is told to the next asker, then tried again, and from then on nobody's word is
-taken for that step but a read's. Must not know segments, tiers or sockets.
+however many ask for it; a failed read is reported, told to the next asker, then tried again, and from then on nobody's
+word is taken for that step but a read's. Must not know segments, tiers or sockets.
 
 A yes is a memory, not a promise of the kernel: under memory pressure a page may be gone again, and the loop then waits
 for that one page. The budget is what keeps that rare: give it a fraction of the RAM that is free for the page cache.
@@ -20,7 +20,7 @@ from typing import Final, TypeVar, TypeVarTuple
 from logformat.errors import Retryable
 from seams.disk import File
 from seams.page_cache import is_cached
-from seams.tasks import FailureReport, Tasks
+from seams.tasks import FailureReport, Tasks, log_failure
 from seams.workers import Lane, Workers
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class Residency:
         self._step_bytes = step_bytes
         self._steps_max = max(_STEPS_MIN, budget_bytes // step_bytes)
         self._waiting_max = waiting_max
+        self._report = report or log_failure
         self._tasks = Tasks(report, bound=2 * waiting_max)
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
@@ -110,12 +111,17 @@ class Residency:
         try:
             await self._workers.run(function, *args, lane=Lane.HOT_READ)
         except OSError as failure:
-            self.read_errors += 1
-            _note(self._failed, key, failure, self._waiting_max)
+            self._met(key, failure)
         finally:
             waiting = self._reading.pop(key, None)
             if waiting is not None:
                 _finish(waiting)
+
+    def _met(self, step: Step, failure: OSError) -> None:
+        """Told to the operator now, to the client at its next call."""
+        self.read_errors += 1
+        self._report(f"read of {step[0]} {step[1]}", failure)
+        _note(self._failed, step, failure, self._waiting_max)
 
     def _check_room(self, what: str) -> None:
         if len(self._reading) >= self._waiting_max:
@@ -167,8 +173,7 @@ class Residency:
                 read_through, file, position, self._step_bytes, step in self._suspect, lane=Lane.HOT_READ
             )
         except OSError as failure:
-            self.read_errors += 1
-            _note(self._failed, step, failure, self._waiting_max)
+            self._met(step, failure)
             _note(self._suspect, step, None, self._waiting_max)
         else:
             self.reads += 1
