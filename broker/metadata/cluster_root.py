@@ -161,7 +161,7 @@ class ClusterRoot:
         """Become the controller.
 
         Commit the next controller epoch, and with it the records that the image last loaded asks for. Fenced: another
-        was first.
+        was first, or has followed already.
         """
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
@@ -173,20 +173,21 @@ class ClusterRoot:
         except _Moved as moved:
             raise Fenced(f"cluster.json changed while controller epoch {epoch} was claimed") from moved
         self.epoch = epoch
-        return await self._at(root.content)
+        return await self._ours(root)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
         """Make `records` facts; the image with them.
 
-        Raises Fenced when this process is not the controller any more, Corrupt for records that make an impossible
-        image, CommitTooLarge for more than a page may hold: nothing is written then.
+        Raises Fenced when this process is not the controller any more, also where the records stand and another claimed
+        since; Corrupt for records that make an impossible image, CommitTooLarge for more than a page may hold: nothing
+        is written then.
         """
         for _ in range(_TRIES):
             known = self._root.known
             assert known is not None and isinstance(known.content, ClusterContent), "commit before claim"
             try:
                 root = await self._write(known.content, records, known.content.controller, self.epoch)
-                return await self._at(root.content)
+                return await self._ours(root)
             except _Moved:
                 continue  # a commit whose outcome was unknown came true meanwhile
         raise Retryable("cluster.json changed under every attempt to commit")
@@ -203,6 +204,13 @@ class ClusterRoot:
             return replace(now, controller=replace(now.controller, looks=now.controller.looks + 1))
 
         root = await self._root.commit(look, epoch=self.epoch)
+        return await self._ours(root)
+
+    async def _ours(self, root: Root[Content]) -> ImageAt:
+        """The image of a root that a commit of ours gave. Raises Fenced where another controller's claim stands on it:
+        an image with another's session may name our node, and what it leads there, the other process leads."""
+        if root.epoch != self.epoch:
+            raise Fenced(f"controller epoch {self.epoch} is over: {root.epoch} was claimed on top of its last commit")
         return await self._at(root.content)
 
     async def _write(

@@ -36,7 +36,7 @@ from broker.metadata.records import (
 )
 from broker.metadata.rows import new_rows, registered
 from coldstore.keys import cluster_key
-from coldstore.object_store import ObjectInfo, ObjectStore, Upload
+from coldstore.object_store import ObjectInfo, ObjectStore, StoreUnavailable, Upload
 from coldstore.root import ROOT_BYTES_MAX
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.operations import Operation
@@ -419,6 +419,47 @@ def test_a_claim_whose_answer_was_lost_is_ours() -> None:
         bench.faulty.script(Operation.PUT_ROOT, Fault.LOST)
         image = (await claim(cluster, "again")).image
         assert (cluster.epoch, image.nodes[1].broker_epoch, image.topics[id_of(1)].rows[0].leader_epoch) == (2, 2, 1)
+
+    run_fast(scenario())
+
+
+class _Overtaken(MemoryStore):
+    """The next commit of `rival`'s root lands, it claims on top of that, and only then the answer is lost."""
+
+    rival: ClusterRoot | None = None
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        etag = await super().put_root(key, data, if_match)
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            await rival.load()
+            await claim(rival, "rival")
+            raise StoreUnavailable(f"PUT {key}: no answer")
+        return etag
+
+
+@pytest.mark.parametrize("what", ["claim", "commit", "settle"])
+def test_the_image_of_whoever_overtook_a_commit_is_never_its_answer(what: str) -> None:
+    """Its session has our node id, another directory and higher leader epochs: obeyed, two processes would lead in one
+    epoch, and give producer ids of one broker epoch."""
+
+    async def scenario() -> None:
+        overtaken = _Overtaken()
+        bench = Bench(overtaken)
+        mine = bench.cluster()
+        await (await bench.controller()).commit([created(1)])
+        await mine.load()
+        if what != "claim":
+            await claim(mine, "mine")
+        overtaken.rival = bench.cluster()
+        with pytest.raises(Fenced):
+            if what == "claim":
+                await claim(mine, "mine")
+            elif what == "commit":
+                await mine.commit([created(2)])
+            else:
+                await mine.settle()
+        assert (await bench.image()).nodes[1].incarnation == "rival"
 
     run_fast(scenario())
 
