@@ -114,7 +114,8 @@ class GroupWorld:
         return await self.groups.heartbeat(group, member_id, generation, None)
 
     async def leave(self, group: str, member_id: str) -> ErrorCode:
-        return (await self.groups.leave(group, [Leaver(member_id)])).members[0].error
+        reply = await self.groups.leave(group, [Leaver(member_id)])
+        return reply.error or reply.members[0].error  # as a whole where another broker coordinates the group
 
     async def commit(
         self, group: str, offset: int, member_id: str = "", generation: int = -1, *, topic: str = "t", **more: Any
