@@ -40,17 +40,18 @@ class _Topic:
     def __init__(self, topic_id: str, *, new: bool) -> None:
         self.topic_id = topic_id
         self.new = new
-        self.opened: dict[int, Partition | None] = {}  # None: it stays offline
+        self.opened: dict[int, Partition | None] = {}  # None: it stays offline, or is not to be led here
         self.again: list[int] = []  # of those, whom to ask the bucket for again
 
 
 class Attempts:
-    """Of one broker. `open_one(topic, index, new)` opens a partition; `publish(topic_id, partitions)` lets clients see
-    those that are open; `turn(name)` is the right to work on the directories of topics of a name."""
+    """Of one broker. `open_one(topic, index, new)` opens a partition, None where it is to be led no more, or is led
+    already; `publish(topic_id, partitions)` lets clients see those that are open; `turn(name)` is the right to work on
+    the directories of topics of a name."""
 
     def __init__(
         self,
-        open_one: Callable[[Topic, int, bool], Awaitable[Partition]],
+        open_one: Callable[[Topic, int, bool], Awaitable[Partition | None]],
         publish: Callable[[str, list[Partition]], None],
         turn: Callable[[str], AbstractAsyncContextManager[None]],
         tasks: Tasks,
@@ -139,12 +140,15 @@ class Attempts:
         place = TopicPartition(topic.name, index)
 
         async def attempt() -> None:
-            try:
-                partition = await self._open_one(topic, index, False)
-            except (DamagedLog, Fenced) as refused:
-                self._stays_offline(place, refused)
+            async with self._turn(topic.name):  # it may be led again, or deleted, meanwhile
+                try:
+                    partition = await self._open_one(topic, index, False)
+                except (DamagedLog, Fenced) as refused:
+                    self._stays_offline(place, refused)
+                    return
+            self.damaged.pop(place, None)
+            if partition is None:
                 return
-            del self.damaged[place]
             log.warning("%s is online: what the bucket gives for it is whole again", place)
             self._hand_over(topic, [partition])
 

@@ -73,6 +73,7 @@ class Replicas:
         report: Callable[[str, BaseException], None],
         forget: Callable[[Topic], Awaitable[None]],
     ) -> None:
+        self._node_id = config.now.node_id
         self._rng = world.rng
         self._logs = logs
         self._registry = registry
@@ -112,17 +113,25 @@ class Replicas:
         if old := [index for index in indexes if topic.rows[index].partition_epoch > 0]:
             self._attempts.begin(topic, old, new=False)
 
-    async def _open(self, topic: Topic, index: int, new: bool) -> Partition:
-        topic = self._topics.get(topic.topic_id, topic)  # its configs may have changed since the first attempt
+    async def _open(self, topic: Topic, index: int, new: bool) -> Partition | None:
+        """None: it is not to be led any more, or an earlier attempt came to lead it in the newest epoch."""
         before = self._registry.resigned.get((topic.name, index))
         if before is not None and (resigning := self._resigning.get(before)) is not None:
             await asyncio.wait([resigning])
-        epoch = topic.rows[index].leader_epoch
+        topic = self._topics.get(topic.topic_id, topic)  # configs and rows may have changed since the first attempt
+        epoch = self._epoch_to_lead(topic, index)
+        if epoch is None or (topic.name, index) in self._registry.partitions:
+            return None
 
         def fenced(why: str) -> None:
             self._fenced(topic, index, epoch, why)
 
         return await self._opening.open(topic, index, epoch, new=new, on_fenced=fenced)
+
+    def _epoch_to_lead(self, topic: Topic, index: int) -> int | None:
+        """The leader epoch in which the image wants this broker to lead; None: somebody else leads, or nobody."""
+        row = topic.rows[index]
+        return row.leader_epoch if row.leader == self._node_id else None
 
     async def opened(self, topic_id: str) -> None:
         """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
@@ -133,7 +142,10 @@ class Replicas:
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """Stop leading these partitions: who waits for an acknowledgement learns at once that this is not the leader
-        (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open."""
+        (NOT_LEADER_OR_FOLLOWER), their jobs at the bucket end, their logs stay open.
+
+        One that is on its way to being led resigns when it got there: its claim may be under way."""
+        self._topics[topic.topic_id] = topic
         for partition in self._registry.of_topic(topic.name):
             if partition.index in indexes:
                 self._resign(partition, f"leader epoch {partition.leader_epoch} is over; refresh metadata")
@@ -176,8 +188,11 @@ class Replicas:
         for partition in partitions:
             for watcher in self._watchers:
                 watcher.led(partition)
-            if partition.tier.partition_state.fenced:  # while its neighbours were opened
+            # While it was on its way, or its neighbours were opened.
+            if partition.tier.partition_state.fenced:
                 self._resign(partition, "it was led by somebody else before it served")
+            elif partition.leader_epoch != self._epoch_to_lead(topic, partition.index):
+                self._resign(partition, f"leader epoch {partition.leader_epoch} was over before it served")
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""

@@ -6,12 +6,14 @@ import asyncio
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
 from broker.partition.replica import Partition
 from coldstore.manifest_store import ManifestStore
+from coldstore.stores.faulty import FaultPlan
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play
 
@@ -135,6 +137,80 @@ def test_a_partition_leads_again_in_a_higher_epoch() -> None:
         assert told.heard == [f"led log-0 in {topic.rows[0].leader_epoch}"]
         assert (await life.produce("log", b"b")).base_offset == 1
         assert await life.read_all("log") == [(0, b"a"), (1, b"b")]
+        await life.stop()
+
+    play(scenario())
+
+
+async def _claimed_epoch(place: Place, life: Life, topic: Topic) -> int:
+    manifest = await ManifestStore(place.memory, UUID(topic.topic_id), 0, SeededRng(9), life.clock).load()
+    assert manifest is not None
+    return manifest.leader_epoch
+
+
+@pytest.mark.parametrize("answered_first", [False, True])
+def test_a_leadership_that_ends_while_its_claim_is_under_way_gives_way_to_the_next(*, answered_first: bool) -> None:
+    """One partition over the log, in the newest epoch: whether the first claim gets its answer, or is made again."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        await life.create("log", 1)
+        await life.produce("log", b"a")
+        topic, before = life.context.registry.topics["log"], life.partition("log", 0)
+        replicas.resign(topic, [0])
+        if answered_first:
+            place.store.plan = FaultPlan(latency_s=(1.0, 1.0))
+        else:
+            place.store.down = True
+        first, second = in_the_next_epoch(topic), in_the_next_epoch(in_the_next_epoch(topic))
+        replicas.lead(first, [0])
+        await asyncio.sleep(0.5)
+        replicas.resign(second, [0])
+        replicas.lead(second, [0])
+        place.store.down = False
+        async with asyncio.timeout(60.0):
+            await replicas.opened(topic.topic_id)
+        partition = life.partition("log", 0)
+        assert partition is before and partition.leading
+        assert partition.leader_epoch == second.rows[0].leader_epoch == await _claimed_epoch(place, life, topic)
+        assert partition.log.owner is partition
+        assert (await life.produce("log", b"b")).base_offset == 1
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("answered_first", [False, True])
+def test_a_leadership_that_ends_while_its_claim_is_under_way_is_not_begun(*, answered_first: bool) -> None:
+    """And nothing is claimed in the epoch of whoever leads then."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        await life.create("log", 1)
+        await life.produce("log", b"a")
+        topic = life.context.registry.topics["log"]
+        replicas.resign(topic, [0])
+        if answered_first:
+            place.store.plan = FaultPlan(latency_s=(1.0, 1.0))
+        else:
+            place.store.down = True
+        first = in_the_next_epoch(topic)
+        replicas.lead(first, [0])
+        await asyncio.sleep(0.5)
+        row = msgspec.structs.replace(in_the_next_epoch(first, OTHER_EPOCH).rows[0], leader=2)
+        replicas.resign(msgspec.structs.replace(first, rows=(row,)), [0])
+        place.store.down = False
+        async with asyncio.timeout(60.0):
+            await replicas.opened(topic.topic_id)
+        assert (await life.produce("log", b"b")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await _claimed_epoch(place, life, topic) < OTHER_EPOCH
+        assert not life.broker.rooms.replicas.damaged
         await life.stop()
 
     play(scenario())
