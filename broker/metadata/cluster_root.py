@@ -23,7 +23,7 @@ from broker.metadata.format_1 import Content1
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
 from coldstore.keys import cluster_key, metadata_key
-from coldstore.object_store import ObjectMissing, ObjectStore, Upload
+from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore, Upload
 from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootFormat, RootStore
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from seams.clock import Clock
@@ -247,8 +247,15 @@ class ClusterRoot:
             self._latest = content, ImageAt(position + len(added), after)
         if known is not None and before.page not in (None, root.content.page) and self._root.settled:
             assert before.page is not None
-            await self._store.delete([before.page.key])
+            await self._delete_page(before.page.key)
         return root
+
+    async def _delete_page(self, key: str) -> None:
+        """A page that no root names any more. The commit stands, whether it goes or not."""
+        try:
+            await self._store.delete([key])
+        except (Retryable, AccessRefused) as refused:
+            log.warning("metadata page %s, which nothing names any more, stays in the bucket: %s", key, refused)
 
     async def _content(
         self, before: Content, after: ImageAt, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int

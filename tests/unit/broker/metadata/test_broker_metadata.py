@@ -36,7 +36,7 @@ from broker.metadata.records import (
 )
 from broker.metadata.rows import new_rows, registered
 from coldstore.keys import cluster_key
-from coldstore.object_store import ObjectInfo, ObjectStore, StoreUnavailable, Upload
+from coldstore.object_store import AccessRefused, ObjectInfo, ObjectStore, StoreUnavailable, Upload
 from coldstore.root import ROOT_BYTES_MAX
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.operations import Operation
@@ -480,6 +480,27 @@ def test_records_fold_into_pages_and_the_root_stays_small() -> None:
         assert cluster.known is not None
         assert cluster.known.content.page is not None
         assert bench.pages() == [cluster.known.content.page.key]
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("refusal", [StoreUnavailable("DELETE: 503"), AccessRefused("DELETE: 403")])
+def test_a_page_that_cannot_be_deleted_makes_no_commit_fail(refusal: Exception) -> None:
+    """The change is a fact, its page garbage: whoever asked would be told that it failed, and a broker whose bucket
+    keeps everything would not start."""
+
+    class Keeping(MemoryStore):
+        async def delete(self, keys: Sequence[str]) -> None:
+            raise refusal
+
+    async def scenario() -> None:
+        bench = Bench(Keeping())
+        cluster = await bench.controller()
+        for number in range(3):
+            await cluster.commit([created(number, 5000)])
+        again = bench.cluster()
+        await again.load()
+        assert len((await claim(again, "again")).image.topics) == 3
 
     run_fast(scenario())
 
