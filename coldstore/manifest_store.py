@@ -117,15 +117,18 @@ class ManifestStore:
     async def create(self, epoch: int, topic: str, configs: dict[str, str], reserved_end: int) -> Manifest:
         """Make the root of a new partition, with its first reservation. Repeating it is no change.
 
-        Does not claim. A root that exists already keeps what it says, but for a higher reservation.
+        Does not claim. A root that exists already keeps what it says, but for a higher reservation. Raises Fenced under
+        a higher epoch, also one that claimed right after: what its root says is reserved is not ours to give.
         """
         initial = new_manifest(self._topic_id, self._partition, epoch, topic, configs)
         found = await self.load()
-        if found is not None and found.leader_epoch >= epoch and found.reserved_end_offset >= reserved_end:
+        if found is not None and found.leader_epoch == epoch and found.reserved_end_offset >= reserved_end:
             return found
         root = await self._root.commit(
             lambda m: m.claim(epoch, topic, configs).reserve(reserved_end), epoch=epoch, claim=True, initial=initial
         )
+        if root.epoch > epoch:
+            raise self._overtaken(epoch, root.epoch)
         return root.content
 
     async def claim(self, epoch: int, topic: str, configs: dict[str, str], also: Edit | None = None) -> Manifest:
@@ -143,9 +146,12 @@ class ManifestStore:
             root = await self._commit(edit, epoch, claim=True)
             reach("claim.committed")
             if root.epoch > epoch:
-                raise Fenced(f"{self._root.key}: claimed for epoch {epoch}, and for {root.epoch} right after; stop")
+                raise self._overtaken(epoch, root.epoch)
             self._epoch = epoch
             return root.content
+
+    def _overtaken(self, epoch: int, by: int) -> Fenced:
+        return Fenced(f"{self._root.key}: claimed for epoch {epoch}, and for {by} right after; stop")
 
     async def commit(self, edit: Edit) -> Manifest:
         """Make `edit` (pure, idempotent) durable; returns the newest manifest known to hold it.

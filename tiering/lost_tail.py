@@ -169,7 +169,7 @@ class LostTail:
         await self._logs.checkpoint_start(local)  # the first local segment does not tell where a tiered log starts
         await self._append_gaps(manifest.reserved_end_offset)
         reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
-        manifest = await self._partition.manifests.commit(lambda m: m.reserve(reserve))
+        manifest = await self._partition.commit(lambda m: m.reserve(reserve))
         reach("reserve.committed")
         await self._reserved(manifest.reserved_end_offset)
 

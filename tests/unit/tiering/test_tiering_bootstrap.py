@@ -12,6 +12,8 @@ from uuid import UUID
 import pytest
 
 from coldstore.keys import manifest_key
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import StoreUnavailable
 from coldstore.stores.faulty import FaultPlan, FaultyStore
 from hotstore.errors import ReservationExhausted
 from hotstore.file_names import EPOCHS_FILE, TEMPORARY
@@ -21,7 +23,8 @@ from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.gap import gap_range
 from seams.rng import SeededRng
-from tests.support.fast_loop import run_fast
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import (
     BLOCK,
     DATA,
@@ -592,6 +595,49 @@ def is_given_up(opened: OpenLog) -> bool:
     except OSError as refused:
         return refused.errno == errno.EBADF and opened.flusher._states.is_over
     return False
+
+
+class Overtaken(MemoryStore):
+    """A commit to a root lands, another leader claims and reserves on top, and only then its answer is lost: the one
+    that `left` reaches 0 with."""
+
+    left = 0
+    overtake: Callable[[], Awaitable[None]]
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        etag = await super().put_root(key, data, if_match)
+        self.left -= 1
+        if self.left == 0:
+            await self.overtake()
+            raise StoreUnavailable(f"PUT {key}: no answer")
+        return etag
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_reservation_that_another_leader_made_is_never_ours(*, is_new: bool) -> None:
+    """Our commit landed, its answer did not; what the root says by then is the next leader's to give."""
+
+    async def scenario() -> None:
+        house = House()
+        house.memory = house.store = store = Overtaken()
+        if not is_new:
+            life = await house.start()
+            await life.open(new=True)
+            await life.lose_disk()
+        life = await house.start()
+
+        async def overtake() -> None:
+            other = ManifestStore(store, TOPIC_ID, 0, SeededRng(7), FastClock())
+            manifest = await other.claim(life.epoch + 1, "other", {})
+            await other.commit(lambda m: m.reserve(manifest.reserved_end_offset + 5000))
+
+        store.overtake, store.left = overtake, 1 if is_new else 2  # behind its claim, the reservation
+        with pytest.raises(Fenced):
+            await life.open(new=is_new)
+        assert (await house.manifest()).leader_epoch == life.epoch + 1
+        await life.kill()
+
+    run_fast(scenario())
 
 
 def slow_after_the_gap(monkeypatch: pytest.MonkeyPatch, store: FaultyStore) -> asyncio.Event:
