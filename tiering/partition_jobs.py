@@ -74,6 +74,7 @@ class PartitionJobs:
         await self._queues.expiry.remove(self._expiring)
         await self._queues.gc.remove(self._collecting)
         await self._queues.commits.remove(self._upkeep)
+        self._report_progress()  # there will be no more
 
     # ── woken ────────────────────────────────────────────────────────────────────────────────────────────────────
     def keep_up(self) -> None:
@@ -268,7 +269,8 @@ class PartitionJobs:
     async def seal_and_copy(self) -> None:
         """Seal the active segment and return when everything appended before the call is in the bucket, verified.
 
-        Raises Fenced, Corrupt; waits as long as the store is away (the caller sets the deadline).
+        Raises Fenced, also when it is led no more; Corrupt. Waits as long as the store is away (the caller sets the
+        deadline).
         """
         partition = self._partition
         target = partition.log.log_end_offset
@@ -279,6 +281,8 @@ class PartitionJobs:
             return
         while partition.remote_end_offset < target and partition.log_start_offset < target:
             partition.check_not_fenced()
+            if partition.closed:
+                raise Fenced(f"{partition.name} is led no more, or was deleted, before all of it was copied")
             if self._broken is not None:
                 raise self._broken
             self._queues.commits.wake(self._upkeep)

@@ -181,6 +181,8 @@ class PartitionTier:
         13)."""
         if not self._partition.config.copies and not self._partition.config.internal:
             return
+        if self._partition.closed:  # the reservation is another tier's by now
+            return
         try:
             await self._partition.give_back()
         except (ThermoclineError, OSError) as kept:

@@ -49,10 +49,10 @@ class Registry:
         return gone
 
     def resign(self, partition: Partition) -> None:
-        """Take a partition that is led no longer away from clients. Its topic stays."""
+        """Take a partition that is led no longer away from clients. Its topic stays, and so do its ticks: what was
+        appended has to be synced in time."""
         key = partition.topic, partition.index
         self.resigned[key] = self.partitions.pop(key)
-        self.touched.discard(partition)
 
     def refusal(self, name: str, index: int) -> ErrorCode:
         """What a client hears who asks for a partition that is not led here."""

@@ -191,9 +191,11 @@ class Partition:
         return appended
 
     async def more_offsets(self, end_offset: int, wait_s: float) -> None:
-        """Wait until offsets below `end_offset` may be given, `wait_s` at most: producers slow down before refusals."""
-        deadline_s = asyncio.get_running_loop().time() + wait_s
-        while self.log.reserved_end < end_offset and asyncio.get_running_loop().time() < deadline_s:
+        """Wait until offsets below `end_offset` may be given, `wait_s` at most and while it leads: producers slow down
+        before refusals."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        while self.leading and self.log.reserved_end < end_offset and loop.time() < deadline_s:
             self.tier.reserve_soon(end_offset)
             await asyncio.sleep(_RESERVATION_LOOK_S)
 

@@ -14,6 +14,7 @@ from broker.observe.tier_view import status_json
 from broker.partition.replica import Partition
 from coldstore.manifest_store import ManifestStore
 from coldstore.stores.faulty import FaultPlan
+from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play
 
@@ -137,6 +138,79 @@ def test_a_partition_leads_again_in_a_higher_epoch() -> None:
         assert told.heard == [f"led log-0 in {topic.rows[0].leader_epoch}"]
         assert (await life.produce("log", b"b")).base_offset == 1
         assert await life.read_all("log") == [(0, b"a"), (1, b"b")]
+        await life.stop()
+
+    play(scenario())
+
+
+def test_who_waits_for_offsets_learns_at_once_that_the_leader_resigned() -> None:
+    """Not when the bucket had all its time to give some."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas, tiers, loop = life.broker.rooms.replicas, life.broker.rooms.tiers, asyncio.get_running_loop()
+        assert replicas is not None and tiers is not None
+        await life.create("log", 1, remote_storage_enable="true")
+        await life.produce("log", b"a")
+        await tiers.seal_all(None)
+        place.store.down = True
+        producing = loop.create_task(life.produce("log", b"b"))
+        await asyncio.sleep(0.5)
+        assert not producing.done()
+        began_s = loop.time()
+        replicas.resign(life.context.registry.topics["log"], [0])
+        assert (await producing).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert loop.time() - began_s < 0.1
+        place.store.down = False
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_seal_ends_when_its_partition_is_led_no_more(*, is_deleted: bool) -> None:
+    """Nobody copies it from then on: it waited for ever, or as long as its caller did."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas, tiers = life.broker.rooms.replicas, life.broker.rooms.tiers
+        assert replicas is not None and tiers is not None
+        await life.create("log", 1, remote_storage_enable="true")
+        await life.produce("log", b"a")
+        place.store.down = True
+        sealing = asyncio.get_running_loop().create_task(tiers.seal_all(["log"]))
+        await asyncio.sleep(5.0)
+        assert not sealing.done()
+        topic = life.context.registry.topics["log"]
+        if is_deleted:
+            replicas.withdraw(topic)
+        else:
+            replicas.resign(topic, [0])
+        with pytest.raises(Fenced):
+            async with asyncio.timeout(60.0):
+                await sealing
+        place.store.down = False
+        await life.stop()
+
+    play(scenario())
+
+
+def test_what_was_not_synced_when_its_leader_resigned_is_synced_in_time() -> None:
+    """flush.ms is the log's, whoever leads: records stayed unsynced until the next append, however late it came."""
+
+    async def scenario() -> None:
+        life = await Place("thermocline.flush=os", "log.flush.interval.ms=1000").start()
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        await life.create("log", 1)
+        await life.produce("log", b"a")
+        partition = life.partition("log", 0)
+        replicas.resign(life.context.registry.topics["log"], [0])
+        assert partition.log.dirty_bytes > 0
+        await asyncio.sleep(5.0)
+        assert partition.log.dirty_bytes == 0 and partition not in life.context.registry.touched
         await life.stop()
 
     play(scenario())
