@@ -38,6 +38,7 @@ from broker.handlers import (
     topics,
 )
 from broker.handlers.answering import Answering
+from broker.handlers.long_poll import LongPoll, answer_wide
 from broker.handlers.produce_fast_path import FastPath
 from broker.handlers.produce_flow import ProduceFlow
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
@@ -208,7 +209,7 @@ class BrokerDispatcher:
             return await self._producing.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
             fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version)
-            return await self._answering.in_turns(header, await fetch.answer_wide(self.context, fetching))
+            return await self._answering.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
@@ -216,7 +217,7 @@ class BrokerDispatcher:
         result = fetching.attempt()
         if fetching.satisfied(result):
             return self._answering.now(header, fetching.response(result))
-        return fetch.LongPoll(self.context, fetching, result, partial(self._answering.complete, header)).answer
+        return LongPoll(self.context, fetching, result, partial(self._answering.complete, header)).answer
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         await self.context.gate.opened()

@@ -1,10 +1,9 @@
-"""Fetch: what can be read now, from either tier, or a long poll until there is something.
+"""Fetch: which partitions a request looks at, whether what was found may leave, and what the answer says.
 
-Always true: nothing at or above the high watermark leaves; hot partitions are answered at once, whatever cold ones
-still load (kafka#20045); a cold read that outlives its fetch goes on into the cache, where the next poll finds it.
-Record bytes are never read here: the answer names file ranges, which the socket takes by sendfile. Must not know
-chunks or objects: `tiering.fetch_router` says which tier, the tier says what; nor the rules of sessions
-(`broker.fetch_sessions`): a fetch looks at the targets it is given.
+Always true: hot partitions are answered at once, whatever cold ones still load (kafka#20045); a cold read that outlives
+its fetch goes on into the cache, where the next poll finds it. Must not know how a partition is read (`fetch_attempt`),
+how a fetch waits (`long_poll`), nor the rules of sessions (`broker.fetch_sessions`): it looks at the targets it is
+given.
 
 An incremental fetch looks only at what moved since the last one: with nothing new it costs the same over 5 partitions
 and over 5 000 (bench/many.py).
@@ -12,7 +11,6 @@ and over 5 000 (bench/many.py).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -21,46 +19,21 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions import NO_SESSION, Full, Incremental, Target
-from broker.net.dispatch import Later, Part
+from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     ZERO_UUID,
     FetchRequest,
     FetchRequestPartition,
     FetchResponse,
-    FetchResponseEpochEndOffset,
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from broker.wire.scatter import Records
-from hotstore.errors import DamagedLog
 from logformat.errors import ThermoclineError
-from seams.disk import FileRange
 from seams.turns import Turns, next_turn
-from tiering.fetch_router import Route, route
 
-Finish = Callable[[asyncio.Future["list[Part] | None"], FetchResponse], None]
-
-_READ_COMMITTED: Final = 1
-_WAIT_MAX_S: Final = 60.0  # a client may not park a request longer, whatever it asks
 _NO_RECORDS: Final = b""
 LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
-
-
-class FetchAttempt:
-    """One pass over what the request wants: the answers so far, and what they would have to wait for."""
-
-    __slots__ = ("answers", "failed", "is_behind", "loading", "open", "ready", "size", "unknown")
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[Target, FetchResponsePartition]] = []
-        self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: told last
-        self.open: list[tuple[Target, Partition]] = []  # what `answers` came from
-        self.size = 0
-        self.ready = 0  # bytes that count for min_bytes: of a partition with more than it may give, all it may
-        self.is_behind = False  # a reader of older segments, or of the bucket: more lies there, however little fits
-        self.failed = False
-        self.loading: list[asyncio.Future[None]] = []
 
 
 class Fetch:
@@ -100,7 +73,7 @@ class Fetch:
 
     def attempt(self) -> FetchAttempt:
         """Read everything that may have something, once, without waiting."""
-        result = FetchAttempt()
+        result = FetchAttempt(self._context, self.request, self._bytes_max)
         if self._full is not None:
             for target in self._full.targets.values():
                 self._answer(target, result)
@@ -116,7 +89,7 @@ class Fetch:
         (`fetch_sessions.PARTITIONS_MAX`) that it is looked at as one: what moves meanwhile may not get lost."""
         if self._full is None:
             return self.attempt()
-        result = FetchAttempt()
+        result = FetchAttempt(self._context, self.request, self._bytes_max)
         turns = Turns()
         for target in self._full.targets.values():
             self._answer(target, result)
@@ -151,67 +124,19 @@ class Fetch:
             check_leader_epoch(partition, wanted.current_leader_epoch)
             if self._is_from_follower:
                 raise ApiError(_not_a_follower(wanted))
-            settled = self._read(partition, wanted, answer, result)
+            is_read_up = result.read(partition, wanted, answer)
         except (ThermoclineError, OSError) as refused:
             answer.error_code = code_of(refused)
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
             answer.aborted_transactions = None
-            settled = False
+            is_read_up = False
             result.failed = True
             context.metrics.failed_fetch_requests += 1
-        if settled and target.session is not None and not target.must_answer(answer):
+        if is_read_up and target.session is not None and not target.must_answer(answer):
             target.follow(partition)
             return
         result.open.append((target, partition))
         result.answers.append((target, answer))
-
-    def _read(
-        self,
-        partition: Partition,
-        wanted: FetchRequestPartition,
-        answer: FetchResponsePartition,
-        result: FetchAttempt,
-    ) -> bool:
-        """Fill the answer; whether nothing more can be read until the partition moves."""
-        context, request = self._context, self.request
-        high_watermark = partition.high_watermark
-        log_start_offset = partition.log_start_offset
-        answer.high_watermark = high_watermark
-        answer.last_stable_offset = partition.last_stable_offset
-        answer.log_start_offset = log_start_offset
-        if request.isolation_level != _READ_COMMITTED:
-            answer.aborted_transactions = None
-        if wanted.last_fetched_epoch >= 0 and _diverges(partition, wanted, answer):
-            result.failed = True
-            return False
-        offset = wanted.fetch_offset
-        # The first partition with data gives at least one batch, whatever the limits (KIP-74).
-        bytes_max = min(wanted.partition_max_bytes, self._bytes_max - result.size)
-        match route(
-            offset,
-            log_start_offset=log_start_offset,
-            local_log_start_offset=partition.log.local_log_start_offset,
-            remote_end_offset=partition.tier.remote_end_offset,
-            end_offset=partition.log.log_end_offset,
-        ):
-            case Route.HOT:
-                if offset >= high_watermark:
-                    return True
-                if bytes_max > 0 or result.size == 0:
-                    try:
-                        _read_hot(context, partition, offset, bytes_max, answer, result)
-                    except DamagedLog:
-                        if offset >= partition.tier.remote_end_offset:
-                            raise
-                        _read_cold(context, partition, offset, bytes_max, answer, result)  # the other tier has it (G11)
-            case Route.COLD:
-                if bytes_max > 0 or result.size == 0:
-                    _read_cold(context, partition, offset, bytes_max, answer, result)
-            case Route.CATCHING_UP:
-                raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
-            case Route.OUT_OF_RANGE:
-                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        return False
 
     def satisfied(self, result: FetchAttempt) -> bool:
         """Whether the answer should leave now: enough bytes, nothing to wait for, or an error the client must see.
@@ -351,166 +276,3 @@ async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
 def _not_a_follower(wanted: FetchRequestPartition) -> ErrorCode:
     """To a replica that is none of the partition's: it asks again, when it may have become one. As in Kafka."""
     return ErrorCode.UNKNOWN_LEADER_EPOCH if wanted.current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def check_leader_epoch(partition: Partition, epoch: int) -> None:
-    """Refuse a client whose idea of the leader epoch (−1: none) is older or newer than ours (KIP-320)."""
-    if epoch in (-1, partition.leader_epoch):
-        return
-    code = ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-    raise ApiError(code)
-
-
-def _read_hot(
-    context: Context,
-    partition: Partition,
-    offset: int,
-    bytes_max: int,
-    answer: FetchResponsePartition,
-    result: FetchAttempt,
-) -> None:
-    """Local bytes. What may have to come from the disk first is brought into the page cache by a worker (C25).
-
-    Raises DamagedLog.
-    """
-    found = partition.read(context.residency, offset, bytes_max, min_one=result.size == 0)
-    if isinstance(found, asyncio.Future):
-        result.loading.append(found)
-        return
-    if found is None:
-        return
-    if found.cut:
-        # Whole batches rarely fill a limit to the byte: waiting for the rest would wait for ever.
-        result.ready += max(bytes_max - found.length, 0)
-    if found.length:
-        result.is_behind |= found.sealed
-        _take(answer, result, found.length, (FileRange(found.file, found.position, found.length),))
-
-
-def _read_cold(
-    context: Context,
-    partition: Partition,
-    offset: int,
-    bytes_max: int,
-    answer: FetchResponsePartition,
-    result: FetchAttempt,
-) -> None:
-    """Bytes of the bucket, at hand or asked for."""
-    wanted_bytes = min(bytes_max, context.config.cold_fetch_bytes_max)
-    cold = partition.tier.read(offset, wanted_bytes, min_one=result.size == 0)
-    if isinstance(cold, asyncio.Future):
-        result.loading.append(cold)
-    else:
-        result.is_behind |= cold.length > 0
-        _take(answer, result, cold.length, cold.ranges)
-
-
-def _take(answer: FetchResponsePartition, result: FetchAttempt, length: int, ranges: tuple[FileRange, ...]) -> None:
-    answer.records = Records(length, ranges)
-    result.size += length
-    result.ready += length
-
-
-def _diverges(partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
-    """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated.
-
-    An epoch above all that this log knows is divergence too, with nothing to compare: OFFSET_OUT_OF_RANGE, as for a
-    reader below the log start, whatever its epoch.
-    """
-    epoch, end_offset = partition.log.epochs.end_offset_for(wanted.last_fetched_epoch, partition.log.log_end_offset)
-    if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
-        return False
-    answer.diverging_epoch = FetchResponseEpochEndOffset(epoch=epoch, end_offset=end_offset)
-    return True
-
-
-async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
-    """The answer to a fetch of very many partitions: as `LongPoll`, in turns."""
-    loop = asyncio.get_running_loop()
-    result = await fetch.attempt_in_turns()
-    wait_ms = fetch.request.max_wait_ms
-    if result.loading:
-        wait_ms = max(wait_ms, context.config.cold_fetch_wait_ms_max)
-    until_s = loop.time() + min(wait_ms / 1000, _WAIT_MAX_S)
-    while not fetch.satisfied(result) and loop.time() < until_s:
-        moved = asyncio.Event()
-        wake = _Wake(moved)
-        fetch.park(wake, result)
-        if fetch.has_moved(result):
-            wake()
-        for loading in result.loading:
-            loading.add_done_callback(wake)
-        try:
-            async with asyncio.timeout_at(until_s):
-                await moved.wait()
-        except TimeoutError:
-            pass  # it is answered with what there is
-        finally:
-            fetch.leave(wake)
-        result = await fetch.attempt_in_turns()
-    return fetch.response(result)
-
-
-class _Wake:
-    """Sets an event; called by partitions, which pass nothing, and by futures, which pass themselves."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-
-    def __call__(self, _: object = None) -> None:
-        self._event.set()
-
-
-class LongPoll:
-    """A fetch that waits for new records, for cold chunks, or for its time to run out; then it reads once more."""
-
-    __slots__ = ("_fetch", "_finish", "_scheduled", "_timer", "answer")
-
-    def __init__(self, context: Context, fetch: Fetch, first: FetchAttempt, finish: Finish) -> None:
-        loop = asyncio.get_running_loop()
-        self._fetch = fetch
-        self._finish = finish
-        self._scheduled = False
-        self.answer = Later(loop.create_future(), blocks=True)
-        wait_ms = fetch.request.max_wait_ms
-        if first.loading:
-            wait_ms = max(wait_ms, context.config.cold_fetch_wait_ms_max)  # remote.fetch.max.wait.ms, as Kafka parks it
-        self._timer = loop.call_later(min(wait_ms / 1000, _WAIT_MAX_S), self._expire)
-        self._await(first)
-        self.answer.future.add_done_callback(self._leave)
-
-    def _await(self, result: FetchAttempt) -> None:
-        self._fetch.park(self._wake, result)
-        for loading in result.loading:
-            loading.add_done_callback(self._wake)
-
-    def _wake(self, _: object = None) -> None:
-        # Several partitions may move in one turn of the loop: look once, after all of them.
-        if not self._scheduled and not self.answer.future.done():
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        self._scheduled = False
-        if self.answer.future.done():
-            return
-        result = self._fetch.attempt()
-        if self._fetch.satisfied(result):
-            self._complete(result)
-        else:
-            self._await(result)
-
-    def _expire(self) -> None:
-        if not self.answer.future.done():
-            self._complete(self._fetch.attempt())
-
-    def _complete(self, result: FetchAttempt) -> None:
-        self._finish(self.answer.future, self._fetch.response(result))
-
-    def _leave(self, _: object) -> None:
-        self._timer.cancel()
-        self._fetch.leave(self._wake)

@@ -12,7 +12,7 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.fetch import check_leader_epoch
+from broker.handlers.fetch_attempt import check_leader_epoch
 from broker.partition.replica import Partition, settled
 from broker.wire.messages import (
     ListOffsetsRequest,

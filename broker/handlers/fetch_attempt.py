@@ -1,0 +1,161 @@
+"""One look at the partitions of a fetch: what was read so far, from either tier, and what would have to be waited for.
+
+Owns what a partition adds to the answer. Always true: nothing at or above the high watermark is read; together the
+partitions give no more than the request allows, but for the first batch (KIP-74). Record bytes are never read here: the
+answer names file ranges, which the socket takes by sendfile. Must not know chunks or objects (`tiering.fetch_router`
+says which tier, the tier says what), sessions, nor when the answer leaves.
+
+Hot path: `read` runs once for each partition that a fetch looks at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from broker.context import Context
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.fetch_sessions import Target
+from broker.partition.replica import Partition
+from broker.wire.messages import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchResponseEpochEndOffset,
+    FetchResponsePartition,
+)
+from broker.wire.scatter import Records
+from hotstore.errors import DamagedLog
+from seams.disk import FileRange
+from tiering.fetch_router import Route, route
+
+_READ_COMMITTED: Final = 1
+
+
+class FetchAttempt:
+    """One pass over what the request wants: the answers so far, and what they would have to wait for."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_context",
+        "_request",
+        "answers",
+        "failed",
+        "is_behind",
+        "loading",
+        "open",
+        "ready",
+        "size",
+        "unknown",
+    )
+
+    def __init__(self, context: Context, request: FetchRequest, bytes_max: int) -> None:
+        self._context = context
+        self._request = request
+        self._bytes_max = bytes_max
+        self.answers: list[tuple[Target, FetchResponsePartition]] = []
+        self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: told last
+        self.open: list[tuple[Target, Partition]] = []  # what `answers` came from
+        self.size = 0
+        self.ready = 0  # bytes that count for min_bytes: of a partition with more than it may give, all it may
+        self.is_behind = False  # a reader of older segments, or of the bucket: more lies there, however little fits
+        self.failed = False
+        self.loading: list[asyncio.Future[None]] = []
+
+    def read(self, partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+        """Fill the answer; whether nothing more can be read until the partition moves. Raises ThermoclineError and
+        OSError, which refuse the partition and not the fetch."""
+        high_watermark = partition.high_watermark
+        log_start_offset = partition.log_start_offset
+        answer.high_watermark = high_watermark
+        answer.last_stable_offset = partition.last_stable_offset
+        answer.log_start_offset = log_start_offset
+        if self._request.isolation_level != _READ_COMMITTED:
+            answer.aborted_transactions = None
+        if wanted.last_fetched_epoch >= 0 and _diverges(partition, wanted, answer):
+            self.failed = True
+            return False
+        offset = wanted.fetch_offset
+        # The first partition with data gives at least one batch, whatever the limits (KIP-74).
+        bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
+        match route(
+            offset,
+            log_start_offset=log_start_offset,
+            local_log_start_offset=partition.log.local_log_start_offset,
+            remote_end_offset=partition.tier.remote_end_offset,
+            end_offset=partition.log.log_end_offset,
+        ):
+            case Route.HOT:
+                if offset >= high_watermark:
+                    return True
+                if bytes_max > 0 or self.size == 0:
+                    try:
+                        self._read_hot(partition, offset, bytes_max, answer)
+                    except DamagedLog:
+                        if offset >= partition.tier.remote_end_offset:
+                            raise
+                        self._read_cold(partition, offset, bytes_max, answer)  # the other tier has it (G11)
+            case Route.COLD:
+                if bytes_max > 0 or self.size == 0:
+                    self._read_cold(partition, offset, bytes_max, answer)
+            case Route.CATCHING_UP:
+                raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
+            case Route.OUT_OF_RANGE:
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return False
+
+    def _read_hot(self, partition: Partition, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
+        """Local bytes. What may have to come from the disk first is brought into the page cache by a worker (C25).
+
+        Raises DamagedLog.
+        """
+        found = partition.read(self._context.residency, offset, bytes_max, min_one=self.size == 0)
+        if isinstance(found, asyncio.Future):
+            self.loading.append(found)
+            return
+        if found is None:
+            return
+        if found.cut:
+            # Whole batches rarely fill a limit to the byte: waiting for the rest would wait for ever.
+            self.ready += max(bytes_max - found.length, 0)
+        if found.length:
+            self.is_behind |= found.sealed
+            self._take(answer, found.length, (FileRange(found.file, found.position, found.length),))
+
+    def _read_cold(self, partition: Partition, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
+        """Bytes of the bucket, at hand or asked for."""
+        wanted_bytes = min(bytes_max, self._context.config.cold_fetch_bytes_max)
+        cold = partition.tier.read(offset, wanted_bytes, min_one=self.size == 0)
+        if isinstance(cold, asyncio.Future):
+            self.loading.append(cold)
+        else:
+            self.is_behind |= cold.length > 0
+            self._take(answer, cold.length, cold.ranges)
+
+    def _take(self, answer: FetchResponsePartition, length: int, ranges: tuple[FileRange, ...]) -> None:
+        answer.records = Records(length, ranges)
+        self.size += length
+        self.ready += length
+
+
+def check_leader_epoch(partition: Partition, epoch: int) -> None:
+    """Refuse a client whose idea of the leader epoch (−1: none) is older or newer than ours (KIP-320)."""
+    if epoch in (-1, partition.leader_epoch):
+        return
+    code = ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise ApiError(code)
+
+
+def _diverges(partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+    """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated.
+
+    An epoch above all that this log knows is divergence too, with nothing to compare: OFFSET_OUT_OF_RANGE, as for a
+    reader below the log start, whatever its epoch.
+    """
+    epoch, end_offset = partition.log.epochs.end_offset_for(wanted.last_fetched_epoch, partition.log.log_end_offset)
+    if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
+        return False
+    answer.diverging_epoch = FetchResponseEpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return True
