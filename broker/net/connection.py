@@ -11,7 +11,7 @@ Hot path: per frame one slice, one dispatch, one list append; per read one `send
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from broker.net.admission import Admission
 from broker.net.buffers import ALLOWANCE
@@ -37,13 +37,26 @@ _RUN_FRAMES: Final = 32  # requests that may be answered as one
 _TURN_FRAMES: Final = 128  # frames of one connection before the others get the loop
 
 
+class Entrance(Protocol):
+    """Whom a connection tells of its life: the server."""
+
+    def arrived(self, connection: Connection) -> Admission:
+        """It is made; on WAIT `Connection.admit` follows."""
+        ...
+
+    def left(self, connection: Connection) -> None:
+        """It is gone, whatever was said of it."""
+        ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """`asyncio.BufferedProtocol` for one peer; made by the server, driven by its transport."""
 
-    __slots__ = ("_keeps_frames", "_life", "_outbox", "_reader", "_shared", "admission", "peer")
+    __slots__ = ("_entrance", "_keeps_frames", "_life", "_outbox", "_reader", "_shared", "admission", "peer")
 
-    def __init__(self, shared: Shared, peer: Peer) -> None:
+    def __init__(self, shared: Shared, peer: Peer, entrance: Entrance) -> None:
         self._shared = shared
+        self._entrance = entrance
         self.peer = peer
         self.admission = Admission.WAIT
         self._life = Lifecycle(shared, peer, self._memory_freed)
@@ -65,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         if address:
             self.peer.address = f"{address[0]}:{address[1]}"
-        self.admission = shared.arrived(self)
+        self.admission = self._entrance.arrived(self)
         if self.admission is Admission.ADMIT:
             self.admit()
         elif self.admission is Admission.WAIT:
@@ -108,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.send.close()
         self._outbox.drop()
         self._reader.close()
-        self._shared.left(self)
+        self._entrance.left(self)
 
     # -- the server's calls ---------------------------------------------------------------------------------------
 

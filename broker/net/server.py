@@ -70,8 +70,6 @@ class Server:
             wheel=DeadlineWheel(),
             counters=self.counters,
             report=report,
-            arrived=self._arrived,
-            left=self._left,
             ticks=Ticks(
                 frame=_ticks(limits.frame_ms_max, tick_s),
                 idle=_ticks(limits.idle_ms_max, tick_s),
@@ -161,9 +159,10 @@ class Server:
 
     def _connection(self, listener: str) -> Connection:
         self._connection_id += 1
-        return Connection(self._shared, Peer(self._connection_id, "", listener))
+        return Connection(self._shared, Peer(self._connection_id, "", listener), self)
 
-    def _arrived(self, connection: Connection) -> Admission:
+    def arrived(self, connection: Connection) -> Admission:
+        """Count it, and say whether it may come in."""
         assert self._admissions is not None
         self._connections[connection] = None
         self.counters.connections_accepted += 1
@@ -178,7 +177,8 @@ class Server:
             self._tick_timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
         return verdict
 
-    def _left(self, connection: Connection) -> None:
+    def left(self, connection: Connection) -> None:
+        """Its place is free: who waits may come in."""
         assert self._admissions is not None
         self._connections.pop(connection, None)
         self.counters.connections_open -= 1

@@ -1,15 +1,12 @@
 """What all connections of a server share.
 
-Owns nothing of its own. Must not know how a connection works.
+Owns nothing of its own. Must not know connections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from broker.net.admission import Admission
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.counters import NetCounters
 from broker.net.deadlines import DeadlineWheel, Timed
@@ -19,13 +16,10 @@ from broker.net.patience import Ticks
 from seams.net import Net
 from seams.tasks import FailureReport
 
-if TYPE_CHECKING:
-    from broker.net.connection import Connection
-
 
 @dataclass(slots=True)
 class Shared:
-    """One value for a server. `arrived` and `left` are the server's own: on WAIT `Connection.admit` follows."""
+    """One value for a server."""
 
     net: Net
     dispatcher: Dispatcher
@@ -36,5 +30,3 @@ class Shared:
     ticks: Ticks
     counters: NetCounters
     report: FailureReport
-    arrived: Callable[[Connection], Admission]
-    left: Callable[[Connection], None]
