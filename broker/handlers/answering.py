@@ -6,11 +6,10 @@ it is closed waits for it where it can wait, else its connection closes. Must no
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 
 from broker.membership.gate import Gate
-from broker.net.dispatch import CloseConnection, Later, Part
+from broker.net.dispatch import AnswerFuture, CloseConnection, Later, Part
 from broker.wire import scatter
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response, encode_response_in_steps
@@ -18,8 +17,6 @@ from broker.wire.framing import RequestHeader, response_frame
 from broker.wire.message import Message
 from seams.tasks import Tasks
 from seams.turns import next_turn
-
-AnswerFuture = asyncio.Future["list[Part] | None"]
 
 
 class Answering:

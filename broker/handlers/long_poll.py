@@ -15,10 +15,10 @@ from typing import Final
 from broker.context import Context
 from broker.handlers.fetch import Fetch
 from broker.handlers.fetch_attempt import FetchAttempt
-from broker.net.dispatch import Later, Part
+from broker.net.dispatch import AnswerFuture, Later
 from broker.wire.messages import FetchResponse
 
-Finish = Callable[[asyncio.Future["list[Part] | None"], FetchResponse], None]
+Finish = Callable[[AnswerFuture, FetchResponse], None]
 
 _WAIT_MAX_S: Final = 60.0  # a client may not park a request longer, whatever it asks
 

@@ -21,7 +21,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
-from broker.net.dispatch import Later, Part
+from broker.net.dispatch import AnswerFuture, Later, Part
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     ProduceRequest,
@@ -39,7 +39,7 @@ from logformat.record_batch import (
 )
 from seams.workers import Lane
 
-Finish = Callable[[asyncio.Future["list[Part] | None"], ProduceResponse], None]
+Finish = Callable[[AnswerFuture, ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
 _COUNT_BELIEVED_MAX: Final = 1 << 20

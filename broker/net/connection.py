@@ -16,10 +16,10 @@ from typing import Final, Protocol, cast
 from broker.net.admission import Admission
 from broker.net.buffers import ALLOWANCE
 from broker.net.connection_state import NEXT, OVER, Event, State
-from broker.net.dispatch import CloseConnection, CloseReason, Later, Part, Peer
+from broker.net.dispatch import AnswerFuture, CloseConnection, CloseReason, Later, Part, Peer
 from broker.net.frames import FrameLengthRefused, FrameReader
 from broker.net.lifecycle import Lifecycle
-from broker.net.outbox import AnswerFuture, Outbox
+from broker.net.outbox import Outbox
 from broker.net.send_path import SendPath
 from broker.net.shared import Shared
 

@@ -20,6 +20,10 @@ Part = bytes | bytearray | memoryview | FileRange
 over, and never hand over a slice of the request's frame (its buffer is reused). A memoryview must be of bytes."""
 
 
+AnswerFuture = asyncio.Future["list[Part] | None"]
+"""Done with an answer's parts; None: there is no response."""
+
+
 @dataclass(slots=True, eq=False)
 class Later:
     """An answer that is not ready yet.
@@ -32,7 +36,7 @@ class Later:
     (Kafka's muted channel). `blocks=False`: later frames are dispatched meanwhile and this frame is already invalid.
     """
 
-    future: asyncio.Future[list[Part] | None]
+    future: AnswerFuture
     blocks: bool
 
 

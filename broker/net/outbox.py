@@ -13,10 +13,8 @@ from collections.abc import Callable
 from typing import cast
 
 from broker.net.answers import AnswerQueue
-from broker.net.dispatch import CloseConnection, CloseReason, Later, Part
+from broker.net.dispatch import AnswerFuture, CloseConnection, CloseReason, Later, Part
 from broker.net.send_path import SendPath
-
-AnswerFuture = asyncio.Future["list[Part] | None"]
 
 
 class Outbox:

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.net.dispatch import Answer, CloseReason, Later, Part
+from broker.net.dispatch import Answer, AnswerFuture, CloseReason, Later, Part
 from broker.net.limits import NetLimits
 from broker.net.server import Bind, Server
 from tests.support.scripted_net import ScriptedDispatcher, ScriptedNet, frame
 
 MIB = 1 << 20
-AnswerFuture = asyncio.Future[list[Part] | None]
 
 
 class House:

@@ -7,23 +7,15 @@ read, and decompressed, by worker threads only. Must not know local logs, or whi
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from coldstore.segment_reader import scan_offset
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 from logformat.records import offset_for_timestamp
+from logformat.time_index import TimestampOffset
 from seams.workers import Lane, Workers
 from tiering.reading.cut import OpenSegment
 from tiering.reading.hydrate import Hydrator, ManifestView
 
 _BLOCK_BYTES = 256 << 10
-
-
-class TimestampOffset(NamedTuple):
-    """A record's timestamp (ms) and offset."""
-
-    timestamp: int
-    offset: int
 
 
 async def find_by_timestamp(
@@ -86,5 +78,4 @@ def _headers(block: Buffer) -> list[tuple[int, BatchHeader]]:
 
 
 def _in_batch(block: Buffer, at: int, timestamp_ms: int, offset_min: int) -> TimestampOffset | None:
-    found = offset_for_timestamp(block, timestamp_ms, at, offset_min=offset_min)
-    return None if found is None else TimestampOffset(found.timestamp, found.offset)
+    return offset_for_timestamp(block, timestamp_ms, at, offset_min=offset_min)

@@ -17,12 +17,13 @@ from coldstore.manifest import Manifest
 from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore
 from coldstore.stores.metered import LATENCY_BOUNDS_MS
 from logformat.errors import Corrupt, InvalidRequest, Retryable, ThermoclineError
+from logformat.time_index import TimestampOffset
 from seams.clock import Clock
 from seams.rng import Rng
 from seams.tasks import Tasks
 from seams.workers import Workers
 from seams.world import World
-from tiering.reading.by_time import TimestampOffset, find_by_timestamp
+from tiering.reading.by_time import find_by_timestamp
 from tiering.reading.cut import ColdSlice
 from tiering.reading.hold import AtHand
 from tiering.reading.hydrate import Hydrator, ManifestView
