@@ -32,7 +32,7 @@ from hotstore.producer_files import load_producers, proven_end, replay
 from hotstore.producer_state import Producers, ProducersAt
 from hotstore.recovered_epochs import RecoveredEpochs
 from hotstore.restart import finish_restart, pending_restart, restart_at, truncate
-from hotstore.scan import Damage, SegmentScanner
+from hotstore.scan import BatchScanner, Damage
 from hotstore.segment import IndexCache, Segment, create_segment
 from hotstore.segment_end import find_end, first_timestamp_ms, resume
 from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
@@ -152,7 +152,7 @@ class _Recovery:
         self._rewrites: list[tuple[Segment, int]] = []
         self._scanned_bytes = 0
         self._cut: Damage | None = None
-        self._scanner = SegmentScanner(self._on_batch)
+        self._scanner = BatchScanner(self._on_batch)
 
     def open(self, plan: DirectoryPlan, recovery_point: int, log_start: int | None, clean: bool) -> Recovered:
         durable = max(recovery_point, proven_end(self._disk, self._path, self._names))

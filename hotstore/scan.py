@@ -45,7 +45,7 @@ class Scanned(NamedTuple):
     damage: Damage | None
 
 
-class SegmentScanner:
+class BatchScanner:
     """Scans segments one after the other; `on_batch` sees every valid header, and raises CorruptBatch to refuse one."""
 
     def __init__(self, on_batch: Callable[[BatchHeader], None], buffer_bytes: int = SCAN_BUFFER_BYTES) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from hotstore.batch_walk import walk_headers
 from hotstore.file_names import OFFSET_INDEX, TIME_INDEX
-from hotstore.scan import Damage, SegmentScanner
+from hotstore.scan import BatchScanner, Damage
 from hotstore.segment import Segment, build_indexer, load_indexes
 from logformat.errors import Corrupt
 from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, check_stored, read_header
@@ -39,7 +39,7 @@ def find_end(segment: Segment, *, is_last: bool) -> SegmentEnd:
         segment.trusted_bytes = segment.size
         return SegmentEnd(last)
     headers: deque[BatchHeader] = deque(maxlen=1)
-    scanned = SegmentScanner(headers.append).scan(segment, segment.size, INT64_MAX)
+    scanned = BatchScanner(headers.append).scan(segment, segment.size, INT64_MAX)
     if scanned.damage is not None:
         return SegmentEnd(None, scanned.size, scanned.damage)
     segment.indexer = scanned.indexer

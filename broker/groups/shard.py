@@ -87,7 +87,7 @@ class Group:
         return not busy and self.machine.is_idle
 
 
-class Host(Protocol):
+class ShardOwner(Protocol):
     """What the coordinator does for its shards."""
 
     def restored(self, shard: GroupShard, group: Group, effects: Sequence[Effect]) -> None:
@@ -102,14 +102,14 @@ class Host(Protocol):
 class GroupShard:
     """Groups are in order of their creation. It is a `ReplayedState`."""
 
-    def __init__(self, shard: Shard, clock: Clock, config: GroupConfig, memory: MemoryUsage, host: Host) -> None:
+    def __init__(self, shard: Shard, clock: Clock, config: GroupConfig, memory: MemoryUsage, owner: ShardOwner) -> None:
         self.partition = shard.index
         self.groups: dict[str, Group] = {}
         self._shard = shard
         self._clock = clock
         self._config = config
         self._memory = memory
-        self._host = host
+        self._owner = owner
         self._loaded: dict[str, GroupMetadata | None] = {}
 
     @property
@@ -140,7 +140,7 @@ class GroupShard:
             if metadata is not None:
                 group.machine, effects = ClassicGroup.restore(self._config, metadata)
             if not group.is_gone:
-                self._host.restored(self, group, effects)
+                self._owner.restored(self, group, effects)
             self.settle(group)
             yield
         self._loaded.clear()
@@ -151,7 +151,7 @@ class GroupShard:
         return Live(count, _live_records(groups))
 
     def unload(self) -> None:
-        self._host.unloaded(self)
+        self._owner.unloaded(self)
         for group in self.groups.values():
             group.accounted = self._memory.resize(group.accounted, 0)
         self.groups.clear()

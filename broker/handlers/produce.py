@@ -47,7 +47,7 @@ _COUNT_BELIEVED_MAX: Final = 1 << 20
 _TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 
 
-class Pending(NamedTuple):
+class PendingAck(NamedTuple):
     """A partition whose answer waits until its batch is committed."""
 
     answer: ProduceResponsePartition
@@ -137,7 +137,7 @@ async def look_into(context: Context, batches: Unseen) -> Looks:
 
 def append_all(
     context: Context, call: Call, request: ProduceRequest, looks: Looks = NO_LOOKS
-) -> tuple[ProduceResponse, list[Pending]]:
+) -> tuple[ProduceResponse, list[PendingAck]]:
     """Append every batch of the request now; what has to wait for its commit is listed beside the response."""
     refusal = None
     if request.acks not in ACKS:
@@ -145,7 +145,7 @@ def append_all(
     elif request.transactional_id is not None:
         refusal = ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not served; produce without transactional.id")
     response = ProduceResponse()
-    pending: list[Pending] = []
+    pending: list[PendingAck] = []
     now_ms = context.world.clock.wall_ms()
     for topic in request.topic_data:
         answers = []
@@ -170,7 +170,7 @@ def _append(
     topic: str,
     data: ProduceRequestPartition,
     answer: ProduceResponsePartition,
-    pending: list[Pending],
+    pending: list[PendingAck],
     now_ms: int,
     seen: Look | None,
 ) -> None:
@@ -187,7 +187,7 @@ def _append(
     if request.acks == -1:
         committed = partition.visible(appended.last_offset + 1, ack_deadline_s(request.timeout_ms))
         if committed is not None:
-            pending.append(Pending(answer, committed))
+            pending.append(PendingAck(answer, committed))
 
 
 def short_of_offsets(context: Context, request: ProduceRequest) -> dict[Partition, int]:
@@ -250,7 +250,7 @@ def unsupported_version(request: ProduceRequest) -> ProduceResponse:
     )
 
 
-def later(response: ProduceResponse, pending: list[Pending], finish: Finish) -> Later:
+def later(response: ProduceResponse, pending: list[PendingAck], finish: Finish) -> Later:
     """The answer that leaves when every pending batch is committed, failed, or past the request's timeout."""
     done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
     waiting = len(pending)

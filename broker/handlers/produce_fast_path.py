@@ -46,7 +46,7 @@ RouteKey = tuple[str, str, bytes]
 """Listener and principal of the peer, and the prefix: what one principal was allowed is never taken for another."""
 
 
-class Route(NamedTuple):
+class ProduceRoute(NamedTuple):
     """What a prefix stands for, and the shape of its answer."""
 
     version: int
@@ -63,7 +63,7 @@ class FastPath:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._routes: dict[RouteKey, Route] = {}
+        self._routes: dict[RouteKey, ProduceRoute] = {}
 
     def learn(self, peer: Peer, frame: memoryview, call: Call, request: ProduceRequest) -> None:
         """The general path took this request: remember what its prefix means, if there is such a partition."""
@@ -144,7 +144,7 @@ class _Run:
 
     __slots__ = ("batches", "correlation_ids", "headers", "partition", "route")
 
-    def __init__(self, partition: Partition, route: Route) -> None:
+    def __init__(self, partition: Partition, route: ProduceRoute) -> None:
         self.partition = partition
         self.route = route
         self.batches: list[memoryview] = []
@@ -195,7 +195,7 @@ class _Run:
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
 
-def _failed(route: Route, correlation_id: int, failure: BaseException) -> list[Part]:
+def _failed(route: ProduceRoute, correlation_id: int, failure: BaseException) -> list[Part]:
     """The answer to a batch that was appended and not committed: a failed disk, or a late ack."""
     answer = ProduceResponsePartition(index=route.key[1])
     refuse(answer, failure)
@@ -241,7 +241,7 @@ def _records(frame: memoryview, at: int, version: int) -> memoryview | None:
     return frame[at:end]
 
 
-def _route(version: int, topic: str, index: int, request: ProduceRequest) -> Route:
+def _route(version: int, topic: str, index: int, request: ProduceRequest) -> ProduceRoute:
     """The answer's shape: Kafka's ProduceResponse with one partition and no error."""
     name = topic.encode()
     if version < _FLEXIBLE_SINCE:
@@ -260,7 +260,7 @@ def _route(version: int, topic: str, index: int, request: ProduceRequest) -> Rou
         shape = f">iibb{len(length)}s{len(name)}sbihqqqbbbbib"
         before = (0, 2, length, name, 2, index)
         after = (1, 0, 0, 0, 0, 0)
-    return Route(version, (topic, index), request.acks, request.timeout_ms, struct.Struct(shape), before, after)
+    return ProduceRoute(version, (topic, index), request.acks, request.timeout_ms, struct.Struct(shape), before, after)
 
 
 def _uvarint(value: int) -> bytes:

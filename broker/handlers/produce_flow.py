@@ -42,7 +42,7 @@ class ProduceFlow:
         """Piece by piece, in order: this connection's next request waits until all of it is appended."""
         context = self._context
         response = ProduceResponse()
-        pending: list[produce.Pending] = []
+        pending: list[produce.PendingAck] = []
         for piece in pieces(request):
             looks = await self._ready(self._room_for(piece), produce.unseen(context, piece))
             if not context.gate.is_open():

@@ -42,7 +42,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class Admittance:
     """The verdict, and why, in words an operator can act on."""
 
     verdict: Verdict
@@ -56,7 +56,7 @@ def admit(
     lease: LeaseSight,
     *,
     take_over: bool = False,
-) -> Admission:
+) -> Admittance:
     """Decide whether the broker with `directory` may serve `bucket` as `node_id`."""
     if directory.node_id is not None and directory.node_id != node_id:
         return _refuse(
@@ -69,7 +69,7 @@ def admit(
                 "this data directory has logs, but the bucket has no cluster.json: it is not the bucket they were "
                 "written with. Point --bucket at the right one; an empty bucket needs an empty data directory"
             )
-        return Admission(Verdict.FORMAT, "new data directory and new bucket")
+        return Admittance(Verdict.FORMAT, "new data directory and new bucket")
     served_from = bucket.directories.get(node_id)
     if directory.cluster_id is not None:
         return _formatted(directory, bucket, served_from, take_over=take_over)
@@ -83,14 +83,14 @@ def admit(
 
 def _formatted(
     directory: DirectoryIdentity, bucket: BucketIdentity, served_from: str | None, *, take_over: bool
-) -> Admission:
+) -> Admittance:
     if directory.cluster_id != bucket.cluster_id:
         return _refuse(
             f"the data directory belongs to cluster {directory.cluster_id}, the bucket to {bucket.cluster_id}: "
             "one of --data-dir and --bucket is wrong"
         )
     if served_from == directory.directory_id:
-        return Admission(Verdict.RESUME, "same directory as before")
+        return Admittance(Verdict.RESUME, "same directory as before")
     hint = "--take-over needs an empty data directory" if take_over else "start with an empty one to replace it in turn"
     return _refuse(
         f"another broker has replaced this data directory (it serves from directory id {served_from}): "
@@ -98,22 +98,22 @@ def _formatted(
     )
 
 
-def _replacement(lease: LeaseSight, *, take_over: bool) -> Admission:
+def _replacement(lease: LeaseSight, *, take_over: bool) -> Admittance:
     if take_over:
-        return Admission(Verdict.TAKE_OVER, "the operator's word (--take-over) that the last broker is dead")
+        return Admittance(Verdict.TAKE_OVER, "the operator's word (--take-over) that the last broker is dead")
     match lease:
         case LeaseSight.RELEASED:
-            return Admission(Verdict.TAKE_OVER, "the last broker stopped cleanly and released its lease")
+            return Admittance(Verdict.TAKE_OVER, "the last broker stopped cleanly and released its lease")
         case LeaseSight.STILL:
-            return Admission(Verdict.TAKE_OVER, "the last broker's lease stood still for a whole lease")
+            return Admittance(Verdict.TAKE_OVER, "the last broker's lease stood still for a whole lease")
         case LeaseSight.MOVING:
             return _refuse(
                 "another broker serves this bucket: its lease still moves. Stop it first (a clean stop releases the "
                 "lease at once); --take-over only if you know that it is dead"
             )
         case LeaseSight.WATCHING:
-            return Admission(Verdict.WAIT, "watching the lease of the broker that last served this bucket")
+            return Admittance(Verdict.WAIT, "watching the lease of the broker that last served this bucket")
 
 
-def _refuse(reason: str) -> Admission:
-    return Admission(Verdict.REFUSE, reason)
+def _refuse(reason: str) -> Admittance:
+    return Admittance(Verdict.REFUSE, reason)

@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.membership.campaign import Campaign
 from broker.membership.gate import Gate
-from broker.membership.identity import Admission, BucketIdentity, DirectoryIdentity, Verdict, admit
+from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
 from broker.membership.registration import Registration, Standing, session_records, standing
 from broker.metadata.cluster_root import ClusterRoot, Controller
@@ -145,7 +145,7 @@ class Session:
                 return await self._register(directory, bucket, who, admission)
 
     async def _register(
-        self, directory: DirectoryIdentity, bucket: BucketIdentity | None, who: Registration, admission: Admission
+        self, directory: DirectoryIdentity, bucket: BucketIdentity | None, who: Registration, admission: Admittance
     ) -> Joined:
         """With ourselves: nobody holds the lease, so this commit takes the controller epoch too."""
         rng = self._world.rng

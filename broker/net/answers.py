@@ -16,7 +16,7 @@ _READY_BYTES_MAX: Final = 64 << 10
 """Of answers that are ready but wait for an earlier one: who pipelines large ones behind a slow one stops here."""
 
 
-class Pending(Protocol):
+class AwaitedAnswer(Protocol):
     """An answer on its way."""
 
     def done(self) -> bool: ...
@@ -35,7 +35,7 @@ class AnswerQueue:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self.entries: deque[list[Part] | Pending] | None = None  # a deque costs 0.7 KiB: made on first use
+        self.entries: deque[list[Part] | AwaitedAnswer] | None = None  # a deque costs 0.7 KiB: made on first use
         self._ready_bytes = 0
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class AnswerQueue:
         """No request may be taken on before something left."""
         return len(self) >= self._count_max or self._ready_bytes >= _READY_BYTES_MAX
 
-    def add(self, answer: list[Part] | Pending) -> None:
+    def add(self, answer: list[Part] | AwaitedAnswer) -> None:
         """Queue an answer behind all others."""
         if self.entries is None:
             self.entries = deque()
@@ -54,7 +54,7 @@ class AnswerQueue:
         if isinstance(answer, list):
             self._ready_bytes += _memory(answer)
 
-    def head(self) -> Pending | None:
+    def head(self) -> AwaitedAnswer | None:
         """After `pop_ready`: the answer all others wait for, None when there is none. If it is done, it failed."""
         head = self.entries[0] if self.entries else None
         assert not isinstance(head, list), "a ready answer was left behind"
@@ -76,7 +76,7 @@ class AnswerQueue:
             entries.popleft()
         return ready
 
-    def drain(self) -> list[Pending]:
+    def drain(self) -> list[AwaitedAnswer]:
         """Forget everything; the answers still waiting, for whoever must look after them."""
         waiting = [] if self.entries is None else [entry for entry in self.entries if not isinstance(entry, list)]
         self.entries = None

@@ -26,7 +26,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchPosition:
     """What to ask the leader for. `last_fetched_epoch`: of the last record before `offset`; −1: there is none."""
 
     offset: int
@@ -69,14 +69,16 @@ class Follower:
         if self.phase is not Phase.OFFLINE or unclean_epoch > self.seen_epoch:
             self.phase = Phase.RECONCILING
 
-    def next_fetch(self) -> Fetch | None:
+    def next_fetch(self) -> FetchPosition | None:
         """None while it has to be cut, or is offline."""
         if self.phase in (Phase.CUTTING, Phase.OFFLINE):
             return None
         last = self.lineage.epoch_for(self.end - 1) if self.end else None
-        return Fetch(self.end, UNDEFINED_EPOCH if last is None else last, self._leader_epoch)
+        return FetchPosition(self.end, UNDEFINED_EPOCH if last is None else last, self._leader_epoch)
 
-    def answered(self, asked: Fetch, diverging: EpochEnd | None, leader_high_watermark: int) -> Cut | Take | None:
+    def answered(
+        self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
+    ) -> Cut | Take | None:
         """The leader's answer to `asked`; None: it is of another epoch, comes twice, or nothing may be done.
 
         `diverging`: the leader's last epoch that is not above the one asked for, and where that ends there."""

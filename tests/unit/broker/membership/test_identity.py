@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.membership.identity import Admission, BucketIdentity, DirectoryIdentity, Verdict, admit
+from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
 
 EMPTY = DirectoryIdentity(None, None, None, has_logs=False)
@@ -17,7 +17,7 @@ BUCKET = BucketIdentity("cluster", {1: "dir-a"})
 ALL_SIGHTS = tuple(LeaseSight)
 
 
-def decide(directory: DirectoryIdentity, bucket: BucketIdentity | None, **how: object) -> Admission:
+def decide(directory: DirectoryIdentity, bucket: BucketIdentity | None, **how: object) -> Admittance:
     lease = how.pop("lease", LeaseSight.WATCHING)
     return admit(directory, bucket, 1, lease, **how)  # type: ignore[arg-type]
 

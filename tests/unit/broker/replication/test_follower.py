@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.replication.follower import Cut, Fetch, Follower, Phase, Take
+from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
@@ -20,7 +20,7 @@ def lineage(*starts: tuple[int, int]) -> LeaderEpochs:
     return found
 
 
-def asked(follower: Follower) -> Fetch:
+def asked(follower: Follower) -> FetchPosition:
     found = follower.next_fetch()
     assert found is not None
     return found
@@ -30,14 +30,14 @@ def test_nothing_moves_before_the_first_clean_answer() -> None:
     """KAFKA-14704: a high watermark raised before the cut would show what is cut."""
     follower = Follower(lineage((1, 0)), 10, 4)
     follower.begin(2)
-    assert follower.next_fetch() == Fetch(10, 1, 2)
+    assert follower.next_fetch() == FetchPosition(10, 1, 2)
     assert follower.answered(asked(follower), EpochEnd(1, 7), 9) == Cut(7)
     assert follower.high_watermark == 4 and follower.next_fetch() is None
     follower.cut(lineage((1, 0)), 7)
     assert isinstance(follower.answered(asked(follower), None, 9), Take)
     assert (follower.high_watermark, follower.phase, follower.seen_epoch) == (7, Phase.FOLLOWING, 2)
     follower.flushed(lineage((1, 0), (2, 7)), 8)
-    assert follower.high_watermark == 8 and follower.next_fetch() == Fetch(8, 2, 2)
+    assert follower.high_watermark == 8 and follower.next_fetch() == FetchPosition(8, 2, 2)
 
 
 def test_cluster_d23_the_same_leader_in_a_new_epoch_is_asked_anew() -> None:
@@ -94,7 +94,7 @@ def test_cluster_d25_what_is_committed_is_not_cut_but_for_an_unclean_start() -> 
 class Answer(NamedTuple):
     """What the leader sent: of which question, in which epoch."""
 
-    to: Fetch
+    to: FetchPosition
     diverging: EpochEnd | None
     records: tuple[tuple[int, int], ...]
     high_watermark: int
@@ -122,7 +122,7 @@ class Pair:
         self.epoch, self.name, self.lives = 1, 0, [1, 1]
         self.marks = [0, 0]
         self.committed: Log = ()
-        self.fetches: list[tuple[Fetch, int]] = []
+        self.fetches: list[tuple[FetchPosition, int]] = []
         self.answers: list[Answer] = []
         self.elections = self.restarts = 0
         self._roles()
@@ -183,7 +183,7 @@ class Pair:
                 self.leader.applied(row)
         self._check()
 
-    def _serve(self, fetch: Fetch, broker_epoch: int) -> None:
+    def _serve(self, fetch: FetchPosition, broker_epoch: int) -> None:
         at, other = self.at, 1 - self.at
         if fetch.leader_epoch != self.epoch:
             return  # FENCED_LEADER_EPOCH
