@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
 
-from coldstore.keys import SegmentKey
-from coldstore.manifest_store import ManifestStore
 from logformat.errors import Fenced, ThermoclineError
 from tiering.backlog import Backlog
 from tiering.cold_expirer import ExpireCounters
@@ -24,26 +21,13 @@ from tiering.expirer import Checkpoint, Expirer
 from tiering.local_gaps import all_gaps
 from tiering.partition_jobs import PartitionJobs
 from tiering.partition_state import TieredPartition
+from tiering.reading.cut import ColdSlice
+from tiering.reading.door import ColdReader
 from tiering.snapshots import commit_snapshot, read_snapshot
 from tiering.tier_config import TierConfig, TierStatus
 from tiering.work_queue import Queues
 
-if TYPE_CHECKING:
-    from tiering.reading.cut import ColdSlice
-
 log = logging.getLogger(__name__)
-
-
-class ColdReader(Protocol):
-    """The read side: cold bytes of any partition, through its manifest."""
-
-    def read(
-        self, manifests: ManifestStore, offset: int, bytes_max: int, *, min_one: bool
-    ) -> ColdSlice | asyncio.Future[None]: ...
-    async def offset_for_timestamp(
-        self, manifests: ManifestStore, timestamp_ms: int, before_offset: int
-    ) -> tuple[int, int] | None: ...
-    async def forget(self, keys: Collection[SegmentKey]) -> None: ...
 
 
 class PartitionTier:

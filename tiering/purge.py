@@ -12,7 +12,7 @@ from uuid import UUID
 from coldstore.keys import PageKey, RootKey, SegmentKey, SnapshotKey, parse_key, partition_prefix
 from coldstore.object_store import ObjectStore
 from logformat.errors import Retryable
-from tiering.partition_tier import ColdReader
+from tiering.reading.door import ColdReader
 
 DELETE_KEYS: Final = 500
 
