@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.metadata.cluster_root import IMAGE_BYTES_MAX
+from broker.metadata.cluster_content import IMAGE_BYTES_MAX
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord
 

@@ -20,7 +20,8 @@ from broker.membership.gate import Gate
 from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
 from broker.membership.registration import Registration, Standing, session_records, standing
-from broker.metadata.cluster_root import ClusterRoot, Controller
+from broker.metadata.cluster_content import Controller
+from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener
 from broker.outage import WHAT_TO_DO, Outage

@@ -4,27 +4,36 @@ Owns how the image is kept: a page under a unique name, and the records since th
 root alone says what the cluster is; what a batch of records makes is checked before it is written; a page is written
 before the root that names it, and one that no root names is garbage; the root stays below 64 KiB, because a commit that
 does not fit beside the records there writes a page of all of them instead (two PUTs); pages are made and read in a
-worker, and a commit costs the loop only what it changes. Must not know who may decide (membership).
+worker, and a commit costs the loop only what it changes. Must not know what content and pages look like
+(cluster_content), nor who may decide (membership).
 """
 
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from broker.metadata import format_1
-from broker.metadata.format_1 import Content1
+from broker.metadata.cluster_content import (
+    CLUSTER_FORMAT,
+    PAGE_BYTES_MAX,
+    PAGE_SUFFIX,
+    ClusterContent,
+    Content,
+    Controller,
+    PagePointer,
+    check_page,
+    encode_page,
+    image_of,
+)
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore, Upload
-from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootFormat, RootStore
+from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from seams.clock import Clock
 from seams.rng import Rng
@@ -32,51 +41,10 @@ from seams.workers import Workers
 
 log = logging.getLogger(__name__)
 
-IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # of JSON: a page is read whole at every start, so nothing is added above it
-PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # of JSON: what is neither written nor believed
 COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes that are put together into one commit; what needs more goes alone
 _CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
-_PAGE_SUFFIX: Final = "zz"  # JSON, deflated
 _TRIES: Final = 3
 _ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; what has more is applied and checked in a worker
-_ENCODER: Final = msgspec.json.Encoder()
-
-
-class PagePointer(msgspec.Struct, frozen=True):
-    """Names an immutable page. `size` and `crc32c` are of the object; `json_bytes` it has when inflated."""
-
-    key: str
-    size: int
-    crc32c: int
-    json_bytes: int
-
-
-class Controller(msgspec.Struct, frozen=True):
-    """Who decides, in the controller epoch that is the root's. `looks` counts commits made only to learn what became
-    of the one before."""
-
-    node_id: int
-    incarnation: str
-    looks: int = 0
-
-
-class ClusterContent(msgspec.Struct, frozen=True):
-    """What `cluster.json` holds: the image at `page` (None: empty), of the first `folded` records, plus `records`."""
-
-    cluster_id: str
-    controller: Controller
-    page: PagePointer | None = None
-    folded: int = 0
-    records: tuple[MetadataRecord, ...] = ()
-
-    @property
-    def position(self) -> int:
-        """How many records there ever were."""
-        return self.folded + len(self.records)
-
-
-Content = ClusterContent | Content1
-CLUSTER_FORMAT: Final[RootFormat[Content]] = RootFormat(2, {1: Content1, 2: ClusterContent})
 
 
 class ImageAt(NamedTuple):
@@ -265,11 +233,11 @@ class ClusterRoot:
             content = replace(before, controller=controller, records=before.records + added)
             if self._root.content_size(content) <= _CONTENT_BYTES_MAX:
                 return content
-        data, json_bytes = await self._workers.run(_encode_page, after.image)
+        data, json_bytes = await self._workers.run(encode_page, after.image)
         if json_bytes > PAGE_BYTES_MAX:
             raise CommitTooLarge(f"cluster.json would name a page of {json_bytes} bytes, at most {PAGE_BYTES_MAX}")
         known = self._root.known
-        key = metadata_key(0 if known is None else known.version, epoch, self._rng.uuid(), _PAGE_SUFFIX)
+        key = metadata_key(0 if known is None else known.version, epoch, self._rng.uuid(), PAGE_SUFFIX)
         page = PagePointer(key, len(data), crc32c(data), json_bytes)
         # Written before we know whether the commit stands: a page that no root names is garbage.
         await self._store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
@@ -284,64 +252,20 @@ class ClusterRoot:
         return at
 
     async def _read(self, content: Content, latest: tuple[Content, ImageAt] | None) -> ImageAt:
-        if isinstance(content, Content1):
-            old_page = None if content.page is None else await self._page(content.page)
-            return ImageAt(0, await self._workers.run(_image_1, content, old_page))
-        if latest is not None and isinstance(latest[0], ClusterContent) and latest[0].page == content.page:
-            records = latest[0].records
-            if content.records[: len(records)] == records:
-                added = content.records[len(records) :]
-                return ImageAt(content.position, _applied(latest[1].image, added) if added else latest[1].image)
-        data = None if content.page is None else await self._page(content.page)
-        return ImageAt(content.position, await self._workers.run(_image_2, content, data))
-
-    async def _page(self, pointer: PagePointer | format_1.PagePointer) -> bytes:
-        got = await self._store.get(pointer.key)
-        if len(got.data) != pointer.size or crc32c(got.data) != pointer.crc32c:
-            raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore the object from a version")
-        return got.data
+        position = 0
+        if isinstance(content, ClusterContent):
+            position = content.position
+            if latest is not None and isinstance(latest[0], ClusterContent) and latest[0].page == content.page:
+                records = latest[0].records
+                if content.records[: len(records)] == records:
+                    added = content.records[len(records) :]
+                    return ImageAt(position, _applied(latest[1].image, added) if added else latest[1].image)
+        pointer = content.page
+        page = None if pointer is None else check_page((await self._store.get(pointer.key)).data, pointer)
+        return ImageAt(position, await self._workers.run(image_of, content, page))
 
 
 def _applied(image: ClusterImage, records: tuple[MetadataRecord, ...]) -> ClusterImage:
     after = image.with_records(records)
     check(after, image)
     return after
-
-
-def _encode_page(image: ClusterImage) -> tuple[bytes, int]:
-    """The bytes of a page, and how many they are when inflated."""
-    raw = _ENCODER.encode(image)
-    return zlib.compress(raw), len(raw)
-
-
-def decode_page(data: bytes, pointer: PagePointer) -> ClusterImage:
-    """The image of a page, not checked yet; raises Corrupt for bytes that hold none."""
-    try:
-        inflating = zlib.decompressobj()
-        raw = inflating.decompress(data, min(pointer.json_bytes, PAGE_BYTES_MAX) + 1)
-        if len(raw) != pointer.json_bytes or not inflating.eof or inflating.unused_data:
-            raise Corrupt(f"metadata page {pointer.key} does not hold the {pointer.json_bytes} bytes it should")
-        return msgspec.json.decode(raw, type=ClusterImage)
-    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
-        raise Corrupt(f"metadata page {pointer.key} is not readable: {broken}") from broken
-
-
-def _image_1(content: Content1, page: bytes | None) -> ClusterImage:
-    image = format_1.image_of(content, page)
-    check(image)
-    return image
-
-
-def _image_2(content: ClusterContent, page: bytes | None) -> ClusterImage:
-    image = ClusterImage()
-    if page is not None:
-        assert content.page is not None
-        image = decode_page(page, content.page)
-    image = image.with_records(content.records)
-    check(image)
-    return image
-
-
-def image_of(content: Content, page: bytes | None) -> ClusterImage:
-    """The image of a root's content and the bytes of the page it names (None: it names none). Raises Corrupt."""
-    return _image_1(content, page) if isinstance(content, Content1) else _image_2(content, page)

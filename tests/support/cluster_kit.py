@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 
-from broker.metadata.cluster_root import ClusterRoot, Controller, ImageAt
+from broker.metadata.cluster_content import Controller
+from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener, MetadataRecord, Node, Row, TopicCreated
 from broker.metadata.rows import registered

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from broker.metadata.cluster_root import CLUSTER_FORMAT, Content
+from broker.metadata.cluster_content import CLUSTER_FORMAT, Content
 from coldstore.audit import Finding, FindingKind, GcPlan, NamedKeys, gc_plan, orphan_findings
 from coldstore.bucket_inspection import BucketInspector, PartitionView
 from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX

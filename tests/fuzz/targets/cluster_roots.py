@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from broker.membership.lease_watch import Lease
-from broker.metadata.cluster_root import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer, image_of
+from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer, image_of
 from broker.metadata.format_1 import Content1
 from broker.metadata.image import ClusterImage
 from coldstore.keys import CLUSTER_KEY, LEASE_KEY

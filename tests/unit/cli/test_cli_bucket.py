@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from broker.metadata.cluster_root import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer
+from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Controller, PagePointer
 from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key, metadata_key
 from coldstore.manifest_store import ManifestStore
 from coldstore.root import RootStore

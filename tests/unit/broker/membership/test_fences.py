@@ -10,7 +10,8 @@ from broker.app import Exit
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.registration import Registration, Standing, session_records, standing
-from broker.metadata.cluster_root import ClusterRoot, Controller
+from broker.metadata.cluster_content import Controller
+from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener, NodeGone, RowsSet, TopicCreated
 from broker.metadata.rows import new_rows

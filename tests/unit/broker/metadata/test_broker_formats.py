@@ -10,7 +10,7 @@ import pytest
 
 from broker.membership.lease_watch import Lease
 from broker.metadata import format_1
-from broker.metadata.cluster_root import CLUSTER_FORMAT, ClusterContent, image_of
+from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, image_of
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.records import Row

@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.metadata.cluster_root import (
-    ClusterContent,
-    ClusterRoot,
-    CommitTooLarge,
-    Controller,
-    PagePointer,
-    decode_page,
-    image_of,
-)
+from broker.metadata.cluster_content import ClusterContent, Controller, PagePointer, decode_page, image_of
+from broker.metadata.cluster_root import ClusterRoot, CommitTooLarge
 from broker.metadata.image import ClusterImage, Topic, check
 from broker.metadata.producer_ids import PER_EPOCH, ProducerIds, first_epoch_above
 from broker.metadata.records import (
