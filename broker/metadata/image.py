@@ -138,20 +138,23 @@ def _with_rows(topic: Topic, changed: Iterable[tuple[int, Row]]) -> Topic:
     return replace(topic, rows=tuple(rows))
 
 
-def check(image: ClusterImage, before: ClusterImage | None = None) -> None:
+_EMPTY = ClusterImage()
+
+
+def check(image: ClusterImage, before: ClusterImage = _EMPTY) -> None:
     """Raises Corrupt unless a controller can have made this image.
 
     Run on what a batch of records makes before it is written, and on what was read: names become local paths, ids
-    become keys. `before`: an image that passed, and from which this one follows; what is the same object in both is not
-    looked at again, while the nodes are the same.
+    become keys. `before`: an image that passed, and from which records made this one; what is the same object in both
+    is not looked at again, rows only while the nodes are the same.
     """
     for node_id, node in image.nodes.items():
         if node.node_id != node_id or not 0 <= node.broker_epoch < image.next_broker_epoch:
             raise _impossible(f"node {node.node_id} in broker epoch {node.broker_epoch}")
-    same_nodes = before is not None and before.nodes == image.nodes
-    before = ClusterImage() if before is None else before
-    if before.topics.keys() != image.topics.keys() and len({t.name for t in image.topics.values()}) < len(image.topics):
+    # No record gives a topic another name: two of one name can only come with a new topic.
+    if before.topics.keys() != image.topics.keys() and _is_a_name_twice(image):
         raise _impossible("two topics of one name")
+    same_nodes = before.nodes == image.nodes
     for topic_id, topic in image.topics.items():
         known = before.topics.get(topic_id)
         if known is not topic or not same_nodes:
@@ -160,6 +163,10 @@ def check(image: ClusterImage, before: ClusterImage | None = None) -> None:
     for topic_id, topic in image.deleted.items():
         if topic_id not in before.deleted:
             _check_topic(topic_id, topic)
+
+
+def _is_a_name_twice(image: ClusterImage) -> bool:
+    return len({topic.name for topic in image.topics.values()}) < len(image.topics)
 
 
 def _check_topic(key: str, topic: Topic) -> None:

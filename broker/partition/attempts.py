@@ -32,7 +32,7 @@ _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno
 _REOPEN_S: Final = 5.0
 
 
-class _Topic:
+class _Progress:
     """How far a topic's partitions came."""
 
     __slots__ = ("again", "new", "opened", "topic_id")
@@ -64,8 +64,8 @@ class Attempts:
         self._tasks = tasks
         self._rng = rng
         self._report = report
-        self._opening: dict[asyncio.Task[None], _Topic] = {}
-        self._of_topic: dict[str, dict[asyncio.Task[None], _Topic]] = {}  # the same by topic id
+        self._opening: dict[asyncio.Task[None], _Progress] = {}
+        self._of_topic: dict[str, dict[asyncio.Task[None], _Progress]] = {}  # the same by topic id
         self._healing: dict[TopicPartition, asyncio.Task[None]] = {}
         self.damaged: dict[TopicPartition, str] = {}
         """Partitions that refuse to open, and why."""
@@ -73,35 +73,35 @@ class Attempts:
     @property
     def opened_count(self) -> int:
         """Partitions that are open and not published yet."""
-        return sum(found is not None for way in self._opening.values() for found in way.opened.values())
+        return sum(found is not None for progress in self._opening.values() for found in progress.opened.values())
 
     def begin(self, topic: Topic, indexes: Collection[int], *, new: bool) -> None:
         """Open these partitions and publish them when all of them are open or offline."""
-        way = _Topic(topic.topic_id, new=new)
+        progress = _Progress(topic.topic_id, new=new)
         for index in indexes:
             self.damaged.pop(TopicPartition(topic.name, index), None)
 
         async def attempt() -> None:
-            missing = [index for index in indexes if index not in way.opened]
+            missing = [index for index in indexes if index not in progress.opened]
             async with self._turn(topic.name):
                 # All of them end before any is tried again.
                 outcomes = await asyncio.gather(
-                    *(self._open(topic, index, way, new=new) for index in missing), return_exceptions=True
+                    *(self._open(topic, index, progress, new=new) for index in missing), return_exceptions=True
                 )
             for outcome in outcomes:
                 if outcome is not None:
                     raise outcome
             if new:
                 reach("topic.rooted")
-            self._hand_over(topic, [found for _, found in sorted(way.opened.items()) if found is not None])
-            for index in way.again:
+            self._hand_over(topic, [found for _, found in sorted(progress.opened.items()) if found is not None])
+            for index in progress.again:
                 self._open_again(topic, index)
 
         name = f"open {topic.name}"
         work = supervise(name, attempt, self._rng, self._report, backoff_max_s=10.0)
         task = self._tasks.spawn(name, work)
-        self._opening[task] = way
-        self._of_topic.setdefault(topic.topic_id, {})[task] = way
+        self._opening[task] = progress
+        self._of_topic.setdefault(topic.topic_id, {})[task] = progress
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -117,19 +117,19 @@ class Attempts:
             log.warning("%s", _lost_tails(topic.name, lost))
         self._publish(topic.topic_id, partitions)
 
-    async def _open(self, topic: Topic, index: int, way: _Topic, *, new: bool) -> None:
+    async def _open(self, topic: Topic, index: int, progress: _Progress, *, new: bool) -> None:
         """Note the partition, or that it stays offline while its neighbours serve, and a person is told."""
         try:
-            way.opened[index] = await self._open_one(topic, index, new)
+            progress.opened[index] = await self._open_one(topic, index, new)
         except (ForeignLog, RootVanished):
             raise  # heals by itself when the purge of a deleted topic is done, of this one or of the one before (C9)
         except (Fenced, StorageFailed, Corrupt, OSError) as refused:
             if isinstance(refused, OSError) and refused.errno in _PASSING:
                 raise  # a machine out of descriptors or space may have some again soon
             self._stays_offline(TopicPartition(topic.name, index), refused)
-            way.opened[index] = None
+            progress.opened[index] = None
             if isinstance(refused, Corrupt) and not isinstance(refused, DamagedLog):
-                way.again.append(index)
+                progress.again.append(index)
 
     def _stays_offline(self, place: TopicPartition, refused: Exception) -> None:
         self.damaged[place] = str(refused)
@@ -179,13 +179,16 @@ class Attempts:
             await asyncio.gather(*ending, return_exceptions=True)
             for index in range(topic.partitions):
                 self.damaged.pop(TopicPartition(topic.name, index), None)
-            return [found for way in cut_off.values() for found in way.opened.values() if found is not None]
+            return [found for progress in cut_off.values() for found in progress.opened.values() if found is not None]
 
         return ended
 
     async def close(self) -> bool:
         """Give everything up; whether no log is left whose tail is in doubt: all that held something are led."""
-        ending, in_doubt = [*self._opening, *self._healing.values()], any(not way.new for way in self._opening.values())
+        ending, in_doubt = (
+            [*self._opening, *self._healing.values()],
+            any(not progress.new for progress in self._opening.values()),
+        )
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
