@@ -17,7 +17,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from hotstore.data_dir import DataDir
-from hotstore.errors import ForeignLog
+from hotstore.file_names import LOG
 from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
@@ -87,21 +87,14 @@ class LogHost:
 
     # --- opened and created -------------------------------------------------------------------------------------
 
-    def _holds(self, place: TopicPartition, topic_id: UUID) -> bool:
+    def _holds(self, place: TopicPartition) -> bool:
+        """Whether a log lies there: whose it is, or that it lost its metadata file, is said when it is opened."""
         disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
         if disk.stat(path) is None:
             return False
-        metadata = f"{path}/{PARTITION_METADATA_FILE}"
-        if disk.stat(metadata) is None:
-            # Opening refuses segments without their metadata file; a directory without either holds no log.
-            return any(name.endswith(".log") for name in disk.list_dir(path))
-        found = decode_partition_metadata(read_file(disk, metadata))
-        if found != topic_id.bytes:
-            raise ForeignLog(
-                f"{path} belongs to topic id {UUID(bytes=found)}, not to {topic_id}; "
-                "move it away, or wait for its topic's deletion"
-            )
-        return True
+        if disk.stat(f"{path}/{PARTITION_METADATA_FILE}") is not None:
+            return True
+        return any(name.endswith(LOG) for name in disk.list_dir(path))
 
     async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
         """The log of this very topic, recovered, None where there is none; asking again for an open one returns the
@@ -115,7 +108,7 @@ class LogHost:
 
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> PartitionLog | None:
         """One call of a worker for both: thousands are opened by a start."""
-        if not self._holds(place, topic_id):
+        if not self._holds(place):
             return None
         return recover_log(self._data_dir, place, config, now_ms, topic_id.bytes)
 

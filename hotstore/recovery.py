@@ -126,7 +126,10 @@ def _topic_id(disk: Disk, path: str, expected: bytes | None, has_segments: bool)
         return expected
     found = decode_partition_metadata(read_file(disk, file))
     if expected is not None and found != expected:
-        raise ForeignLog(f"{path} belongs to topic id {UUID(bytes=found)}, not to {UUID(bytes=expected)}; move it away")
+        raise ForeignLog(
+            f"{path} belongs to topic id {UUID(bytes=found)}, not to {UUID(bytes=expected)}; "
+            "move it away, or wait for its topic's deletion"
+        )
     return found
 
 
