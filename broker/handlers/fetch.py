@@ -18,7 +18,8 @@ from broker.authorizer import is_from_follower
 from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.fetch_sessions import NO_SESSION, Full, Incremental, Target
+from broker.fetch_session import Target
+from broker.fetch_sessions import NO_SESSION, Full, Incremental
 from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
 from broker.partition.replica import Partition
 from broker.wire.messages import (

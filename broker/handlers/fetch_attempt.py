@@ -16,7 +16,7 @@ from typing import Final
 from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.fetch_sessions import Target
+from broker.fetch_session import Target
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     FetchRequest,

@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from broker.config.topics import TopicConfig
-from broker.fetch_sessions import Target
+from broker.fetch_session import Target
 from broker.partition.waiters import Waiters, Watcher
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader

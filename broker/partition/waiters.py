@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from broker.fetch_sessions import Target
+from broker.fetch_session import Target
 
 Watcher = Callable[[], None]
 
@@ -74,7 +74,7 @@ class Waiters:
         self._watchers.pop(watcher, None)
 
     def tell_once(self, reader: Target) -> None:
-        """Tell a session's reader when anything it was answered may have changed; see `broker.fetch_sessions`."""
+        """Tell a session's reader when anything it was answered may have changed; see `broker.fetch_session`."""
         self._readers[reader] = None
 
     def forget(self, reader: Target) -> None:

@@ -7,17 +7,8 @@ from uuid import UUID
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.fetch_sessions import (
-    EVICTION_MS_MIN,
-    TARGET_BYTES,
-    FetchSession,
-    FetchSessions,
-    Full,
-    Incremental,
-    Target,
-    next_epoch,
-    wanted_by,
-)
+from broker.fetch_session import TARGET_BYTES, FetchSession, Target, next_epoch
+from broker.fetch_sessions import EVICTION_MS_MIN, FetchSessions, Full, Incremental, wanted_by
 from broker.wire.messages import (
     FetchRequest,
     FetchRequestForgottenTopic,
