@@ -24,10 +24,10 @@ async def fate_of(write: Write, timeout_ms: int) -> ErrorCode:
         failure = await write
     finally:
         timer.cancel()
-    return ErrorCode.NONE if failure is None else code_of(failure, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    return ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
 
-def code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
+def group_code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
     """What a client is told when its state could not be stored (as Kafka translates append errors for groups).
 
     Not `broker.errors.code_of`: a client must look for the coordinator again, not for a partition's leader.

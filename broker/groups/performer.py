@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 
 from broker.error_codes import ErrorCode
 from broker.groups.events import Effect, Event, Reply, Result, StartTimer, StopTimer, Store, Stored, TimedOut, Timer
-from broker.groups.fate import code_of
+from broker.groups.fate import group_code_of
 from broker.groups.records import group_record
 from broker.groups.shard import Group, GroupShard
 from broker.groups.timers import Timers
@@ -63,7 +63,7 @@ class Performer:
 
     def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
         def stored(failure: Exception | None) -> None:
-            error = ErrorCode.NONE if failure is None else code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
+            error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
             self.step(shard, group, Stored(ticket, error))
 
         shard.write_group(group, record, stored)

@@ -19,14 +19,8 @@ from seams.turns import next_turn
 
 CHANGES_PER_REQUEST_MAX: Final = 1_000
 _TOGETHER_MAX: Final = 100  # more than one commit takes; begun in one go, they hold the loop for 3 ms
-_TIMEOUT_MAX_S: Final = 120.0
 
 R = TypeVar("R")
-
-
-def deadline_s(timeout_ms: int) -> float:
-    """The loop's time at which a request with this time-out is answered, whatever came true."""
-    return asyncio.get_running_loop().time() + min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
 
 
 async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:

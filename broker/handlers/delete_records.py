@@ -14,7 +14,7 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.changes import deadline_s
+from broker.handlers.request_deadline import deadline_s
 from broker.partition.replica import Partition, settled
 from broker.wire.messages import (
     DeleteRecordsRequest,

@@ -21,6 +21,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
+from broker.handlers.request_deadline import deadline_s
 from broker.net.dispatch import AnswerFuture, Later, Part
 from broker.partition.replica import Partition
 from broker.wire.messages import (
@@ -44,7 +45,6 @@ Finish = Callable[[AnswerFuture, ProduceResponse], None]
 ACKS: Final = (-1, 0, 1)
 _COUNT_BELIEVED_MAX: Final = 1 << 20
 """Records of a batch nobody checked yet. One of more is refused once, asked for by the append, and fits the retry."""
-_TIMEOUT_MAX_S: Final = 120.0  # what a client may make a request wait for its ack
 
 
 class PendingAck(NamedTuple):
@@ -185,7 +185,7 @@ def _append(
     answer.log_append_time_ms = appended.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
     if request.acks == -1:
-        committed = partition.visible(appended.last_offset + 1, ack_deadline_s(request.timeout_ms))
+        committed = partition.visible(appended.last_offset + 1, deadline_s(request.timeout_ms))
         if committed is not None:
             pending.append(PendingAck(answer, committed))
 
@@ -219,11 +219,6 @@ async def more_offsets(short: Mapping[Partition, int], wait_s: float) -> None:
         partition.tier.reserve_soon(end_offset)
     for partition, end_offset in short.items():
         await partition.more_offsets(end_offset, until_s - loop.time())
-
-
-def ack_deadline_s(timeout_ms: int) -> float:
-    """The loop's time at which a request with this timeout is answered whatever happened."""
-    return asyncio.get_running_loop().time() + min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
 
 
 def refuse(answer: ProduceResponsePartition, refused: BaseException) -> None:

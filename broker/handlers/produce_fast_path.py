@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from broker.context import Call, Context
 from broker.handlers.batch_checks import BatchChecks
-from broker.handlers.produce import ack_deadline_s, append_checked, refuse
+from broker.handlers.produce import append_checked, refuse
+from broker.handlers.request_deadline import deadline_s
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.partition.replica import Partition
 from broker.wire.apis import response_header_version
@@ -118,7 +119,7 @@ class FastPath:
             return _NONE  # nothing was written, and each has its own old offset
         context.metrics.requests[0] += count
         if route.acks == -1:
-            committed = partition.visible(appended.last_offset + 1, ack_deadline_s(route.timeout_ms))
+            committed = partition.visible(appended.last_offset + 1, deadline_s(route.timeout_ms))
             if committed is not None:
                 return count, self._later(committed, run, appended)
         return count, [run.answers(appended)]

@@ -15,7 +15,8 @@ from broker.config.describe import describe_topic
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.changes import CHANGES_PER_REQUEST_MAX, deadline_s, refuse_flood, together, within
+from broker.handlers.changes import CHANGES_PER_REQUEST_MAX, refuse_flood, together, within
+from broker.handlers.request_deadline import deadline_s
 from broker.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,
