@@ -80,7 +80,8 @@ def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]
 def _check_count(partitions: int) -> None:
     if partitions > PARTITIONS_PER_TOPIC_MAX:
         raise ApiError(
-            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; at most {PARTITIONS_PER_TOPIC_MAX} a topic"
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions; at most {PARTITIONS_PER_TOPIC_MAX} partitions a topic",
         )
 
 
