@@ -55,7 +55,7 @@ class Attached:
         self._pages = PageCache()
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
-        self._led: set[Key] = set()  # in this process, open ever since
+        self._led: dict[Key, int] = {}  # leader epoch it was led in last, in this process, open ever since
         self._store_away = False
 
     def __iter__(self) -> Iterator[PartitionTier]:
@@ -140,14 +140,14 @@ class Attached:
             limits=self._limits,
             on_fenced=lead.on_fenced,
         )
-        tail = LostTail(partition, self._logs, opened, new=lead.new, led_before=key in self._led)
+        tail = LostTail(partition, self._logs, opened, new=lead.new, led_before=self._led.get(key))
         await tail.secure()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
         tier = self._make_tier(partition)
         tier.lost = tail.lost
         self._tiers[key] = tier
-        self._led.add(key)
+        self._led[key] = lead.leader_epoch
         return tier
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
@@ -176,7 +176,7 @@ class Attached:
 
     def forget(self, topic_id: UUID, partition: int) -> None:
         """The log is closed: whoever opens it next knows nothing of it."""
-        self._led.discard((topic_id, partition))
+        self._led.pop((topic_id, partition), None)
         self._manifests.pop((topic_id, partition), None)
 
     async def _give_back(self, partition: TieredPartition) -> None:

@@ -59,14 +59,14 @@ class LostTail:
     """Of one open log in one leader epoch; one use. `lost`: what it declared a gap, [first, end)."""
 
     def __init__(
-        self, partition: TieredPartition, logs: LogHost, opened: OpenLog, *, new: bool, led_before: bool
+        self, partition: TieredPartition, logs: LogHost, opened: OpenLog, *, new: bool, led_before: int | None
     ) -> None:
         self._partition = partition
         self._logs = logs
         self._opened = opened
         self._log = opened.log
         self._new = new
-        self._led_before = led_before  # and resigned: another may have led since
+        self._led_before = led_before  # the epoch it was led in before it resigned: another may have led since
         self.lost: tuple[int, int] | None = None
 
     async def secure(self) -> None:
@@ -82,7 +82,7 @@ class LostTail:
                 await self._create()
             case Tail.WHOLE:
                 assert reservation is not None
-                if self._led_before:
+                if self._led_before is not None:
                     await self._claim()
                 await self._go_on(reservation)
             case Tail.IN_DOUBT:
@@ -104,7 +104,7 @@ class LostTail:
         known = self._partition.manifest  # only where opening the log asked the root, or we led it before
         is_behind = known is not None and (
             known.bucket_end_offset > local.log_end_offset
-            or (self._led_before and known.reserved_end_offset > reservation.reserved_end)
+            or (self._may_another_have_led and known.reserved_end_offset > reservation.reserved_end)
         )
         if is_behind or reservation.reserved_end < local.log_end_offset:
             log.error(
@@ -116,16 +116,27 @@ class LostTail:
             await self._run(remove_reservation, self._partition.world.disk, local.path)
             await self._close_hole(await self._claim())
             return
+        # A release of the last epoch may have landed after its copy was read.
+        reserved_end = reservation.reserved_end if known is None else known.reserved_end_offset
+        reserved_end = min(reservation.reserved_end, reserved_end)
         boot_id = self._partition.world.clock.boot_id()
-        if reservation.stands_for(flush_sync=local.config.flush_sync, boot_id=boot_id):
+        if reserved_end == reservation.reserved_end and reservation.stands_for(
+            flush_sync=local.config.flush_sync, boot_id=boot_id
+        ):
             local.reserved_end = reservation.reserved_end
             return
         try:
-            await self._reserved(reservation.reserved_end)
+            await self._reserved(reserved_end)
         except OSError as error:
             if not is_full(error):
                 raise
             local.reserved_end = local.log_end_offset  # reads only, until a reservation can be written
+
+    @property
+    def _may_another_have_led(self) -> bool:
+        """Since we did: in the very next leader epoch it is only we, and what the root reserves is ours, also where a
+        commit of the last epoch was cut off before its copy was written."""
+        return self._led_before is not None and self._partition.epoch > self._led_before + 1
 
     # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
     async def _claim_first(self, *, may_be_unmade: bool) -> None:

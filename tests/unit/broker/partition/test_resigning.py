@@ -13,10 +13,12 @@ from broker.metadata.image import Topic
 from broker.observe.tier_view import status_json
 from broker.partition.replica import Partition
 from coldstore.manifest_store import ManifestStore
-from coldstore.stores.faulty import FaultPlan
+from coldstore.stores.faulty import Fault, FaultPlan
+from coldstore.stores.operations import Operation
 from logformat.errors import Fenced
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place, play
+from tiering.reservation import read_reservation, write_reservation
 
 OTHER_EPOCH = 900
 
@@ -211,6 +213,75 @@ def test_what_was_not_synced_when_its_leader_resigned_is_synced_in_time() -> Non
         assert partition.log.dirty_bytes > 0
         await asyncio.sleep(5.0)
         assert partition.log.dirty_bytes == 0 and partition not in life.context.registry.touched
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_reservation_that_was_under_way_when_its_leader_resigned_is_no_gap() -> None:
+    """Nobody else led: offsets that only the root knows of were given to nobody. A million were declared lost."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas = life.broker.rooms.replicas
+        assert replicas is not None
+        await life.create("log", 1)
+        await life.produce("log", b"a")
+        partition, topic = life.partition("log", 0), life.context.registry.topics["log"]
+        ours, store = (
+            partition.log.reserved_end,
+            ManifestStore(place.memory, partition.topic_id, 0, SeededRng(9), life.clock),
+        )
+        place.store.plan = FaultPlan(latency_s=(1.0, 1.0))
+        place.store.script(Operation.PUT_ROOT, Fault.LOST)
+        partition.tier.reserve_soon(ours + 1)
+        async with asyncio.timeout(60.0):
+            while (found := await store.load()) is None or found.reserved_end_offset == ours:
+                await asyncio.sleep(0.01)
+        assert partition.log.reserved_end == ours
+        topic = in_the_next_epoch(topic)
+        replicas.resign(topic, [0])
+        replicas.lead(topic, [0])
+        await replicas.opened(topic.topic_id)
+        assert life.partition("log", 0).tier.lost is None
+        place.store.plan = FaultPlan()
+        assert (await life.produce("log", b"b")).base_offset == 1
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_reservation_given_back_while_its_leader_resigned_is_not_used() -> None:
+    """What the root says when it is claimed again bounds the offsets, whatever was read of the copy on disk."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        replicas, tiers = life.broker.rooms.replicas, life.broker.rooms.tiers
+        assert replicas is not None and tiers is not None
+        await life.create("log", 1, remote_storage_enable="true")
+        await life.produce("log", b"a")
+        partition, topic = life.partition("log", 0), life.context.registry.topics["log"]
+        path = partition.log.path
+        copy = read_reservation(place.disk, path, partition.topic_id, 0)
+        assert copy is not None and copy.reserved_end > 1
+        await tiers.seal_all(None)  # the root reserves nothing any more
+        replicas.resign(topic, [0])
+        write_reservation(place.disk, path, copy)  # as it is read when the release is under way
+        leading = asyncio.Event()
+        at_first: list[int] = []
+
+        class Noting(Told):
+            def led(self, partition: Partition) -> None:
+                at_first.append(partition.log.reserved_end)
+                leading.set()
+
+        replicas.watch(Noting())
+        replicas.lead(in_the_next_epoch(topic), [0])
+        await leading.wait()
+        found = await ManifestStore(place.memory, partition.topic_id, 0, SeededRng(9), life.clock).load()
+        assert found is not None and at_first[0] <= found.reserved_end_offset
         await life.stop()
 
     play(scenario())
