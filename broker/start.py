@@ -1,8 +1,9 @@
 """The order in which a broker comes up, in one place.
 
 Addresses are bound before anything is touched; the data directory is locked before the bucket is asked; the right to
-serve is committed before anything is served; what the image says is published, and its logs open, before groups load;
-clients are let in last. Must not know what cuts a start short, when a broker ends (app), or how it goes down (rooms).
+serve is committed before anything is served, and before the clean-shutdown marker goes; what the image says is
+published, and its logs open, before groups load; clients are let in last. Must not know what cuts a start short, when a
+broker ends (app), or how it goes down (rooms).
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ class Start:
         )
 
     async def _join(self, session: Session, data_dir: DataDir) -> Joined:
-        """Wait for the right to serve, commit it, and note in the data directory what that settled. Raises Refused."""
+        """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and
+        that its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
         config = self.config
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
@@ -143,6 +145,7 @@ class Start:
             meta = MetaProperties(identity.cluster_id, config.node_id, identity.directory_id)
             await self.world.workers.run(data_dir.format, meta)
         check_tiering(config, joined.image)
+        await self.world.workers.run(data_dir.unmark)
         self._keep("session", self.keep_session)
         return joined
 

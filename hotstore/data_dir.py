@@ -2,7 +2,8 @@
 
 Owns the exclusive lock, `meta.properties`, the clean-shutdown marker, and the names of log directories; holds what all
 its logs share (offset checkpoints, index cache, ballast). Always true: one process at a time; a name nobody knows is
-left alone. All methods block. Must not know: open logs, topics' configs, who leads, the bucket. Source: Kafka's
+left alone; while the marker stands no log is open here (`LogHost` asks), and opening the directory changes nothing that
+it vouches for. All methods block. Must not know: open logs, topics' configs, who leads, the bucket. Source: Kafka's
 LogManager, CleanShutdownFileHandler.
 """
 
@@ -30,7 +31,9 @@ from seams.disk import Disk, Lock, read_file, remove_tree, replace_file
 
 
 class DataDir:
-    """An open, locked data directory. `was_clean`: the last process stopped in order, so no log needs a scan."""
+    """An open, locked data directory. `was_clean`, for as long as it is open: the last process stopped in order, so no
+    log needs a scan. `is_marked`: the marker that says so still stands, so nothing is written to logs or checkpoints.
+    """
 
     def __init__(
         self,
@@ -47,13 +50,15 @@ class DataDir:
         """None: the directory was never formatted."""
         self.checkpoints = checkpoints
         self.was_clean = was_clean
+        self.is_marked = was_clean
         self.indexes = IndexCache()
         self.ballast = Ballast(disk, path)
         self._lock = lock
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> DataDir:
-        """Lock and read. Takes the clean-shutdown marker away, durably. Raises DataDirLocked, Corrupt, OSError."""
+        """Lock and read. The clean-shutdown marker stays until `unmark`: who is refused the right to serve leaves it to
+        the next start. Raises DataDirLocked, Corrupt, OSError."""
         _make_dirs_durable(disk, path)
         try:
             lock = disk.lock(f"{path}/{LOCK_FILE}")
@@ -74,8 +79,6 @@ class DataDir:
         self = cls(disk, path, lock, meta, checkpoints, was_clean)
         for name in leftover_temporaries(disk.list_dir(path)):
             disk.unlink(f"{path}/{name}")
-        if self.was_clean:
-            disk.unlink(f"{path}/{CLEAN_SHUTDOWN_FILE}")
         # A killed process may have left log directories whose names only the page cache knows.
         disk.sync_dir(path)
         return self
@@ -84,6 +87,14 @@ class DataDir:
         """Say whose this directory is. Raises OSError."""
         replace_file(self.disk, f"{self.path}/{META_PROPERTIES_FILE}", meta.to_bytes())
         self.meta = meta
+
+    def unmark(self) -> None:
+        """Take the clean-shutdown marker away, durably: from here on logs may be written. Raises OSError; then it may
+        stand again after a power cut, and is still true."""
+        if self.is_marked:
+            self.disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
+            self.disk.sync_dir(self.path)
+            self.is_marked = False
 
     # --- logs ---------------------------------------------------------------------------------------------------
 

@@ -55,9 +55,10 @@ class OpenLog:
 
 
 class LogHost:
-    """See the module. One for a data directory."""
+    """See the module. One for a data directory, whose clean-shutdown marker went before (`DataDir.unmark`)."""
 
     def __init__(self, data_dir: DataDir, world: World, report: FailureReport | None = None) -> None:
+        assert not data_dir.is_marked, data_dir.path
         self._data_dir = data_dir
         self._world = world
         self._report = report

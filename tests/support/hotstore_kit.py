@@ -109,6 +109,7 @@ def new_log(disk: Disk, config: LogConfig, start_offset: int = 0) -> tuple[DataD
 
 def open_log(disk: Disk, config: LogConfig, now_ms: int = 10_000) -> tuple[DataDir, PartitionLog]:
     directory = DataDir.open(disk, DATA)
+    directory.unmark()
     return directory, recover_log(directory, ORDERS, config, now_ms, TOPIC_ID)
 
 

@@ -148,7 +148,9 @@ class Life:
         workers: Any = LoopWorkers()
         net: Any = None
         world = World(house.disk, workers, WorkerSyncs(workers), BootClock(house.boot), house.rng, net)
-        life = cls(house, epoch, limits, world, DataDir.open(house.disk, DATA))
+        data_dir = DataDir.open(house.disk, DATA)
+        data_dir.unmark()
+        life = cls(house, epoch, limits, world, data_dir)
         life.service = TierService(
             store,
             world,

@@ -64,8 +64,9 @@ def test_identity_is_kept_and_a_newer_one_refused() -> None:
     DataDir.open(disk, DATA).close()  # the refusal let go of the lock
 
 
-def test_the_clean_marker_is_taken_away_durably_before_anything_else() -> None:
-    """A crash of the next process must not find the marker of the one before."""
+def test_the_clean_marker_stays_until_logs_may_be_written_and_then_goes_durably() -> None:
+    """A crash of a process that wrote must not find the marker of the one before; one that was refused before it wrote
+    leaves it. What was found at open is told all along."""
     disk = CrashDisk()
     directory, log = new_log(disk, CONFIG)
     log.close(clean=True)
@@ -74,8 +75,26 @@ def test_the_clean_marker_is_taken_away_durably_before_anything_else() -> None:
     assert json.loads(read_file(disk, f"{DATA}/.kafka_cleanshutdown")) == {"version": 0, "brokerEpoch": 7}
     directory.close()
     after = disk.crash(SeededRng(1), 0.0)
-    assert DataDir.open(after, DATA).was_clean
+    DataDir.open(after, DATA).close()
+    after = after.crash(SeededRng(1), 0.0)
+    directory = DataDir.open(after, DATA)
+    assert directory.was_clean and directory.is_marked
+    directory.unmark()
+    assert directory.was_clean and not directory.is_marked
     assert not DataDir.open(after.crash(SeededRng(1), 0.0), DATA).was_clean
+
+
+def test_a_marker_that_could_not_be_taken_away_lets_no_log_be_opened() -> None:
+    """The unlink may be undone by a power cut where the directory's sync failed."""
+    disk = CrashDisk()
+    directory = DataDir.open(disk, DATA)
+    directory.mark_clean()
+    directory.close()
+    directory = DataDir.open(disk, DATA)
+    disk.inject("sync_dir", errno.EIO)
+    with pytest.raises(OSError):
+        directory.unmark()
+    assert directory.is_marked
 
 
 def test_a_clean_stop_needs_no_scan() -> None:

@@ -33,6 +33,7 @@ def host(disk: CrashDisk) -> LogHost:
     directory = DataDir.open(disk, DATA)
     if directory.meta is None:
         directory.format(META)
+    directory.unmark()
     return LogHost(directory, world)
 
 
