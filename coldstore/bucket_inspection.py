@@ -39,6 +39,7 @@ from coldstore.segment_object import SegmentFooter
 from coldstore.segment_reader import chunk_ref, fetch_footer
 from coldstore.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt
+from logformat.values import NewerFormat
 from seams.workers import Lane, Workers
 
 _VERIFY_TRIES: Final = 3  # roots read until two in a row agree, beside a broker that commits
@@ -131,7 +132,8 @@ class BucketInspector:
         return len(keys)
 
     async def verify(self, topic_id: UUID, partition: int, *, deep: bool = False) -> list[Finding]:
-        """Everything found in one partition; `deep` reads every byte. Damage only when it outlives a newer root."""
+        """Everything found in one partition; `deep` reads every byte. Damage only when it outlives a newer root. Raises
+        NewerFormat, for what this program cannot read is not damaged; StoreError."""
         try:
             view, findings = await self._compare(topic_id, partition)
             for _ in range(_VERIFY_TRIES - 1):
@@ -141,6 +143,8 @@ class BucketInspector:
                 view, findings = await self._compare(topic_id, partition)
                 if view == before:
                     break
+        except NewerFormat:
+            raise
         except (Corrupt, ObjectMissing) as broken:
             return [Finding(FindingKind.UNREADABLE, None, None, str(broken))]
         if view is None:
@@ -172,6 +176,8 @@ class BucketInspector:
     async def _verify_segment(self, key: SegmentKey, entry: RemoteSegment, *, deep: bool) -> list[Finding]:
         try:
             footer = await fetch_footer(self._store, key, entry.object_bytes)
+        except NewerFormat:
+            raise
         except Corrupt as broken:
             return [Finding(FindingKind.DAMAGED, str(key), entry.base_offset, str(broken))]
         except ObjectMissing as gone:

@@ -26,6 +26,7 @@ from coldstore.root import Root, RootStore
 from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from logformat.errors import Corrupt
+from logformat.values import NewerFormat
 from seams.clock import SystemClock
 from seams.disk import PosixDisk
 from seams.net import TcpNet
@@ -76,7 +77,8 @@ class Bucket:
         raise CommandFailed(f"{topic} was deleted and created again: give one of the ids {ids} as --topic")
 
     async def partitions(self, topic: str | None) -> list[tuple[UUID, int, str | None]]:
-        """Topic id, index and name (None: no root) of everything below `topics/`, also where no root is."""
+        """Topic id, index and name (None: no root) of everything below `topics/`, also where no root is. Raises
+        NewerFormat."""
         found = []
         for topic_id, index in await self.inspector.partitions():
             name = await self._name(topic_id, index)
@@ -87,6 +89,8 @@ class Bucket:
     async def _name(self, topic_id: UUID, index: int) -> str | None:
         try:
             manifest = await ManifestReader(self.store, topic_id, index).load()
+        except NewerFormat:
+            raise
         except Corrupt:
             return None  # whoever looks closer reports it
         return None if manifest is None else manifest.topic
@@ -97,13 +101,15 @@ class Bucket:
         return gc_plan(listing, await self._metadata_named())
 
     async def verify_metadata(self) -> list[Finding]:
-        """Whether `cluster.json` can be read, and the page that it names is there and whole."""
+        """Whether `cluster.json` can be read, and the page that it names is there and whole. Raises NewerFormat."""
         try:
             for _ in range(_VERIFY_TRIES):
                 plan, named = await self.plan_metadata_gc(), await self._metadata_named()
                 damage = [] if named is None else [found for key in named.keys if (found := await self._page(key))]
                 if not damage or named == await self._metadata_named():  # else a live broker replaced it meanwhile
                     break
+        except NewerFormat:
+            raise
         except Corrupt as broken:
             return [Finding(FindingKind.UNREADABLE, CLUSTER_KEY, None, str(broken))]
         return damage + orphan_findings(plan)

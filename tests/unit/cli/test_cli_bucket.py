@@ -17,8 +17,10 @@ from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Cont
 from coldstore.keys import METADATA_PREFIX, cluster_key, manifest_key, metadata_key
 from coldstore.manifest_store import ManifestStore
 from coldstore.root import RootStore
+from coldstore.segment_sections import TRAILER_SIZE, VERSION
 from coldstore.stores.directory import DirectoryStore
 from logformat.record_batch import LEADER_EPOCH_AT
+from logformat.values import NewerFormat
 from seams.clock import SystemClock
 from seams.disk import PosixDisk
 from seams.rng import SeededRng
@@ -30,6 +32,7 @@ from tests.support.memory_store import upload_of
 from thermocline.cli.bucket_reading import cold_partitions
 from thermocline.cli.main import main
 from thermocline.cli.tier_status import ColdPartition
+from thermocline.pipeline.jobs.scrub import scrub
 
 LS_FIELDS = re.findall(
     r"\w+",
@@ -210,6 +213,39 @@ def test_verify_looks_at_the_clusters_metadata_too(
     damaged = [row for row in map(json.loads, lines) if row["damage"]]
     assert (code, len(damaged)) == ((0, 0) if harm == "none" else (5, 1))
     assert all(row["topic_id"] is None for row in damaged)
+
+
+@pytest.mark.parametrize("command", [["bucket", "verify"], ["bucket", "gc"], ["scrub", "--dry-run"]])
+@pytest.mark.parametrize(("key", "known"), [(cluster_key(), 2), (manifest_key(TOPIC_ID, 0), 1)])
+def test_files_of_a_newer_version_are_refused_and_not_damaged(
+    bucket: Filled, command: list[str], key: str, known: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """verify and scrub called them unreadable, exit 5: whoever repairs such a bucket overwrites what is whole."""
+    asyncio.run(put_cluster(bucket.path, b"{}"))
+    root = bucket.path / key
+    data = root.read_bytes()
+    assert data.count(b'"format_version":%d' % known) == 1
+    root.write_bytes(data.replace(b'"format_version":%d' % known, b'"format_version":%d' % (known + 1)))
+    assert main([*command, bucket.url]) == 3
+    said = capsys.readouterr()
+    assert f"{key} has format {known + 1}, this version knows {known}; upgrade" in said.err
+    assert "unreadable" not in said.out
+
+
+def test_a_segment_object_of_a_newer_version_is_refused_and_not_damaged(
+    bucket: Filled, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its trailer passes its CRC, so the version is what was written there."""
+    path = bucket.file(bucket.segments[0].key)
+    data = bytearray(path.read_bytes())
+    covered = len(data) - TRAILER_SIZE
+    struct.pack_into(">H", data, covered + 24, VERSION + 1)
+    struct.pack_into(">I", data, covered + 28, crc32c(bytes(data[covered : covered + 28])))
+    path.write_bytes(data)
+    assert main(["bucket", "verify", bucket.url]) == 3
+    assert "segment object has version 2, this program knows 1; upgrade" in capsys.readouterr().err
+    with pytest.raises(NewerFormat, match="has version 2, this program knows 1"):
+        scrub(None, bucket.url)
 
 
 @pytest.mark.parametrize("harm", ["missing", "short", "flip", "swap", "manifest"])

@@ -17,6 +17,7 @@ from coldstore.audit import Finding, FindingKind
 from coldstore.keys import manifest_key
 from coldstore.manifest_entries import RemoteSegment
 from logformat.errors import Corrupt, InvalidRequest
+from logformat.values import NewerFormat
 from thermocline.findings import Located
 from thermocline.pipeline.history import History
 from thermocline.pipeline.jobs.report import Cell, summary_table
@@ -108,7 +109,8 @@ def scrub(
 
     `dry_run`: roots, pages and listing only, and how much there is to read. `journal`: a local file that remembers what
     was read; a scrub that died goes on from there, one that ends removes it. Without `spark` the work is done in this
-    process. Raises InvalidRequest (no such topic; nothing of ours), StoreError, AccessRefused, TasksFailed.
+    process. Raises InvalidRequest (no such topic; nothing of ours), NewerFormat (it cannot be judged by this version),
+    StoreError, AccessRefused, TasksFailed.
     """
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     show = progress or (lambda text: None)
@@ -182,6 +184,8 @@ class _Scrubber:
         """Partitions that must have a manifest, by the cluster's own word; none where that cannot be read."""
         try:
             topics = self._history.topics().values()
+        except NewerFormat:
+            raise
         except (Corrupt, InvalidRequest):
             return {}  # `look_at_metadata` reports it
         return {(one.topic_id, p): one.topic for one in topics for p in range(one.partitions)}

@@ -2,7 +2,8 @@
 
 Owns the reading of manifests for a scrub: where a page is damaged the others are still read, so that one bad page hides
 no bad segment. Always true: a listing is taken before the roots it is compared with, and roots are read again until
-damage stands still (a live broker commits meanwhile). Judgement: `coldstore.audit`. Must not know tasks or Spark.
+damage stands still (a live broker commits meanwhile); what a newer version wrote raises NewerFormat, and is never
+called damaged. Judgement: `coldstore.audit`. Must not know tasks or Spark.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from coldstore.object_store import ObjectInfo, ObjectMissing
 from coldstore.page_reader import PageCache, PageReader
 from coldstore.root_format import ROOT_BYTES_MAX, Root, RootCodec
 from logformat.errors import Corrupt, InvalidRequest
+from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 from thermocline.pipeline.jobs.scrub_worker import Blob
 from thermocline.pipeline.topics import CLUSTER_FORMAT
@@ -126,6 +128,8 @@ def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | 
     key = manifest_key(*place)
     try:
         seen.manifest = _read_root(store, key, Manifest, place)
+    except NewerFormat:
+        raise
     except (Corrupt, ObjectMissing) as broken:
         if isinstance(broken, ObjectMissing):
             orphans = orphan_findings(gc_plan(listing, None))
@@ -174,6 +178,8 @@ def _read_pages(store: ArrowStore, seen: PartitionLook) -> None:
             continue
         try:
             leaves += finished(pages.pointers(pointer)).pointers
+        except NewerFormat:
+            raise
         except (Corrupt, ObjectMissing) as broken:
             seen.findings.append(_page_finding(pointer, place, broken))
     for leaf in leaves:
@@ -182,6 +188,8 @@ def _read_pages(store: ArrowStore, seen: PartitionLook) -> None:
         seen.page_sizes[str(leaf.key(*place))] = leaf.length
         try:
             page = finished(pages.segments(leaf))
+        except NewerFormat:
+            raise
         except (Corrupt, ObjectMissing) as broken:
             seen.findings.append(_page_finding(leaf, place, broken))
             continue
@@ -207,12 +215,16 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
         root = _decoded(RootCodec(CLUSTER_FORMAT), store, CLUSTER_KEY)
     except ObjectMissing:
         return orphan_findings(gc_plan(listing, None)), []
+    except NewerFormat:
+        raise
     except Corrupt as broken:
         return [Finding(FindingKind.UNREADABLE, CLUSTER_KEY, None, str(broken))], []
     try:
         _decoded(RootCodec(_Anything), store, LEASE_KEY)
     except ObjectMissing:
         pass  # nobody has served the bucket yet
+    except NewerFormat:
+        raise
     except Corrupt as broken:
         findings.append(Finding(FindingKind.UNREADABLE, LEASE_KEY, None, str(broken)))
     page = root.content.page

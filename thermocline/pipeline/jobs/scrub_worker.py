@@ -27,6 +27,7 @@ from coldstore.segment_reader import chunk_ref, fetch_chunk, fetch_footer
 from coldstore.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.leader_epochs import EpochStart, LeaderEpochs
+from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.jobs.job_crash_points import reach
 
@@ -71,7 +72,7 @@ class ScrubDone:
 
 
 def run_task(task: ScrubTask) -> ScrubDone:
-    """Raises StoreError and AccessRefused only: what an object holds is a finding."""
+    """Raises StoreError, AccessRefused and NewerFormat only: what else an object holds is a finding."""
     done = ScrubDone(task)
     store = open_arrow_store(task.bucket)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="scrub") as pool:
@@ -91,6 +92,8 @@ def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, 
     """Footer first, then all log bytes."""
     try:
         footer = finished(fetch_footer(store, key, entry.object_bytes))
+    except NewerFormat:
+        raise
     except Corrupt as broken:
         damaged = Finding(FindingKind.DAMAGED, str(key), entry.base_offset, str(broken))
         return [damaged, *_scan_without_footer(store, pool, key, entry)]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from logformat.errors import Corrupt, InvalidRequest, ThermoclineError
+from logformat.values import NewerFormat
 from thermocline.pipeline.split import DataLoss
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FINAL: Final = (DataLoss, Corrupt, InvalidRequest)
+_FINAL: Final = (DataLoss, NewerFormat, Corrupt, InvalidRequest)  # NewerFormat is a Corrupt: first
 _POLL_S: Final = 0.25
 _STOP_S: Final = 10.0
 
@@ -43,7 +44,8 @@ class TaskRunner(Protocol):
         ...
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T], progress: Progress) -> list[R]:
-        """Answers in the tasks' order. Raises DataLoss, Corrupt, InvalidRequest as the function did, or TasksFailed."""
+        """Answers in the tasks' order. Raises DataLoss, NewerFormat, Corrupt, InvalidRequest as the function did, or
+        TasksFailed."""
         ...
 
 
