@@ -29,7 +29,6 @@ LOG_OVERHEAD: Final = 12  # base offset and length: what `length` itself does no
 LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC: Final = 2
 
-BASE_OFFSET_AT: Final = 0
 LENGTH_AT: Final = 8
 LEADER_EPOCH_AT: Final = 12
 MAGIC_AT: Final = 16
@@ -39,7 +38,6 @@ LAST_OFFSET_DELTA_AT: Final = 23
 BASE_TIMESTAMP_AT: Final = 27
 MAX_TIMESTAMP_AT: Final = 35
 PRODUCER_ID_AT: Final = 43
-PRODUCER_EPOCH_AT: Final = 51
 BASE_SEQUENCE_AT: Final = 53
 RECORD_COUNT_AT: Final = 57
 
