@@ -10,6 +10,7 @@ Source: Kafka's compress package; xerial's snappy framing; docs/design/failures.
 from __future__ import annotations
 
 import struct
+import traceback
 import zlib
 from typing import Final
 
@@ -43,17 +44,12 @@ def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
     """The whole of `data`, decompressed. Raises CorruptBatch, or DecompressedTooLarge above the cap."""
     view = memoryview(data).cast("B")  # one may hold signed bytes (Arrow's do), and here they are looked at
     cap = min(bytes_max, max(RATIO_FLOOR_BYTES, RATIO_MAX * len(view)))
-    if codec is Codec.NONE:
-        out = bytes(view)
-    elif codec is Codec.GZIP:
-        out = _gunzip(view, cap)
-    elif codec is Codec.SNAPPY:
-        out = _unsnappy(view, cap)
-    elif codec is Codec.LZ4:
-        out = _unlz4(view, cap)
-    else:
-        out = _unzstd(view, cap)
-    return _within(out, cap)
+    try:
+        return _decompressed(codec, view, cap)
+    except CorruptBatch as error:
+        # Its frames hold what came out so far, up to 128 MiB, for as long as anybody keeps the error.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
@@ -72,7 +68,17 @@ def compress(codec: Codec, data: Buffer) -> bytes:
     return zstandard.ZstdCompressor(write_content_size=False).compress(data)
 
 
-def _within(out: bytes, cap: int) -> bytes:
+def _decompressed(codec: Codec, data: memoryview, cap: int) -> bytes:
+    if codec is Codec.NONE:
+        out = bytes(data)
+    elif codec is Codec.GZIP:
+        out = _gunzip(data, cap)
+    elif codec is Codec.SNAPPY:
+        out = _unsnappy(data, cap)
+    elif codec is Codec.LZ4:
+        out = _unlz4(data, cap)
+    else:
+        out = _unzstd(data, cap)
     if len(out) > cap:
         raise DecompressedTooLarge(f"records decompress to more than {cap} bytes")
     return out
