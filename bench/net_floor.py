@@ -76,8 +76,8 @@ class Floor:
         self.position = 0
         self.offset = 0
 
-    def dispatch_run(self, peer: Peer, frame: memoryview, following: object) -> tuple[int, list[Part] | None]:
-        return 0, None
+    def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, list[Part] | None]:
+        return 0, pos, None
 
     def dispatch(self, peer: Peer, frame: memoryview) -> list[Part]:
         key, _version, correlation_id, name_length = _HEADER.unpack_from(frame)

@@ -11,7 +11,7 @@ tasks, one at a time a connection, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, cast
 
@@ -192,15 +192,15 @@ class BrokerDispatcher:
             return self._fetch(header, call, cast(FetchRequest, request))
         return self._answering.later(self._handle(header, call, request))
 
-    def dispatch_run(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
+    def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """Answer produce requests like the peer's last one; see the door's docstring."""
         began_s = self._now_s()
-        count, answer = self.fast_path.answer(peer, frame, following)
+        count, pos, answer = self.fast_path.answer(peer, view, pos, end)
         if isinstance(answer, Later):
             answer.future.add_done_callback(partial(self._answered, _PRODUCE, began_s, count))
         elif count:
             self._note(_PRODUCE, self._now_s() - began_s, count)
-        return count, answer
+        return count, pos, answer
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
         """A produce or fetch of so many partitions that the loop is left to others in between."""

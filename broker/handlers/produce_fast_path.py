@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from broker.context import Call, Context
@@ -40,7 +39,7 @@ _PREFIX_AT: Final = 8  # behind API key, version and correlation id
 _TAIL: Final = b"\0\0\0"  # empty tags of partition, topic and request in the flexible version
 
 _INT32: Final = struct.Struct(">i")
-_NONE: Final = (0, None)
+_RUN_FRAMES: Final = 32
 
 
 RouteKey = tuple[str, str, bytes]
@@ -64,6 +63,7 @@ class FastPath:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._frame_bytes_max = context.config.request_bytes_max
         self._routes: dict[RouteKey, ProduceRoute] = {}
 
     def learn(self, peer: Peer, frame: memoryview, call: Call, request: ProduceRequest) -> None:
@@ -83,46 +83,59 @@ class FastPath:
             self._routes.clear()  # clients with ever new names cost the general path, not memory
         key = _key(peer, frame, prefix_end)
         self._routes[key] = _route(call.version, topic.name, data.index, request)
-        peer.produce_prefix_end = prefix_end
+        peer.produce_route = prefix_end
 
-    def answer(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
-        """The joined answer to `frame` and to the first few that follow it, appended by one write, and how many.
-
-        0: `frame` has to go the general path, and nothing was written.
-        """
-        prefix_end = peer.produce_prefix_end
-        if prefix_end == 0 or prefix_end + 4 >= len(frame):
-            return _NONE
+    def answer(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
+        """The joined answer to the first few requests of `view[pos:end]`, appended by one write; see the door."""
+        none = 0, pos, None
+        prefix_end = peer.produce_route
+        assert isinstance(prefix_end, int)
+        frame = self._frame(view, pos, end)
+        if frame is None or prefix_end + 4 >= len(frame):
+            return none
         route = self._routes.get(_key(peer, frame, prefix_end))
         if route is None:
-            return _NONE
+            return none
         context = self._context
         partition = context.registry.partitions.get(route.key)
         if partition is None or context.throttle.is_busy or not context.gate.is_open():
-            return _NONE
+            return none
         now_ms = context.world.clock.wall_ms()
         run = _Run(partition, route)
         try:
             checks = BatchChecks(context, partition, route.version, route.acks, now_ms)
             if not run.take(frame, prefix_end, checks):
-                return _NONE
+                return none
+            stop = pos + 4 + len(frame)
             prefix = frame[:4], frame[_PREFIX_AT:prefix_end]
-            for another in following:
+            while len(run.batches) < _RUN_FRAMES and (another := self._frame(view, stop, end)) is not None:
                 if (another[:4], another[_PREFIX_AT:prefix_end]) != prefix or not run.take(another, prefix_end, checks):
                     break
+                stop += 4 + len(another)
             appended = append_checked(context, partition, run.batches, run.headers, now_ms)
         except (ThermoclineError, OSError):
             run.put_back()
-            return _NONE
+            return none
         count = len(run.batches)
         if appended.duplicate and count > 1:
-            return _NONE  # nothing was written, and each has its own old offset
+            return none  # nothing was written, and each has its own old offset
         context.metrics.requests[0] += count
         if route.acks == -1:
             committed = partition.visible(appended.last_offset + 1, deadline_s(route.timeout_ms))
             if committed is not None:
-                return count, self._later(committed, run, appended)
-        return count, [run.answers(appended)]
+                return count, stop, self._later(committed, run, appended)
+        return count, stop, [run.answers(appended)]
+
+    def _frame(self, view: memoryview, pos: int, end: int) -> memoryview | None:
+        """The frame whose length prefix stands at `pos`, if it is whole and of a length that is accepted."""
+        start = pos + 4
+        if start > end:
+            return None
+        (size,) = _INT32.unpack_from(view, pos)
+        stop = start + size
+        if not 0 < size <= self._frame_bytes_max or stop > end:
+            return None
+        return view[start:stop]
 
     def _later(self, committed: asyncio.Future[None], run: _Run, appended: Appended) -> Later:
         done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()

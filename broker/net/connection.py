@@ -5,7 +5,7 @@ true: frames are dispatched in order, one at a time; nothing is dispatched while
 answers are in flight, or while the peer does not take its answers; the transport is told to read or not when the frames
 at hand are used up, never in between. Must not know Kafka, files or limits on who may connect.
 
-Hot path: per frame one slice, one dispatch, one list append; per read one `send` for all answers ready.
+Hot path: per run of requests one dispatch, one list append; per read one `send` for all answers ready.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ bytes and not the shared buffer."""
 
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
 _ANSWER_SMALL: Final = 4 << 10  # ready answers above this are not gathered but sent at once
-_RUN_FRAMES: Final = 32  # requests that may be answered as one
 _TURN_FRAMES: Final = 128  # frames of one connection before the others get the loop
 
 
@@ -138,31 +137,32 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch_frames(self) -> None:
         """Dispatch what has arrived until it is used up or something says stop, send what is ready, keep the rest."""
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
-        queue, take, dispatch = outbox.answers, reader.next, self._shared.dispatcher.dispatch
+        queue, take, dispatcher = outbox.answers, reader.next, self._shared.dispatcher
+        dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
         stable = reader.stable
         copy_max = -1 if stable else _COPY_BLOCKING_MAX if self._keeps_frames else _COPY_MAX
         ready: list[Part] = []
-        frames = 0
+        frames = size = 0
         try:
-            while life.state is reading and (frame := take()) is not None:
-                frames += 1
-                together = 0
-                if peer.produce_prefix_end:
-                    together, answer = self._shared.dispatcher.dispatch_run(peer, frame, reader.ahead(_RUN_FRAMES - 1))
-                if together:
-                    for _ in range(together - 1):
-                        take()
-                    frames += together - 1
+            while life.state is reading and reader.pos != reader.end:
+                count = 0
+                if peer.produce_route is not None:
+                    count, pos, answer = dispatch_run(peer, reader.view, reader.pos, reader.end)
+                if count:
+                    reader.took(pos)
+                    frames += count
                 else:
-                    if len(frame) <= copy_max:
-                        frame = memoryview(bytearray(frame))
-                    answer = dispatch(peer, frame)
+                    if (frame := take()) is None:
+                        break
+                    frames += 1
+                    size = len(frame)
+                    answer = dispatch(peer, memoryview(bytearray(frame)) if size <= copy_max else frame)
                 if answer is None:
                     pass
                 elif isinstance(answer, Later):
                     ready += outbox.wait_for(answer)
                     if outbox.awaited is not None:
-                        self._wait(0 if stable else len(frame), copy_max)
+                        self._wait(0 if stable else size, copy_max)
                     elif queue.full:
                         life.step(_MUTE)
                 elif queue.entries:

@@ -8,7 +8,6 @@ frame has a length prefix", nor sockets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -88,8 +87,8 @@ class Peer:
     software_version: str = ""
     principal: str = "User:ANONYMOUS"
     closed: bool = False
-    produce_prefix_end: int = 0
-    """For broker.handlers.produce_fast_path: where the fixed part of its last produce request ended."""
+    produce_route: object = None
+    """What the dispatcher remembers of its last produce request; while it is None, `dispatch_run` is not asked."""
 
 
 class Dispatcher(Protocol):
@@ -103,10 +102,13 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def dispatch_run(self, peer: Peer, frame: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
-        """Answer a request, and those of the `following` that arrived with it and are like it: how many, joined.
+    def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
+        """Answer the first few of the requests that `view[pos:end]` holds as one.
 
-        0 when `frame` has to be dispatched by itself; nothing happened then. Called only for peers whose
-        `produce_prefix_end` is set. Frames are valid until this returns: never answers with `Later(blocks=True)`.
+        The bytes begin with a length prefix, and are writable; what follows the last whole frame is incomplete. How
+        many requests were answered, where the next length prefix stands, and their joined answer (None: they have
+        none). (0, `pos`, None): the first has to be dispatched by itself, or is not whole; nothing happened then. A
+        length that the reader would refuse is left where it is. Called only for peers whose `produce_route` is set.
+        The bytes are valid until this returns: never answers with `Later(blocks=True)`. Raises `CloseConnection`.
         """
         ...

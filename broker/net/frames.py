@@ -11,7 +11,6 @@ Hot path: many small frames are cut from the loop's shared buffer, a large one i
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 from broker.net.buffers import ALLOWANCE, SHARED_SIZE, BufferPool, FrameBudget, size_class
@@ -32,8 +31,11 @@ class FrameLengthRefused(Exception):
 class FrameReader:
     """The receive side of one connection. Only one call sequence is legal, and the shell keeps it:
 
-    `buffer` → (read) → `received` → `next`* → `settle`, all without a pause in between, or `next`* → `settle` to go on
-    with frames left behind. Views from `next` are valid until `settle`, or until `release` after `hold`.
+    `buffer` → (read) → `received` → (`next` or `took`)* → `settle`, all without a pause in between, or (`next` or
+    `took`)* → `settle` to go on with frames left behind. Views from `next` are valid until `settle`, or until
+    `release` after `hold`.
+
+    `view[pos:end]` is what was received and not taken: to be read (its bytes may be stamped), and taken by `took`.
     """
 
     __slots__ = (
@@ -41,25 +43,25 @@ class FrameReader:
         "_budget",
         "_charged",
         "_copied",
-        "_end",
         "_expected",
         "_frame_bytes_max",
         "_held",
         "_pool",
         "_pooled",
-        "_pos",
-        "_view",
+        "end",
+        "pos",
+        "view",
     )
 
     def __init__(self, pool: BufferPool, budget: FrameBudget, frame_bytes_max: int) -> None:
         self._pool = pool
         self._budget = budget
         self._frame_bytes_max = frame_bytes_max
-        self._backing: bytearray | None = None  # what `_view` shows, when it is ours: pooled, or an exact copy
+        self._backing: bytearray | None = None  # what `view` shows, when it is ours: pooled, or an exact copy
         self._pooled = False
-        self._view = _NOTHING
-        self._pos = 0
-        self._end = 0
+        self.view = _NOTHING
+        self.pos = 0
+        self.end = 0
         self._charged = 0
         self._expected = 0  # whole size of this peer's recent large frames
         self._held = False
@@ -68,7 +70,7 @@ class FrameReader:
     @property
     def left(self) -> int:
         """Bytes received and not consumed."""
-        return self._end - self._pos
+        return self.end - self.pos
 
     @property
     def charged(self) -> int:
@@ -86,64 +88,60 @@ class FrameReader:
         if self._backing is None:
             if self._expected > SHARED_SIZE and not self._budget.exhausted:
                 self._open_window(self._expected + min(self._expected, _AHEAD_MAX))
-                return self._view
+                return self.view
             return pool.shared_small if self._budget.exhausted else pool.shared
-        if self._end < len(self._view):
-            return self._view[self._end :]
+        if self.end < len(self.view):
+            return self.view[self.end :]
         # An incomplete small frame: it goes back to the head of the shared buffer, the new bytes behind it. Copying at
         # most 16 KiB is cheaper than a read of its own for the end of one frame.
-        left = self._end - self._pos
-        pool.shared[:left] = self._view[self._pos : self._end]
+        left = self.end - self.pos
+        pool.shared[:left] = self.view[self.pos : self.end]
         return pool.shared[left : left + ALLOWANCE] if self._budget.exhausted else pool.shared[left:]
 
     def received(self, count: int) -> None:
         """`count` bytes were written to what `buffer` returned."""
-        if self._end == len(self._view):  # nothing of ours had room: all lies in the shared buffer now
-            end = self._end - self._pos + count
+        if self.end == len(self.view):  # nothing of ours had room: all lies in the shared buffer now
+            end = self.end - self.pos + count
             if self._backing is not None:
                 self._drop_backing()
             if end <= ALLOWANCE:
                 # One copy for all that came (0.2-0.6 µs): a request that blocks for minutes (JoinGroup, a long poll)
                 # holds these few bytes and not the shared buffer.
                 self._backing = bytearray(self._pool.shared[:end])
-                self._view = memoryview(self._backing)
+                self.view = memoryview(self._backing)
             else:
-                self._view = self._pool.shared
-            self._pos = 0
-            self._end = end
+                self.view = self._pool.shared
+            self.pos = 0
+            self.end = end
         else:
-            self._end += count
+            self.end += count
 
     def next(self) -> memoryview | None:
         """The next whole frame, or None. Raises `FrameLengthRefused`."""
-        start = self._pos + 4
-        left = self._end - start
+        start = self.pos + 4
+        left = self.end - start
         if left < 0:
             return None
-        (size,) = _read_length(self._view, self._pos)
+        (size,) = _read_length(self.view, self.pos)
         if not 0 < size <= self._frame_bytes_max:
             raise FrameLengthRefused(f"frame of {size} bytes; 1 to {self._frame_bytes_max} are accepted")
         if left < size:
             return None
         if size > ALLOWANCE:
             self._expected = max(size + 4, self._expected - (self._expected >> 3))
-        self._pos = stop = start + size
-        return self._view[start:stop]
+        self.pos = stop = start + size
+        return self.view[start:stop]
 
-    def ahead(self, count_max: int) -> Iterator[memoryview]:
-        """The whole frames that `next` would give, `count_max` at most, one by one and left where they are.
-
-        Ends before a length that `next` would refuse.
-        """
-        view, start, end = self._view, self._pos + 4, self._end
-        while start <= end and count_max > 0:
-            (size,) = _read_length(view, start - 4)
-            stop = start + size
-            if not 0 < size <= self._frame_bytes_max or stop > end:
-                return
-            yield view[start:stop]
-            start = stop + 4
-            count_max -= 1
+    def took(self, pos: int) -> None:
+        """Whoever looked at the window took all frames before `pos`, where the next length prefix stands."""
+        at = self.pos
+        if pos - at > ALLOWANCE:  # as `next` does for each of them
+            while at < pos:
+                size = 4 + _read_length(self.view, at)[0]
+                if size > ALLOWANCE + 4:
+                    self._expected = max(size, self._expected - (self._expected >> 3))
+                at += size
+        self.pos = pos
 
     def settle(self, stopped: bool) -> bool:
         """Let go of all that is not needed until the next read.
@@ -151,7 +149,7 @@ class FrameReader:
         `stopped`: whole frames may be left, nothing will be read before they are taken. False when the budget has no
         room for what the incomplete frame needs: call again before reading on.
         """
-        left = self._end - self._pos
+        left = self.end - self.pos
         if self._held:
             return True
         if left == 0:
@@ -161,7 +159,7 @@ class FrameReader:
             if self._backing is None:
                 self._keep_copy(left)
             return True
-        need = left + 1 if left < 4 else 4 + _read_length(self._view, self._pos)[0]
+        need = left + 1 if left < 4 else 4 + _read_length(self.view, self.pos)[0]
         return self._settle_incomplete(left, need)
 
     def hold(self) -> None:
@@ -189,30 +187,25 @@ class FrameReader:
         if self._held:
             self._backing = None
             self._pooled = self._held = False
-        self._pos = self._end
+        self.pos = self.end
         self._close_window()
         self.release()
 
     def _settle_incomplete(self, left: int, need: int) -> bool:
-        capacity = len(self._view)
+        capacity = len(self.view)
         if left < ALLOWANCE:
             if not self.stable:
                 self._keep_copy(left)
             return True
         wanted = min(need, max(2 * left, self._expected))
-        if (
-            self._backing is not None
-            and self._pos == 0
-            and self._end < capacity
-            and (capacity >= need or wanted < need)
-        ):
+        if self._backing is not None and self.pos == 0 and self.end < capacity and (capacity >= need or wanted < need):
             return True
         cost = size_class(wanted)
         if not self._budget.take(self, cost):
             if self._backing is None:
                 self._keep_copy(left)
             return False
-        data = self._view[self._pos : self._end]
+        data = self.view[self.pos : self.end]
         self._replace(self._pool.take(wanted), wanted, data, cost)
         return True
 
@@ -223,16 +216,16 @@ class FrameReader:
         self._drop_backing(cost)
         self._backing = backing
         self._pooled = True
-        self._view = memoryview(backing)[:capacity]
-        self._pos, self._end = 0, left
+        self.view = memoryview(backing)[:capacity]
+        self.pos, self.end = 0, left
 
     def _keep_copy(self, left: int) -> None:
         """An exact copy of the rest: charged only above the allowance, as it came here unasked."""
-        copy = bytearray(self._view[self._pos : self._end])
+        copy = bytearray(self.view[self.pos : self.end])
         self._drop_backing()
         self._backing = copy
-        self._view = memoryview(copy)
-        self._pos, self._end = 0, left
+        self.view = memoryview(copy)
+        self.pos, self.end = 0, left
         if left > ALLOWANCE:
             self._charge_forced(left)
 
@@ -240,16 +233,16 @@ class FrameReader:
         """A pooled buffer before anything arrived: this peer sends such frames; if not now, it goes back at once."""
         self._backing = self._pool.take(capacity)
         self._pooled = True
-        self._view = memoryview(self._backing)[:capacity]
-        self._pos = self._end = 0
+        self.view = memoryview(self._backing)[:capacity]
+        self.pos = self.end = 0
         self._charge_forced(len(self._backing))
 
     def _close_window(self) -> None:
-        if self._pooled and self._end <= SHARED_SIZE:
+        if self._pooled and self.end <= SHARED_SIZE:
             self._expected >>= 1
         self._drop_backing()
-        self._view = _NOTHING
-        self._pos = self._end = 0
+        self.view = _NOTHING
+        self.pos = self.end = 0
 
     def _drop_backing(self, charged: int = 0) -> None:
         """Give the present buffer back; what stays `charged` is for its successor."""

@@ -206,11 +206,25 @@ class Life:
 
     def dispatch_frame(self, peer: Peer, frame: memoryview) -> Answer:
         """As the connection does with a frame that came alone."""
-        if peer.produce_prefix_end:
-            count, answer = self.dispatcher.dispatch_run(peer, frame, ())
+        if peer.produce_route is not None:
+            count, answer = self.dispatch_run([frame], peer)
             if count:
                 return answer
         return self.dispatcher.dispatch(peer, frame)
+
+    def dispatch_run(self, frames: Sequence[memoryview], peer: Peer | None = None) -> tuple[int, Answer]:
+        """As the connection does with frames that came in one read: how many were answered together, and their answer.
+
+        `frames` are left as the dispatcher left their bytes.
+        """
+        window = memoryview(bytearray(b"".join(len(one).to_bytes(4, "big") + one for one in frames)))
+        count, pos, answer = self.dispatcher.dispatch_run(peer or self.peer, window, 0, len(window))
+        assert pos == sum(4 + len(one) for one in frames[:count])
+        at = 0
+        for one in frames:
+            one[:] = window[at + 4 : at + 4 + len(one)]
+            at += 4 + len(one)
+        return count, answer
 
     async def call(self, key: int, message: Any, version: int | None = None, peer: Peer | None = None) -> Any:
         """The decoded response; None where there is none (acks=0)."""

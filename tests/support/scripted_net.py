@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.net.dispatch import Answer, Part, Peer
@@ -223,11 +223,16 @@ class ScriptedDispatcher:
         self.peers: list[Peer] = []
         self.rules: dict[bytes, Callable[[], Answer]] = {}
 
-    def dispatch_run(self, peer: Peer, first: memoryview, following: Iterable[memoryview]) -> tuple[int, Answer]:
-        frames = [first, *following]
-        count = min(self.together.pop(0), len(frames)) if self.together else 0
-        self.seen += map(bytes, frames[:count])
-        return count, [b"".join(frame(bytes(one)) for one in frames[:count])] if count else None
+    def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
+        start, count = pos, self.together.pop(0) if self.together else 0
+        taken = 0
+        while taken < count and end - pos >= 4:
+            stop = pos + 4 + struct.unpack_from(">i", view, pos)[0]
+            if stop > end:
+                break
+            self.seen.append(bytes(view[pos + 4 : stop]))
+            taken, pos = taken + 1, stop
+        return taken, pos, [bytes(view[start:pos])] if taken else None
 
     def dispatch(self, peer: Peer, request: memoryview) -> Answer:
         body = bytes(request)

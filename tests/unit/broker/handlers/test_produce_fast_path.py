@@ -101,7 +101,7 @@ def test_only_known_acks_are_learned(acks: int, learned: bool) -> None:
         request = produce_request("orders", batch_of(b"x"), acks=acks)
         with contextlib.suppress(CloseConnection):  # acks=0 of what is refused
             await life.call(ApiKey.PRODUCE, request, 9)
-        assert (life.peer.produce_prefix_end > 0) is learned
+        assert (life.peer.produce_route is not None) is learned
         await life.stop()
 
     play(scenario())
@@ -119,9 +119,9 @@ def test_what_one_peer_was_allowed_is_not_taken_for_another(differs: str) -> Non
         setattr(other, differs, "another")
         await life.call(ApiKey.PRODUCE, request, 9)
         for peer, together in ((same, 1), (other, 0)):
-            peer.produce_prefix_end = life.peer.produce_prefix_end
+            peer.produce_route = life.peer.produce_route
             frame = life.frame(ApiKey.PRODUCE, 9, produce_request("orders", batch_of(b"x"), acks=1))
-            assert life.dispatcher.dispatch_run(peer, frame, ())[0] == together
+            assert life.dispatch_run([frame], peer)[0] == together
         assert [offset for offset, _ in await life.read_all("orders")] == [0, 1]
         await life.stop()
 
@@ -142,13 +142,13 @@ def test_refused_requests_are_not_remembered() -> None:
                     request = produce_request(topic, batch_of(b"x"), acks=1)
                     frame = life.frame(ApiKey.PRODUCE, 9, request, client)
                     await parts_of(life.dispatch_frame(peer, frame))
-                    assert peer.produce_prefix_end == 0
+                    assert peer.produce_route is None
             del frame, request
             assert tracemalloc.get_traced_memory()[0] < 2 << 20
         finally:
             tracemalloc.stop()
         assert (await life.produce("orders", b"x", acks=1)).base_offset == 200
-        assert life.peer.produce_prefix_end > 0
+        assert life.peer.produce_route is not None
         await life.stop()
 
     play(scenario())

@@ -36,7 +36,7 @@ def frames(life: Life, *batches: bytes, topic: str = "log", acks: int = 1, index
 
 def together(life: Life, run: list[memoryview]) -> tuple[int, Answer]:
     """As the connection does with frames that came in one read."""
-    return life.dispatcher.dispatch_run(life.peer, run[0], iter(run[1:]))
+    return life.dispatch_run(run)
 
 
 async def answers(answer: Answer) -> list[ProduceResponsePartition]:
@@ -96,20 +96,6 @@ def test_a_run_ends_before_the_first_request_that_is_not_like_it() -> None:
         assert (count, [one.base_offset for one in await answers(answer)]) == (1, [3])
         assert together(life, frames(life, broken, good)) == (0, None)
         assert life.partition("log").log.log_end_offset == 4
-        await life.stop()
-
-    play(scenario())
-
-
-def test_only_as_many_frames_are_looked_at_as_can_be_answered() -> None:
-    """A producer that spreads its records: the first request of another partition ends the look ahead."""
-
-    async def scenario() -> None:
-        life = await stage()
-        first, *others = [*frames(life, batch_of(b"a")), *frames(life, *[batch_of(b"b")] * 5, index=1)]
-        seen = iter(others)
-        assert life.dispatcher.dispatch_run(life.peer, first, seen)[0] == 1
-        assert len(list(seen)) == 4
         await life.stop()
 
     play(scenario())

@@ -56,7 +56,7 @@ def test_requests_answered_together_are_taken_once_each(together: list[int]) -> 
     async def scenario(house: House) -> None:
         peer = house.net.arrive()
         (dispatched,) = house.server._connections
-        dispatched.peer.produce_prefix_end = 1
+        dispatched.peer.produce_route = 1
         house.dispatcher.together = list(together)
         peer.give(frames(b"a", b"b", b"c", b"d", b"e", b"f")[:-1])
         peer.give(b"f")

@@ -70,7 +70,7 @@ def test_a_run_of_the_fast_path_counts_each_request() -> None:
         request = produce_request("log", batch_of(b"x"), acks=1)
         await life.call(ApiKey.PRODUCE, request, 9)
         frames = [life.frame(ApiKey.PRODUCE, 9, request) for _ in range(8)]
-        count, _ = life.dispatcher.dispatch_run(life.peer, frames[0], frames[1:])
+        count, _ = life.dispatch_run(frames)
         assert count == 8
         metrics = metrics_of(life)
         assert histogram_of(metrics, "thermocline_request_seconds", api="produce")["count"] == 9
