@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
@@ -47,11 +47,33 @@ _COUNT_BELIEVED_MAX: Final = 1 << 20
 """Records of a batch nobody checked yet. One of more is refused once, asked for by the append, and fits the retry."""
 
 
-class PendingAck(NamedTuple):
-    """A partition whose answer waits until its batch is committed."""
+class PendingAcks:
+    """What of one request's answer waits until its batches are committed."""
 
-    answer: ProduceResponsePartition
-    committed: asyncio.Future[None]
+    __slots__ = ("_done", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._done: Callable[[], None] | None = None
+
+    def __bool__(self) -> bool:
+        return self._waiting > 0
+
+    def wait(self, answer: ProduceResponsePartition, partition: Partition, end_offset: int, until_s: float) -> None:
+        """Count `answer` in unless everything below `end_offset` is committed; it is refused where that fails."""
+        if not partition.when_visible(end_offset, until_s, partial(self._acked, answer)):
+            self._waiting += 1
+
+    def when_done(self, done: Callable[[], None]) -> None:
+        """Call `done` once none of them waits, which one does now."""
+        self._done = done
+
+    def _acked(self, answer: ProduceResponsePartition, failure: Exception | None) -> None:
+        if failure is not None:
+            refuse(answer, failure)
+        self._waiting -= 1
+        if self._waiting == 0 and self._done is not None:
+            self._done()
 
 
 def append_one(
@@ -136,16 +158,15 @@ async def look_into(context: Context, batches: Unseen) -> Looks:
 
 
 def append_all(
-    context: Context, call: Call, request: ProduceRequest, looks: Looks = NO_LOOKS
-) -> tuple[ProduceResponse, list[PendingAck]]:
-    """Append every batch of the request now; what has to wait for its commit is listed beside the response."""
+    context: Context, call: Call, request: ProduceRequest, pending: PendingAcks, looks: Looks = NO_LOOKS
+) -> ProduceResponse:
+    """Append every batch of the request now; `pending` counts what of the response has to wait for its commit."""
     refusal = None
     if request.acks not in ACKS:
         refusal = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; known are -1 (all), 0 and 1")
     elif request.transactional_id is not None:
         refusal = ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not served; produce without transactional.id")
     response = ProduceResponse()
-    pending: list[PendingAck] = []
     now_ms = context.world.clock.wall_ms()
     for topic in request.topic_data:
         answers = []
@@ -160,7 +181,7 @@ def append_all(
                 context.metrics.failed_produce_requests += 1
             answers.append(answer)
         response.responses.append(ProduceResponseTopic(name=topic.name, partition_responses=answers))
-    return response, pending
+    return response
 
 
 def _append(
@@ -170,7 +191,7 @@ def _append(
     topic: str,
     data: ProduceRequestPartition,
     answer: ProduceResponsePartition,
-    pending: list[PendingAck],
+    pending: PendingAcks,
     now_ms: int,
     seen: Look | None,
 ) -> None:
@@ -185,9 +206,7 @@ def _append(
     answer.log_append_time_ms = appended.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
     if request.acks == -1:
-        committed = partition.visible(appended.last_offset + 1, deadline_s(request.timeout_ms))
-        if committed is not None:
-            pending.append(PendingAck(answer, committed))
+        pending.wait(answer, partition, appended.last_offset + 1, deadline_s(request.timeout_ms))
 
 
 def short_of_offsets(context: Context, request: ProduceRequest) -> dict[Partition, int]:
@@ -245,21 +264,8 @@ def unsupported_version(request: ProduceRequest) -> ProduceResponse:
     )
 
 
-def later(response: ProduceResponse, pending: list[PendingAck], finish: Finish) -> Later:
+def later(response: ProduceResponse, pending: PendingAcks, finish: Finish) -> Later:
     """The answer that leaves when every pending batch is committed, failed, or past the request's timeout."""
     done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
-    waiting = len(pending)
-
-    def settled(_: asyncio.Future[None]) -> None:
-        nonlocal waiting
-        waiting -= 1
-        if waiting == 0:
-            for item in pending:
-                failure = item.committed.exception()
-                if failure is not None:
-                    refuse(item.answer, failure)
-            finish(done, response)
-
-    for item in pending:
-        item.committed.add_done_callback(settled)
+    pending.when_done(partial(finish, done, response))
     return Later(done, blocks=False)

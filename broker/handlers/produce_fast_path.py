@@ -21,6 +21,7 @@ from broker.handlers.produce import append_checked, refuse
 from broker.handlers.request_deadline import deadline_s
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
 from broker.partition.replica import Partition
+from broker.partition.waiters import Acked
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response
 from broker.wire.framing import response_frame
@@ -121,9 +122,9 @@ class FastPath:
             return none  # nothing was written, and each has its own old offset
         context.metrics.requests[0] += count
         if route.acks == -1:
-            committed = partition.visible(appended.last_offset + 1, deadline_s(route.timeout_ms))
-            if committed is not None:
-                return count, stop, self._later(committed, run, appended)
+            later, acked = self._later(run, appended)
+            if not partition.when_visible(appended.last_offset + 1, deadline_s(route.timeout_ms), acked):
+                return count, stop, later
         return count, stop, [run.answers(appended)]
 
     def _frame(self, view: memoryview, pos: int, end: int) -> memoryview | None:
@@ -137,11 +138,10 @@ class FastPath:
             return None
         return view[start:stop]
 
-    def _later(self, committed: asyncio.Future[None], run: _Run, appended: Appended) -> Later:
+    def _later(self, run: _Run, appended: Appended) -> tuple[Later, Acked]:
         done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
 
-        def settled(_: asyncio.Future[None]) -> None:
-            failure = committed.exception()
+        def acked(failure: Exception | None) -> None:
             if not self._context.gate.is_open():
                 done.set_exception(CloseConnection("this process slept while a produce waited for its ack"))
             elif failure is not None:
@@ -149,8 +149,7 @@ class FastPath:
             else:
                 done.set_result([run.answers(appended)])
 
-        committed.add_done_callback(settled)
-        return Later(done, blocks=False)
+        return Later(done, blocks=False), acked
 
 
 class _Run:

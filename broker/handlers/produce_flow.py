@@ -42,14 +42,12 @@ class ProduceFlow:
         """Piece by piece, in order: this connection's next request waits until all of it is appended."""
         context = self._context
         response = ProduceResponse()
-        pending: list[produce.PendingAck] = []
+        pending = produce.PendingAcks()
         for piece in pieces(request):
             looks = await self._ready(self._room_for(piece), produce.unseen(context, piece))
             if not context.gate.is_open():
                 await context.gate.opened()
-            answered, waiting = produce.append_all(context, call, piece, looks)
-            join(response, answered)
-            pending += waiting
+            join(response, produce.append_all(context, call, piece, pending, looks))
             await next_turn()
         if request.acks == 0:
             _check_unacknowledged(response)
@@ -69,7 +67,8 @@ class ProduceFlow:
     def _append(
         self, header: RequestHeader, call: Call, request: ProduceRequest, looks: produce.Looks = produce.NO_LOOKS
     ) -> Answer:
-        response, pending = produce.append_all(self._context, call, request, looks)
+        pending = produce.PendingAcks()
+        response = produce.append_all(self._context, call, request, pending, looks)
         if request.acks == 0:
             _check_unacknowledged(response)
             return None

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_session import Target
-from broker.partition.waiters import Waiters, Watcher
+from broker.partition.waiters import Acked, Waiters, Watcher
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader
 from hotstore.errors import LogFailed, ReservationExhausted
@@ -199,17 +199,31 @@ class Partition:
             self.tier.reserve_soon(end_offset)
             await asyncio.sleep(_RESERVATION_LOOK_S)
 
-    def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
-        """None when everything below `end_offset` is committed, else a future that is done once it is.
+    def when_visible(self, end_offset: int, deadline_s: float, acked: Acked) -> bool:
+        """Whether everything below `end_offset` is committed; where it is not, `acked` is called later, once.
 
-        It fails with StorageFailed when the log goes offline first (those records were never acknowledged), with Fenced
-        when another is to lead, with TimeoutError soon after the loop's time `deadline_s`.
+        With StorageFailed when the log goes offline first (those records were never acknowledged), with Fenced when
+        another is to lead, with TimeoutError soon after the loop's time `deadline_s`.
         """
         if self.high_watermark >= end_offset:
-            return None
-        acknowledged = self.waiters.ack(end_offset, deadline_s)
+            return True
+        self.waiters.ack(end_offset, deadline_s, acked)
         self.flusher.hurry()
-        return acknowledged
+        return False
+
+    def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
+        """`when_visible` for a task: None where it is, else a future of what `acked` would be told."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def acked(failure: Exception | None) -> None:
+            if future.done():
+                return  # whoever waited was cancelled
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+        return None if self.when_visible(end_offset, deadline_s, acked) else future
 
     def settling(self, wait_s: float) -> asyncio.Future[None] | None:
         """What to wait for, `wait_s` at most, until what is appended by now is visible; None: it is, or never will be.

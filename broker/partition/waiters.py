@@ -1,8 +1,9 @@
 """Who waits for one partition: acknowledgements for the high watermark, readers for anything new.
 
-Owns the waiting lists. Always true: acknowledgements are kept in the order of their offsets, and told on the loop after
-the high watermark moved; a session's reader is told once, then it asks again; when leadership ends everybody is told
-at once. Must not know what moved it, nor Kafka's requests.
+Owns the waiting lists. Always true: acknowledgements are kept in the order they were asked for, which is that of their
+offsets, and each is told once, on the loop, in the turn in which the high watermark passed it; whoever fails over being
+told keeps nobody else from it, and the loop's exception handler hears of that; a session's reader is told once, then it
+asks again; when leadership ends everybody is told at once. Must not know what moved it, nor Kafka's requests.
 """
 
 from __future__ import annotations
@@ -15,23 +16,28 @@ from broker.fetch_session import Target
 
 Watcher = Callable[[], None]
 
+Acked = Callable[[Exception | None], None]
+"""Told that what waits for its acknowledgement is committed, or why it is not known to be. On the loop, once, in the
+same turn in which that came about, and never while it is still asking; it may append and ask again."""
+
 
 class Waiters:
-    """Of one partition. An acknowledgement costs one future."""
+    """Of one partition. An acknowledgement costs a tuple."""
 
-    __slots__ = ("_acks", "_readers", "_watchers")
+    __slots__ = ("_acks", "_high_watermark", "_is_telling", "_readers", "_watchers")
 
     def __init__(self) -> None:
-        self._acks: deque[tuple[int, float, asyncio.Future[None]]] = deque()
+        self._acks: deque[tuple[int, float, Acked]] = deque()
+        self._high_watermark = -1  # what `moved` heard last
+        self._is_telling = False
         self._watchers: dict[Watcher, None] = {}  # woken in the order they came
         self._readers: dict[Target, None] = {}  # of fetch sessions
 
-    def ack(self, end_offset: int, deadline_s: float) -> asyncio.Future[None]:
-        """Done once everything below `end_offset` is committed. Fails as `fail` says, and with TimeoutError soon after
-        the loop's time `deadline_s`: `expire` looks once a second, so that an ack costs no timer of its own."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._acks.append((end_offset, deadline_s, future))
-        return future
+    def ack(self, end_offset: int, deadline_s: float, acked: Acked) -> None:
+        """Call `acked` once everything below `end_offset` is committed, which it is not now; with a failure as `fail`
+        says, and with TimeoutError soon after the loop's time `deadline_s`: `expire` looks once a second, so that an
+        ack costs no timer of its own."""
+        self._acks.append((end_offset, deadline_s, acked))
 
     @property
     def await_flush(self) -> bool:
@@ -45,25 +51,34 @@ class Waiters:
 
     def expire(self, now_s: float) -> None:
         """Whoever waits for an ack past its deadline learns that it may still come true, or not."""
-        for _, deadline_s, future in self._acks:
-            if deadline_s <= now_s and not future.done():
-                future.set_exception(TimeoutError("appended, but not committed within the request's timeout"))
+        late = [acked for _, deadline_s, acked in self._acks if deadline_s <= now_s]
+        if late:
+            self._acks = deque(ack for ack in self._acks if ack[1] > now_s)
+            for acked in late:
+                _tell(acked, TimeoutError("appended, but not committed within the request's timeout"))
 
     def moved(self, high_watermark: int) -> None:
         """Acknowledge what is committed now, and wake all readers."""
-        acks = self._acks
-        while acks and acks[0][0] <= high_watermark:
-            future = acks.popleft()[2]
-            if not future.done():
-                future.set_result(None)
-        self.wake()
+        self._high_watermark = high_watermark
+        if self._is_telling:
+            return  # one of those who are told appended, and that is committed: the call that tells them goes on
+        self._is_telling = True
+        try:
+            while True:
+                upto = self._high_watermark
+                while self._acks and self._acks[0][0] <= upto:
+                    _tell(self._acks.popleft()[2], None)
+                self.wake()
+                if self._high_watermark == upto:
+                    break
+        finally:
+            self._is_telling = False
 
     def fail(self, failure: Exception) -> None:
         """Nothing that waits will be committed here: whoever waits for an ack learns it now."""
-        while self._acks:
-            future = self._acks.popleft()[2]
-            if not future.done():
-                future.set_exception(failure)
+        acks, self._acks = self._acks, deque()  # who asks again while being told waits for what comes next
+        for _, _, acked in acks:
+            _tell(acked, failure)
         self.wake()
 
     def watch(self, watcher: Watcher) -> None:
@@ -88,3 +103,13 @@ class Waiters:
             readers, self._readers = self._readers, {}
             for reader in readers:
                 reader.changed()
+
+
+def _tell(acked: Acked, failure: Exception | None) -> None:
+    """The others have their turn whatever this one raises."""
+    try:
+        acked(failure)
+    except Exception as bug:  # noqa: BLE001 - as after a callback of the loop's own: reported, not carried
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "an acknowledgement could not be answered", "exception": bug}
+        )
