@@ -5,18 +5,17 @@ fits the 2^31−1 offsets that index entries can tell from the segment's base. M
 Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with records' timestamps; here the broker's clock since
 the first append counts, so that an import of old records does not make a segment of every batch.
 
-Hot path: `roll_reason` and `place` run once an append (together about 1 µs for one batch).
+Hot path: `roll_reason` runs once an append.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from hotstore.errors import DivergingAppend, RecordListTooLarge
 from hotstore.log_config import LogConfig
-from logformat.record_batch import INT32_MAX, LOG_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader
+from logformat.record_batch import INT32_MAX, BatchHeader
 from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 
 
@@ -29,37 +28,9 @@ class RollReason(Enum):
     OFFSETS = "offsets too far from the segment's base"
 
 
-class Placement(NamedTuple):
-    """Batches with the fields they will be stored with; `size` bytes of all, `end_offset` exclusive."""
-
-    headers: list[BatchHeader]
-    size: int
-    end_offset: int
-
-
-def place(headers: Sequence[BatchHeader], base_offset: int, leader_epoch: int, append_time_ms: int = -1) -> Placement:
-    """Consecutive offsets from `base_offset` on. `append_time_ms` ≥ 0: the broker's timestamp replaces the batches'."""
-    placed: list[BatchHeader] = []
-    offset = base_offset
-    size = 0
-    for header in headers:
-        _, length, _, magic, crc, attributes, delta, base_ts, max_ts, producer_id, epoch, sequence, count = header
-        if append_time_ms >= 0:
-            max_ts = append_time_ms
-            attributes |= TIMESTAMP_TYPE_BIT
-        fields = (
-            offset, length, leader_epoch, magic, crc, attributes, delta, base_ts, max_ts, producer_id, epoch, sequence,
-            count,
-        )  # fmt: skip
-        placed.append(tuple.__new__(BatchHeader, fields))
-        offset += delta + 1
-        size += length + LOG_OVERHEAD
-    return Placement(placed, size, offset)
-
-
-def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> Placement:
-    """Batches that carry their places already, as they are. Raises DivergingAppend unless they continue a log that ends
-    at `log_end_offset` and whose latest epoch is `leader_epoch`."""
+def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
+    """How many bytes, and the end offset, of batches that carry their places already. Raises DivergingAppend unless
+    they continue a log that ends at `log_end_offset` and whose latest epoch is `leader_epoch`."""
     assert headers
     offset, epoch, size = log_end_offset, leader_epoch, 0
     for header in headers:
@@ -69,7 +40,7 @@ def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch:
             raise DivergingAppend(f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {epoch}")
         offset, epoch = header.next_offset, header.leader_epoch
         size += header.size
-    return Placement(list(headers), size, offset)
+    return size, offset
 
 
 def index_room_bytes(config: LogConfig) -> int:

@@ -6,24 +6,36 @@ today says, so offsets, epochs and times stay as they came, and all that is aske
 Always true: an append is one write of whole batches or leaves no trace; the batches of one append lie in one segment.
 Must not know: acknowledgements, where the bytes came from, whether their CRCs are right (whoever calls checked them).
 
-Hot path: `append_as_leader` of one batch costs 4.2 µs besides its pwrite, 5.7 µs with a producer id (CPython 3.11); it
-therefore calls machines with plain values.
+Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs for each of its batches besides the pwrite, with producer ids
+3.3 and 1 µs (CPython 3.11): one position, one write and one note to each machine a run, tuples instead of objects.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from hotstore.appender import Placement, continued, place, roll_reason
+from hotstore.appender import continued, roll_reason
 from hotstore.errors import ReservationExhausted
 from hotstore.log_core import LogCore, LogState
 from hotstore.producer_files import replay
+from hotstore.producer_state import Admitted, Resent
 from hotstore.segment import Segment
-from hotstore.stamping import put_back, stamp_all
-from logformat.record_batch import LOG_OVERHEAD, BatchHeader, read_header
+from logformat.errors import StorageFailed
+from logformat.record_batch import (
+    HEADER,
+    LOG_OVERHEAD,
+    PLACE,
+    BatchHeader,
+    Fields,
+    read_header,
+    stamp_log_append_time,
+)
 from seams import crash_points
+
+_stamp: Final = PLACE.pack_into
+_NOBODY: Final = Admitted()
 
 
 class Appended(NamedTuple):
@@ -39,39 +51,51 @@ class LogAppend(LogCore):
     """See the module."""
 
     def append_as_leader(
-        self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], leader_epoch: int, now_ms: int
+        self, batches: Sequence[memoryview], headers: Sequence[Fields], leader_epoch: int, now_ms: int
     ) -> Appended:
-        """Write checked batches, each with its header, at the log's end by one write; they are stamped in place with
-        offset, epoch and, where the topic wants it, the time.
+        """Write a run of checked batches, each with its header, at the log's end by one write; they are stamped in
+        place with offset, epoch and, where the topic wants it, the time.
 
         Resends of remembered batches write nothing and answer their first offsets. Raises the sequence errors,
-        RecordListTooLarge, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was written then.
+        RecordListTooLarge, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was written then, and
+        the batches' bytes are as they came. A run that is refused may hold batches that are not.
         """
         if self.state is LogState.FAILED:
             raise self._offline()
-        known = self._resent(headers, now_ms)
-        if known is not None:
-            return known
+        base = end_offset = self.log_end_offset
+        size = 0
+        has_producer = False
+        for header in headers:
+            size += header[1]
+            end_offset += header[6]
+            if header[9] >= 0:
+                has_producer = True
+        size += LOG_OVERHEAD * len(headers)
+        end_offset += len(headers)
+        admitted = self.producers.admit(headers, base, now_ms) if has_producer else _NOBODY
+        if isinstance(admitted, Resent):
+            return Appended(admitted.first_offset, admitted.last_offset, True, -1)
         if self.ballast.is_short:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        append_time_ms = now_ms if self.config.log_append_time else -1
-        base = self.log_end_offset
-        placement = place(headers, base, leader_epoch, append_time_ms)
-        headers, size, end_offset = placement
-        assert size == sum(map(len, batches)), (size, [*map(len, batches)])
         segment = self._to_give(size, end_offset, leader_epoch, now_ms)
-        as_sent = stamp_all(batches, headers, leader_epoch, append_time_ms)
+        append_time_ms = now_ms if self.config.log_append_time else -1
+        offset = base
+        for batch, header in zip(batches, headers, strict=True):
+            if append_time_ms >= 0:
+                stamp_log_append_time(batch, 0, append_time_ms)
+            _stamp(batch, 0, offset, header[1], leader_epoch)
+            offset += header[6] + 1
         try:
-            segment.file.write_at(segment.size, batches)
-        except OSError as error:
-            put_back(batches, as_sent)
-            raise self._write_failed(error) from error
-        self._written(segment, placement, now_ms)
+            self._write(segment, batches, size)
+        except StorageFailed:
+            for batch, header in zip(batches, headers, strict=True):
+                HEADER.pack_into(batch, 0, *header)
+            raise
+        self._written(segment, headers, size, end_offset, now_ms, append_time_ms)
         if leader_epoch != self._leader_epoch:
             self._enter_epoch(leader_epoch, base)
-        for header in headers:
-            if header.producer_id >= 0:
-                self.producers.record(header, header.base_offset, now_ms)
+        if has_producer:
+            self.producers.record(admitted)
         return Appended(base, end_offset - 1, False, append_time_ms)
 
     def append_gap(self, batch: bytes, now_ms: int) -> Appended:
@@ -84,9 +108,8 @@ class LogAppend(LogCore):
             raise self._offline()
         header = read_header(batch)
         assert header.base_offset == self.log_end_offset and header.size == len(batch), (header, self.log_end_offset)
-        placement = Placement([header], len(batch), header.next_offset)
-        segment = self._to_give(placement.size, placement.end_offset, header.leader_epoch, now_ms)
-        self._write_as_is(segment, placement, (batch,), now_ms)
+        segment = self._to_give(header.size, header.next_offset, header.leader_epoch, now_ms)
+        self._write_as_is(segment, (batch,), (header,), header.size, header.next_offset, now_ms)
         return Appended(header.base_offset, header.last_offset, False, -1)
 
     def append_as_follower(
@@ -102,31 +125,12 @@ class LogAppend(LogCore):
             raise self._offline()
         if self.ballast.is_short:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        placement = continued(headers, self.log_end_offset, self._leader_epoch)
+        size, end_offset = continued(headers, self.log_end_offset, self._leader_epoch)
         # What is in the leader's log has a place here whatever segment.bytes says now: larger, it gets its own segment.
-        room = min(placement.size, self.config.segment_bytes)
-        segment = self._segment_for(room, placement.end_offset, now_ms)
-        self._write_as_is(segment, placement, batches, now_ms)
+        segment = self._segment_for(min(size, self.config.segment_bytes), end_offset, now_ms)
+        self._write_as_is(segment, batches, headers, size, end_offset, now_ms)
         for header in headers:
             replay(self.producers, header, now_ms)
-
-    def _resent(self, headers: Sequence[BatchHeader], now_ms: int) -> Appended | None:
-        """The answer to a resend; None when the batches are new. Raises the sequence errors."""
-        if len(headers) == 1:
-            header = headers[0]
-            if header.producer_id < 0:
-                return None
-            first = last = self.producers.check(header, now_ms)
-            if first is None or last is None:
-                return None
-        else:
-            if not any(header.producer_id >= 0 for header in headers):
-                return None
-            known = self.producers.check_all(headers, now_ms)
-            if known is None:
-                return None
-            first, last = known
-        return Appended(first.first_offset, last.last_offset, True, -1)
 
     def _to_give(self, size: int, end_offset: int, leader_epoch: int, now_ms: int) -> Segment:
         """Where a leader may write `size` bytes of offsets from the log's end to `end_offset`."""
@@ -162,34 +166,49 @@ class LogAppend(LogCore):
         return self._active
 
     def _write_as_is(
-        self, segment: Segment, placement: Placement, batches: Sequence[memoryview | bytes], now_ms: int
+        self,
+        segment: Segment,
+        batches: Sequence[memoryview | bytes],
+        headers: Sequence[BatchHeader],
+        size: int,
+        end_offset: int,
+        now_ms: int,
     ) -> None:
         """Write batches that carry their epochs, each of which enters the lineage where it begins."""
-        assert placement.size == sum(map(len, batches)), (placement, [*map(len, batches)])
-        try:
-            segment.file.write_at(segment.size, batches)
-        except OSError as error:
-            raise self._write_failed(error) from error
-        self._written(segment, placement, now_ms)
-        for header in placement.headers:
+        self._write(segment, batches, size)
+        self._written(segment, headers, size, end_offset, now_ms)
+        for header in headers:
             if header.leader_epoch > self._leader_epoch:
                 self._enter_epoch(header.leader_epoch, header.base_offset)
 
-    def _written(self, segment: Segment, placement: Placement, now_ms: int) -> None:
+    def _write(self, segment: Segment, batches: Sequence[memoryview | bytes], size: int) -> None:
+        """Raises LogFull, LogFailed."""
+        try:
+            written = segment.file.write_at(segment.size, batches)
+        except OSError as error:
+            raise self._write_failed(error) from error
+        assert written == size, (written, size)
+
+    def _written(
+        self,
+        segment: Segment,
+        headers: Sequence[Fields],
+        size: int,
+        end_offset: int,
+        now_ms: int,
+        append_time_ms: int = -1,
+    ) -> None:
         """The batches lie at the end of the active segment: move the log's end over them."""
-        headers, size, end_offset = placement
         crash_points.reach("append.written")
         position = segment.size
         if position == 0:
             segment.first_append_ms = now_ms
-        indexer, locator = segment.indexer, self._locator
+        indexer = segment.indexer
         assert indexer is not None
-        for header in headers:
-            indexer.add(header, position)
-            position += header.length + LOG_OVERHEAD
-            locator.appended(header.base_offset + header.last_offset_delta + 1, position)
-        segment.size = position
+        indexer.add_run(headers, self.log_end_offset, position, append_time_ms)
+        segment.size = position = position + size
         segment.end_offset = self.log_end_offset = end_offset
+        self._locator.appended(end_offset, position)
         durability = self._durability
         durability.written_bytes += size
         if durability.oldest_dirty_ms is None:

@@ -100,4 +100,4 @@ def load_producers(
 def replay(producers: Producers, header: BatchHeader, now_ms: int) -> None:
     """Take note of a batch that lies in the log already."""
     if header.producer_id >= 0 and not header.is_control and header.base_sequence >= 0:
-        producers.record(header, header.base_offset, now_ms)
+        producers.replay(header, now_ms)

@@ -55,6 +55,9 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
 HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
+PLACE: Final = struct.Struct(">qii")
+"""Base offset, length, leader epoch: what a header begins with. A broker assigns the first and the last, which lie
+before the CRC'd bytes."""
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
@@ -180,6 +183,9 @@ class BatchHeader(NamedTuple):
             self.producer_id == NO_PRODUCER_ID and self.base_sequence == 0 and self.record_count > 1
         )
 
+
+Fields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""A header as `HEADER.unpack_from` gives it, for hot paths; a BatchHeader is one."""
 
 _unpack: Final = HEADER.unpack_from
 

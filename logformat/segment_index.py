@@ -9,10 +9,11 @@ index.interval.bytes went by since the last entry; the time index follows with t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from logformat.offset_index import OffsetIndex
-from logformat.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
+from logformat.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, Fields
 from logformat.time_index import TimeIndex
 
 INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's default of index.interval.bytes
@@ -65,6 +66,27 @@ class SegmentIndexer:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
             self._since_entry_bytes = 0
         self._since_entry_bytes += header.length + LOG_OVERHEAD
+
+    def add_run(self, headers: Sequence[Fields], base_offset: int, position: int, append_time_ms: int = -1) -> None:
+        """As `add` for each of some batches that lie one behind the other from `position` on, with offsets from
+        `base_offset` on, whatever their headers say of that; `append_time_ms` ≥ 0 stands for their timestamps."""
+        newest, newest_offset = self.max_timestamp, self.max_timestamp_offset
+        since, interval = self._since_entry_bytes, self._interval_bytes
+        last_offset = base_offset - 1
+        for header in headers:
+            last_offset += header[6] + 1
+            timestamp = header[8] if append_time_ms < 0 else append_time_ms
+            if timestamp > newest:
+                newest, newest_offset = timestamp, last_offset
+            if since > interval:
+                self.offset_index.append(last_offset, position)
+                self.time_index.maybe_append(newest, newest_offset)
+                since = 0
+            size = header[1] + LOG_OVERHEAD
+            since += size
+            position += size
+        self.max_timestamp, self.max_timestamp_offset = newest, newest_offset
+        self._since_entry_bytes = since
 
     def is_full(self, bytes_max: int) -> bool:
         """Whether either index reached segment.index.bytes: the segment rolls before the next batch."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hotstore.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
-from hotstore.producer_state import Producers
+from hotstore.producer_state import Admitted, Producers, Resent
 from logformat.producer_snapshot import ProducerEntry, decode_kafka_snapshot
 from logformat.record_batch import INT32_MAX, BatchHeader, read_header
 from seams.disk import read_file
@@ -23,76 +23,137 @@ def header(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7) 
     return read_header(batch(count, producer_id=producer_id, epoch=epoch, sequence=sequence))
 
 
+def check(producers: Producers, one: BatchHeader, now_ms: int) -> Resent | None:
+    """None: it may be appended."""
+    found = producers.admit([one], 0, now_ms)
+    return found if isinstance(found, Resent) else None
+
+
+def remember(producers: Producers, one: BatchHeader, base_offset: int, now_ms: int) -> None:
+    producers.replay(one._replace(base_offset=base_offset), now_ms)
+
+
 def test_the_first_batch_of_an_unknown_producer_may_have_any_sequence() -> None:
     """As Kafka since KIP-360: the log may have forgotten the producer, retention takes records away."""
-    assert Producers(1_000).check(header(42), 0) is None
+    assert check(Producers(1_000), header(42), 0) is None
 
 
 def test_sequences_go_on_and_wrap_at_two_to_the_31() -> None:
     """After 2^31−1 comes 0, also inside a batch."""
     producers = Producers(1_000)
-    producers.record(header(INT32_MAX - 1, count=3), 10, 0)  # 2^31−2, 2^31−1, 0
-    assert producers.check(header(1), 0) is None
+    remember(producers, header(INT32_MAX - 1, count=3), 10, 0)  # 2^31−2, 2^31−1, 0
+    assert check(producers, header(1), 0) is None
     with pytest.raises(OutOfOrderSequence):
-        producers.check(header(2), 0)
-    found = producers.check(header(INT32_MAX - 1, count=3), 0)
-    assert found is not None and (found.first_offset, found.last_offset, found.last_sequence) == (10, 12, 0)
-    producers.record(header(INT32_MAX), 20, 0)
-    assert producers.check(header(0), 0) is None
+        check(producers, header(2), 0)
+    found = check(producers, header(INT32_MAX - 1, count=3), 0)
+    assert found is not None and found == (10, 12)
+    remember(producers, header(INT32_MAX), 20, 0)
+    assert check(producers, header(0), 0) is None
 
 
 def test_the_last_five_are_answered_and_older_ones_named() -> None:
     """A resend of any of five gets its offsets; one before them is a duplicate without offset; one ahead is a gap."""
     producers = Producers(1_000)
     for number in range(8):
-        producers.record(header(2 * number, count=2), 100 + 2 * number, 0)
+        remember(producers, header(2 * number, count=2), 100 + 2 * number, 0)
     for number in range(3, 8):
-        found = producers.check(header(2 * number, count=2), 0)
+        found = check(producers, header(2 * number, count=2), 0)
         assert found is not None and found.first_offset == 100 + 2 * number
     for number in range(3):
         with pytest.raises(DuplicateSequence):
-            producers.check(header(2 * number, count=2), 0)
+            check(producers, header(2 * number, count=2), 0)
     with pytest.raises(OutOfOrderSequence):
-        producers.check(header(18), 0)
+        check(producers, header(18), 0)
     with pytest.raises(OutOfOrderSequence):
-        producers.check(header(14, count=1), 0)  # a known sequence, but not the batch it came in
+        check(producers, header(14, count=1), 0)  # a known sequence, but not the batch it came in
 
 
 def test_epochs_fence() -> None:
     """A lower epoch is refused, a higher one begins at 0 and forgets the older batches."""
     producers = Producers(1_000)
-    producers.record(header(0, epoch=3), 0, 0)
+    remember(producers, header(0, epoch=3), 0, 0)
     with pytest.raises(InvalidProducerEpoch):
-        producers.check(header(1, epoch=2), 0)
+        check(producers, header(1, epoch=2), 0)
     with pytest.raises(OutOfOrderSequence):
-        producers.check(header(1, epoch=4), 0)
-    assert producers.check(header(0, epoch=4), 0) is None
-    producers.record(header(0, epoch=4), 1, 0)
-    assert producers.check(header(1, epoch=4), 0) is None
+        check(producers, header(1, epoch=4), 0)
+    assert check(producers, header(0, epoch=4), 0) is None
+    remember(producers, header(0, epoch=4), 1, 0)
+    assert check(producers, header(1, epoch=4), 0) is None
 
 
 def test_silent_producers_are_forgotten() -> None:
     """By the time since they were seen, whatever their records' timestamps say."""
     producers = Producers(1_000)
-    producers.record(read_header(batch(timestamp=1, producer_id=7, epoch=0, sequence=0)), 0, 5_000)
-    assert producers.check(header(0), 6_000) is not None
-    assert producers.check(header(9), 6_001) is None
+    remember(producers, read_header(batch(timestamp=1, producer_id=7, epoch=0, sequence=0)), 0, 5_000)
+    assert check(producers, header(0), 6_000) is not None
+    assert check(producers, header(9), 6_001) is None
     assert producers.expire(6_000) == 0 and producers.expire(6_001) == 1
 
 
 def test_batches_of_one_append_are_checked_together() -> None:
-    """Each after the ones before it; nothing is recorded by checking; all resent is a resend, some is refused."""
+    """Each after the ones before it; nothing is remembered by asking; all resent is a resend, some is refused."""
     producers = Producers(1_000)
-    assert producers.check_all([header(0, 2), header(2, 2)], 0) is None
+    assert isinstance(producers.admit([header(0, 2), header(2, 2)], 0, 0), Admitted)
     assert len(producers) == 0
     with pytest.raises(OutOfOrderSequence):
-        producers.check_all([header(0, 2), header(3)], 0)
-    producers.record(header(0, 2), 0, 0)
-    producers.record(header(2, 2), 2, 0)
-    known = producers.check_all([header(0, 2), header(2, 2)], 0)
-    assert known is not None and (known[0].first_offset, known[1].last_offset) == (0, 3)
-    with pytest.raises(OutOfOrderSequence):
-        producers.check_all([header(2, 2), header(4)], 0)
+        producers.admit([header(0, 2), header(3)], 0, 0)
+    remember(producers, header(0, 2), 0, 0)
+    remember(producers, header(2, 2), 2, 0)
+    assert producers.admit([header(0, 2), header(2, 2)], 4, 0) == Resent(0, 3)
+    for beside in (header(4), read_header(batch())):
+        with pytest.raises(OutOfOrderSequence):
+            producers.admit([header(2, 2), beside], 4, 0)
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(-1, 1), st.integers(0, 1), st.integers(0, 12), st.integers(1, 3)),
+            min_size=1,
+            max_size=8,
+        ),
+        max_size=12,
+    ),
+    st.integers(0, 300),
+)
+def test_a_run_is_judged_as_its_batches_one_by_one(runs: list[list[tuple[int, int, int, int]]], apart_ms: int) -> None:
+    """Producers by turns, epochs that go on and back, resends inside a run, long silences: what a run leaves is what
+    its batches leave, and it is refused where one of them is, or where some are resends and some are not."""
+    runs_of, singly = Producers(1_000), Producers(1_000)
+    end, now_ms = 0, 0
+    for run in runs:
+        now_ms += apart_ms
+        headers = [
+            header(sequence, count, epoch, producer) if producer >= 0 else read_header(batch(count))
+            for producer, epoch, sequence, count in run
+        ]
+        trial = Producers(1_000, singly.at(0).state().producers)
+        answers: list[Resent | None] = []
+        offset = end
+        try:
+            for one in headers:
+                found = trial.admit([one], offset, now_ms) if one.producer_id >= 0 else Admitted()
+                if isinstance(found, Admitted):
+                    trial.record(found)
+                answers.append(None if isinstance(found, Admitted) else found)
+                offset += one.last_offset_delta + 1
+        except (OutOfOrderSequence, InvalidProducerEpoch, DuplicateSequence) as refusal:
+            if not any(answers):
+                with pytest.raises(type(refusal)):
+                    runs_of.admit(headers, end, now_ms)
+            continue
+        if any(answers) and not all(answers):
+            with pytest.raises(OutOfOrderSequence):
+                runs_of.admit([tuple(one) for one in headers], end, now_ms)  # type: ignore[misc]
+            continue
+        found = runs_of.admit(headers, end, now_ms)
+        if isinstance(found, Resent):
+            assert answers[0] is not None and answers[-1] is not None
+            assert found == (answers[0].first_offset, answers[-1].last_offset)
+            continue
+        runs_of.record(found)
+        singly, end = trial, offset
+        assert runs_of.at(end) == singly.at(end)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(0, INT32_MAX), st.integers(0, 11))
@@ -103,18 +164,18 @@ def test_any_recent_resend_gets_its_first_offsets(counts: list[int], first: int,
     sent: list[tuple[BatchHeader, int]] = []
     for count in counts:
         data = header(sequence, count)
-        assert producers.check(data, 0) is None
-        producers.record(data, offset, 0)
+        assert check(producers, data, 0) is None
+        remember(producers, data, offset, 0)
         sent.append((data, offset))
         sequence = (sequence + count) & INT32_MAX
         offset += count
     data, base = sent[which % len(sent)]
     if (len(sent) - which % len(sent)) <= 5:
-        found = producers.check(data, 0)
+        found = check(producers, data, 0)
         assert found is not None and found.first_offset == base
     else:
         with pytest.raises(DuplicateSequence):
-            producers.check(data, 0)
+            check(producers, data, 0)
 
 
 def produce(log: PartitionLog, numbers: range) -> None:
@@ -193,17 +254,17 @@ def test_producers_are_bounded() -> None:
         patch.setattr("hotstore.producer_state.PRODUCERS_MAX", 100)
         producers = Producers(1_000)
         for number in range(1_000):
-            producers.record(header(0, producer_id=number), number, number)
+            remember(producers, header(0, producer_id=number), number, number)
             assert len(producers) <= 100
-        assert producers.check(header(0, producer_id=999), 999) is not None
+        assert check(producers, header(0, producer_id=999), 999) is not None
 
 
 def test_entries_come_back_as_they_went() -> None:
     """A frozen copy encodes what was there when it was taken, not what came later."""
     producers = Producers(1_000)
-    producers.record(header(0), 5, 77)
+    remember(producers, header(0), 5, 77)
     frozen = producers.at(6)
-    producers.record(header(1), 6, 78)
+    remember(producers, header(1), 6, 78)
     (entry,) = frozen.state().producers
     assert isinstance(entry, ProducerEntry)
     assert (entry.producer_id, entry.last_timestamp, entry.batches[-1].last_offset) == (7, 77, 5)

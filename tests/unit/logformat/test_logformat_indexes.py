@@ -244,3 +244,36 @@ def test_transaction_index_refuses():
             decode_aborted(1000, bad)
     with pytest.raises(Corrupt):
         decode_aborted(1021, raw)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.integers(49, 900), st.integers(-1, 50)), min_size=1, max_size=9),
+        max_size=9,
+    ),
+    st.integers(0, 2_000),
+    st.integers(-1, 60),
+)
+def test_a_run_is_indexed_as_its_batches_one_by_one(
+    runs: list[list[tuple[int, int, int]]], interval: int, append_time_ms: int
+) -> None:
+    """Entries byte for byte, and what the next batch depends on; a leader's headers do not say their offsets yet."""
+    by_run, singly = SegmentIndexer(BASE, interval), SegmentIndexer(BASE, interval)
+    offset, position = BASE, 0
+    for run in runs:
+        headers = []
+        first, at = offset, position
+        for delta, length, timestamp in run:
+            sent = BatchHeader(0, length, -1, 2, 0, 0, delta, timestamp, timestamp, -1, -1, -1, delta + 1)
+            headers.append(tuple(sent))
+            time_ms = timestamp if append_time_ms < 0 else append_time_ms
+            singly.add(sent._replace(base_offset=offset, max_timestamp=time_ms), position)
+            offset += delta + 1
+            position += sent.size
+        by_run.add_run(headers, first, at, append_time_ms)  # type: ignore[arg-type]
+        assert by_run.offset_index.to_bytes() == singly.offset_index.to_bytes()
+        assert by_run.time_index.to_bytes() == singly.time_index.to_bytes()
+    by_run.seal()
+    singly.seal()
+    assert by_run.time_index.to_bytes() == singly.time_index.to_bytes()
+    assert (by_run.max_timestamp, by_run.max_timestamp_offset) == (singly.max_timestamp, singly.max_timestamp_offset)
