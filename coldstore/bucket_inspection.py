@@ -175,7 +175,7 @@ class BucketInspector:
 
     async def _verify_segment(self, key: SegmentKey, entry: RemoteSegment, *, deep: bool) -> list[Finding]:
         try:
-            footer = await fetch_footer(self._store, key, entry.object_bytes)
+            footer = await fetch_footer(self._store, key, entry.object_bytes, entry.log_bytes)
         except NewerFormat:
             raise
         except Corrupt as broken:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -21,8 +21,10 @@ from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment, check_segment
+from coldstore.packed_indexes import is_worth_packing, pack, thinned, unpack
 from coldstore.segment_scanner import INDEX_INTERVAL_BYTES, Scan
 from coldstore.segment_sections import (
+    OPTIONAL,
     TRAILER_SIZE,
     Section,
     Trailer,
@@ -39,14 +41,15 @@ from logformat.time_index import TimeIndex
 CHUNK_BYTES_MIN: Final = 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
 _TAIL_REST_BYTES: Final = 8 * 1024  # what is no index: statistics, lineage, a hundred producers
-_INDEXED_BYTES: Final = 20  # of both indexes, at most, for each interval of the log
+_INDEXED_BYTES: Final = 5  # of both indexes, packed, for each interval of the log
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
 _TRANSACTIONS: Final = struct.Struct(">I")
 _TRANSACTION: Final = struct.Struct(">qhqqB")
-# Every one of them is required: a reader that does not know a section may not serve the segment.
-_REQUIRED: Final = frozenset(Section)
+# A reader that does not know a required section may not serve the segment.
+_OPTIONAL: Final = frozenset({Section.PACKED_INDEXES})
+_REQUIRED: Final = frozenset(Section) - _OPTIONAL
 
 
 class TransactionOutcome(IntEnum):
@@ -93,9 +96,15 @@ _STATISTICS: Final = msgspec.json.Decoder(SegmentStatistics)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
-def tail_bytes(object_bytes: int) -> int:
-    """How many last bytes to ask for so that one GET nearly always brings the whole footer: 48 KiB of 128 MiB."""
+def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
+    """How many last bytes to ask for so that one GET brings the whole footer.
+
+    `log_bytes`: of the object's entry; then these are the footer's bytes, and without it nearly always enough: 48 KiB
+    of 128 MiB.
+    """
     wanted = _TAIL_REST_BYTES + _INDEXED_BYTES * (object_bytes // INDEX_INTERVAL_BYTES)
+    if log_bytes is not None and object_bytes - log_bytes > TRAILER_SIZE:
+        wanted = object_bytes - log_bytes
     return min(object_bytes, wanted, _TAIL_BYTES_MAX)
 
 
@@ -136,16 +145,23 @@ def build_footer(
         gaps=scan.gaps,
         epochs=scan.epochs,
     )
+    offset_index, time_index, packed = scan.offset_index, scan.time_index, b""
+    if is_worth_packing(offset_index, scan.log_bytes):
+        packed = pack(offset_index, time_index)
+        offset_index, time_index = thinned(offset_index, time_index)
     sections = {
-        Section.OFFSET_INDEX: scan.offset_index.to_bytes(),
-        Section.TIME_INDEX: scan.time_index.to_bytes(),
+        Section.OFFSET_INDEX: offset_index.to_bytes(),
+        Section.TIME_INDEX: time_index.to_bytes(),
         Section.CHUNK_CRCS: _encode_chunks(scan.chunk_bytes, scan.chunk_crcs),
         Section.STATISTICS: _ENCODER.encode(statistics),
         Section.LEADER_EPOCHS: lineage.to_bytes(),
         Section.PRODUCER_STATE: encode_producer_state(producers),
         Section.DECIDED_TRANSACTIONS: _encode_transactions(transactions),
     }
-    return encode_footer(scan.log_bytes, ((kind, 0, payload) for kind, payload in sections.items()))
+    if packed:
+        sections[Section.PACKED_INDEXES] = packed
+    flags = {kind: OPTIONAL if kind in _OPTIONAL else 0 for kind in sections}
+    return encode_footer(scan.log_bytes, ((kind, flags[kind], payload) for kind, payload in sections.items()))
 
 
 def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:
@@ -181,16 +197,17 @@ class SegmentFooter:
         if skip < 0:
             raise Corrupt(f"segment footer: {len(tail)} bytes are there, {trailer.footer_length + TRAILER_SIZE} needed")
         whole = memoryview(tail)[skip:]
-        sections = read_sections(trailer, whole[: trailer.footer_length], _REQUIRED)
-        missing = [kind.name for kind in Section if kind not in sections]
+        sections = read_sections(trailer, whole[: trailer.footer_length], frozenset(Section))
+        missing = [kind.name for kind in Section if kind in _REQUIRED and kind not in sections]
         if missing:
             raise Corrupt(f"segment footer has no section {', '.join(missing)}")
         statistics = _decode_statistics(sections[Section.STATISTICS], trailer)
         chunk_bytes, crcs = _decode_chunks(sections[Section.CHUNK_CRCS], trailer)
+        offset_index, time_index = _decode_indexes(sections, statistics)
         footer = cls(
             statistics=statistics,
-            offset_index=OffsetIndex(statistics.base_offset, bytes(sections[Section.OFFSET_INDEX])),
-            time_index=TimeIndex(statistics.base_offset, bytes(sections[Section.TIME_INDEX])),
+            offset_index=offset_index,
+            time_index=time_index,
             chunk_bytes=chunk_bytes,
             chunk_crcs=crcs,
             lineage=LeaderEpochs.from_bytes(bytes(sections[Section.LEADER_EPOCHS])),
@@ -252,6 +269,15 @@ def entry_from_footer(footer: SegmentFooter, key: SegmentKey) -> RemoteSegment:
     )
     check_segment(segment)
     return segment
+
+
+def _decode_indexes(sections: Mapping[int, memoryview], said: SegmentStatistics) -> tuple[OffsetIndex, TimeIndex]:
+    """The packed ones where they are; the others are then thin, for readers that do not know this section."""
+    packed = sections.get(Section.PACKED_INDEXES)
+    if packed is not None:
+        return unpack(packed, said.base_offset, said.log_bytes)
+    offset_index = OffsetIndex(said.base_offset, bytes(sections[Section.OFFSET_INDEX]))
+    return offset_index, TimeIndex(said.base_offset, bytes(sections[Section.TIME_INDEX]))
 
 
 def _decode_statistics(payload: memoryview, trailer: Trailer) -> SegmentStatistics:

@@ -22,7 +22,7 @@ from coldstore.segment_object import SegmentFooter, entry_from_footer, footer_st
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 
-BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval
+BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: an index interval, older ones' too
 _FETCH_TRIES: Final = 3  # a bit flipped on the way is not a bit flipped at rest
 
 
@@ -129,20 +129,22 @@ async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
     )
 
 
-async def fetch_footer(store: ReadStore, key: SegmentKey, object_bytes: int) -> SegmentFooter:
+async def fetch_footer(
+    store: ReadStore, key: SegmentKey, object_bytes: int, log_bytes: int | None = None
+) -> SegmentFooter:
     """The footer of an object whose size the manifest or a listing gives: one tail GET, rarely a second one.
 
-    A wrong answer is asked for again. Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing,
-    StoreError.
+    With the `log_bytes` of the manifest's entry it asks for no byte more than the footer. A wrong answer is asked for
+    again. Raises Corrupt (also when the size differs), NewerFormat, ObjectMissing, StoreError.
     """
     for _ in range(_FETCH_TRIES - 1):
         with suppress(Corrupt):
-            return await _footer(store, key, object_bytes)
-    return await _footer(store, key, object_bytes)
+            return await _footer(store, key, object_bytes, log_bytes)
+    return await _footer(store, key, object_bytes, log_bytes)
 
 
-async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int) -> SegmentFooter:
-    got = await store.get(str(key), -tail_bytes(object_bytes))
+async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int, log_bytes: int | None) -> SegmentFooter:
+    got = await store.get(str(key), -tail_bytes(object_bytes, log_bytes))
     if got.size != object_bytes:
         raise Corrupt(f"object {key} has {got.size} bytes, {object_bytes} were committed")
     tail = got.data
@@ -157,7 +159,7 @@ async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int) -> Segme
 async def fetch_committed_footer(store: ReadStore, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
     """The footer of the segment that a manifest names by `entry`. Raises as `fetch_footer`; Corrupt also where the
     object is not the one that was committed (C13)."""
-    footer = await fetch_footer(store, key, entry.object_bytes)
+    footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
     if entry_from_footer(footer, key) != entry:
         raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")
     return footer

@@ -42,6 +42,7 @@ class Section(IntEnum):
     LEADER_EPOCHS = 5
     PRODUCER_STATE = 6
     DECIDED_TRANSACTIONS = 7
+    PACKED_INDEXES = 8
 
 
 @dataclass(frozen=True, slots=True)

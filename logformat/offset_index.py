@@ -54,6 +54,19 @@ class OffsetIndex:
         self._positions = both[1::2]
         self.check()
 
+    @classmethod
+    def from_columns(cls, base_offset: int, offsets: array[int], positions: array[int]) -> OffsetIndex:
+        """The index whose entries' relative offsets and positions are these int32, now its own. Raises Corrupt."""
+        self = cls(base_offset)
+        self._offsets, self._positions = offsets, positions
+        self.check()
+        return self
+
+    @property
+    def columns(self) -> tuple[array[int], array[int]]:
+        """Relative offsets and positions; not to be changed."""
+        return self._offsets, self._positions
+
     def __len__(self) -> int:
         return len(self._offsets)
 

@@ -47,6 +47,19 @@ class TimeIndex:
             self._offsets.append(relative)
         self.check()
 
+    @classmethod
+    def from_columns(cls, base_offset: int, timestamps: array[int], offsets: array[int]) -> TimeIndex:
+        """The index whose entries are these int64 timestamps and int32 relative offsets, now its. Raises Corrupt."""
+        self = cls(base_offset)
+        self._timestamps, self._offsets = timestamps, offsets
+        self.check()
+        return self
+
+    @property
+    def columns(self) -> tuple[array[int], array[int]]:
+        """Timestamps and relative offsets; not to be changed."""
+        return self._timestamps, self._offsets
+
     def __len__(self) -> int:
         return len(self._timestamps)
 

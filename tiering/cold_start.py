@@ -28,7 +28,7 @@ async def state_at_remote_end(
     key = entry.key(partition.topic_id, partition.partition)
     try:
         async with asyncio.timeout(deadline_s):
-            footer = await fetch_footer(partition.store, key, entry.object_bytes)
+            footer = await fetch_footer(partition.store, key, entry.object_bytes, entry.log_bytes)
     except TimeoutError as late:
         raise StoreUnavailable(f"GET {key}: no answer in {deadline_s} s") from late
     return footer.lineage, footer.producer_state().producers

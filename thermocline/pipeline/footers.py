@@ -24,27 +24,29 @@ from thermocline.pipeline.arrow_store import ArrowStore
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 
-def read_footer(store: ArrowStore, key: SegmentKey, object_bytes: int, whole: pa.Buffer | None = None) -> SegmentFooter:
-    """The footer in the last bytes of the object, which `whole` are when they are known; its key is not checked.
+def read_footer(
+    store: ArrowStore, key: SegmentKey, segment: RemoteSegment, whole: pa.Buffer | None = None
+) -> SegmentFooter:
+    """The footer of the object that is `segment`'s, where `whole` are its bytes if known; its key is not checked.
 
     A damaged one is asked for once more: a bit flipped on the way is not a bit flipped at rest.
-    Raises Corrupt (also when the size is not `object_bytes`), NewerFormat, ObjectMissing, StoreError.
+    Raises Corrupt (also when the size is not the entry's), NewerFormat, ObjectMissing, StoreError.
     """
     try:
-        return _read_footer(store, key, object_bytes, whole)
+        return _read_footer(store, key, segment, whole)
     except NewerFormat:
         raise
     except Corrupt:
         store.forget(str(key))
-        return _read_footer(store, key, object_bytes, None)
+        return _read_footer(store, key, segment, None)
 
 
-def _read_footer(store: ArrowStore, key: SegmentKey, object_bytes: int, whole: pa.Buffer | None) -> SegmentFooter:
-    size = store.size(str(key))
+def _read_footer(store: ArrowStore, key: SegmentKey, segment: RemoteSegment, whole: pa.Buffer | None) -> SegmentFooter:
+    object_bytes, size = segment.object_bytes, store.size(str(key))
     if size != object_bytes:
         raise Corrupt(f"the object has {size} bytes, {object_bytes} were committed")
     if whole is None:
-        wanted = tail_bytes(object_bytes)
+        wanted = tail_bytes(object_bytes, segment.log_bytes)
         whole = store.read(str(key), object_bytes - wanted, wanted)
     have = memoryview(whole)
     start = footer_start(have, object_bytes)

@@ -231,7 +231,7 @@ class History:
         def fetch(entry: tuple[SegmentKey, RemoteSegment]) -> SegmentFooter | None:
             key, segment = entry
             try:
-                return finished(fetch_footer(self.store, key, segment.object_bytes))
+                return finished(fetch_footer(self.store, key, segment.object_bytes, segment.log_bytes))
             except (Corrupt, ObjectMissing, StoreError):
                 return None
 

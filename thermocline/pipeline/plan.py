@@ -27,7 +27,7 @@ from thermocline.pipeline.split import Loss, Piece, RowFilter, Split
 TARGET_BYTES: Final = 256 * 1024 * 1024  # a task costs ~16-45 ms of Spark's time: 256 MiB make that under a tenth
 INDEX_WORTH_BYTES: Final = 512 * 1024  # reading a footer to save less than this is no gain
 _SNAP: Final = 8  # a cut within an eighth of the target of an object's border is made at the border
-_TARGET_BYTES_MIN: Final = 64 * 1024  # an index interval: nothing finer can be cut
+_TARGET_BYTES_MIN: Final = 64 * 1024  # some index intervals: what is finer costs more in tasks than in bytes
 
 Footers = Mapping[UUID, SegmentFooter]  # by the segment's uuid
 

@@ -99,7 +99,7 @@ class SplitReader:
                 whole = self._store.read(str(key), 0, segment.object_bytes)
             try:
                 known = self._footers.get(segment.uuid)
-                footer = known or read_footer(self._store, key, segment.object_bytes, whole)
+                footer = known or read_footer(self._store, key, segment, whole)
             except NewerFormat:
                 raise
             except Corrupt as broken:
@@ -148,14 +148,16 @@ class SplitReader:
         cut = window.cut(data) or window.uncut
         if cut.fetch_bytes <= data.size:
             return FetchedSplit(opened, cut, data.slice(0, cut.fetch_bytes), window)
-        data = self._read(opened, cut)
-        return None if data is None else FetchedSplit(opened, cut, data, window)
+        rest = self._read(opened, cut, behind=data.size)
+        return None if rest is None else FetchedSplit(opened, cut, joined(data, rest), window)
 
-    def _read(self, opened: OpenPiece, window: Window) -> pa.Buffer | None:
+    def _read(self, opened: OpenPiece, window: Window, behind: int = 0) -> pa.Buffer | None:
+        """The window's bytes without the first `behind` of them."""
+        start, length = window.start + behind, window.fetch_bytes - behind
         if opened.whole is not None:
-            return opened.whole.slice(window.start, window.fetch_bytes)
+            return opened.whole.slice(start, length)
         try:
-            return self._store.read(str(opened.key), window.start, window.fetch_bytes)
+            return self._store.read(str(opened.key), start, length)
         except ObjectMissing as gone:
             self._missing(opened.piece, opened.key, gone)
         except Corrupt as short:
@@ -311,6 +313,15 @@ def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], c
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()
+
+
+def joined(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
+    """One buffer with the bytes of both."""
+    both = pa.allocate_buffer(first.size + second.size)
+    view = memoryview(both)
+    view[: first.size] = memoryview(first)
+    view[first.size :] = memoryview(second)
+    return both
 
 
 def _aborted(footer: SegmentFooter) -> tuple[tuple[int, int, int], ...]:

@@ -16,7 +16,7 @@ from uuid import UUID
 from coldstore.chunk_cache import MemoryFile
 from tiering.reading.cut import HeldChunk, OpenSegment
 
-SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 700 segments of 128 MiB
+SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 200 to 400 segments of 128 MiB
 PLACES_MAX: Final = 16_384
 # A chunk the disk had no room for lies in our own memory, not in the page cache: eight of them weigh like 64 others.
 _MEMORY_WEIGHT: Final = 8

@@ -179,7 +179,7 @@ class Hydrator:
 
     # ── the loads themselves ─────────────────────────────────────────────────────────────────────────────────────
     async def _load_footer(self, key: SegmentKey, entry: RemoteSegment) -> None:
-        nbytes = tail_bytes(entry.object_bytes)
+        nbytes = tail_bytes(entry.object_bytes, entry.log_bytes)
         footer = await self.flights.bounded(lambda: self._source.footer(key, entry), nbytes)
         self._hold.segments.add(OpenSegment(key, entry, footer))
 

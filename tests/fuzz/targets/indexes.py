@@ -1,4 +1,4 @@
-"""Offset, time and transaction index: refused as Corrupt, or the same bytes again, and lookups as a plain scan gives.
+"""Offset, time, transaction and packed index: refused as Corrupt, or the same again, and lookups as a plain scan gives.
 
 Input: which index (one byte), a base offset (8 bytes), then the file.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 
+from coldstore.packed_indexes import pack, thinned, unpack
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
 from logformat.time_index import TimeIndex
@@ -14,6 +15,7 @@ from logformat.transaction_index import AbortedTransaction, decode_aborted, enco
 from tests.fuzz.inputs import Cursor
 
 _INT63 = 2**63 - 1
+_LOG_BYTES = 128 << 20
 
 
 def seeds() -> list[bytes]:
@@ -27,6 +29,7 @@ def seeds() -> list[bytes]:
         b"\0" + base + offsets.to_bytes(),
         b"\x01" + base + times.to_bytes(),
         b"\x02" + base + aborted,
+        b"\x03" + base + pack(offsets, times),
         b"\0" + base,
         b"\0" + base + offsets.to_bytes()[:-3],
         b"\x01" + struct.pack(">q", _INT63) + times.to_bytes(),
@@ -35,11 +38,11 @@ def seeds() -> list[bytes]:
 
 def run(data: bytes) -> None:
     cursor = Cursor(data)
-    kind = cursor.number() % 3
+    kind = cursor.number() % 4
     base = cursor.number(8) & _INT63
     file = cursor.rest()
     try:
-        (_offset_index, _time_index, _transaction_index)[kind](base, file)
+        (_offset_index, _time_index, _transaction_index, _packed_indexes)[kind](base, file)
     except Corrupt:
         return
 
@@ -72,6 +75,14 @@ def _time_index(base: int, file: bytes) -> None:
         at = entries[len(entries) // 2].offset
         index.truncate(at)
         assert list(index.entries()) == [e for e in entries if e.offset < at]
+
+
+def _packed_indexes(base: int, file: bytes) -> None:
+    offsets, times = unpack(file, base, _LOG_BYTES)
+    again = unpack(pack(offsets, times), base, _LOG_BYTES)
+    assert [index.to_bytes() for index in again] == [offsets.to_bytes(), times.to_bytes()]
+    thin_offsets, thin_times = thinned(offsets, times)
+    assert set(thin_offsets.entries()) <= set(offsets.entries()) and thin_times.last == times.last
 
 
 def _transaction_index(base: int, file: bytes) -> None:

@@ -107,6 +107,8 @@ def test_one_get_opens_a_segment() -> None:
         assert len(wide.data) - len(wide.log) > 64 * 1024
         assert (await fetch_footer(store, wide.key, len(wide.data))).statistics == wide.footer.statistics
         assert store.gets == 3
+        assert (await fetch_committed_footer(store, wide.key, wide.entry)).statistics == wide.footer.statistics
+        assert store.gets == 4, "who has the entry knows the footer's size"
 
     run_fast(scenario())
 

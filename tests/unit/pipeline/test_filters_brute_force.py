@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from unittest import mock
@@ -32,6 +33,7 @@ from tests.support.fast_loop import FastClock, run_fast
 from tests.support.history_bucket import HistoryBucket
 from tests.support.hotstore_kit import append, flush, new_log, open_log, seal
 from tests.support.memory_store import MemoryStore
+from tests.support.packed_footers import packing, thin
 from tests.support.ugly_logs import T0, UglyLog, bounds, offsets_for, ticks, ugly_logs
 from tests.support.workers import LoopWorkers
 from thermocline.pipeline import plan as planning
@@ -50,15 +52,19 @@ pytestmark = pytest.mark.not_fast
 TOPIC_ID = UUID(int=5)
 intervals = st.sampled_from([0, 100, 500, 65536])
 """Of the offset index, in bytes: an entry a batch, every few, or none at all."""
+forms = st.sampled_from([None, "packed", "thin"])
+"""Of the footers: as short ones are; with packed indexes; and these as a reader sees them that knows only thin ones."""
 lateness = st.one_of(st.none(), st.sampled_from([0, 1, 1000]))
 """Added to how late records of the log are; None: nothing is said about it."""
 
 
-def objects_of(log: UglyLog, interval: int) -> list[MadeObject]:
+def objects_of(log: UglyLog, interval: int, form: str | None = None) -> list[MadeObject]:
     made = []
     for number, batches in enumerate(log.segments):
         base, end = read_header(batches[0]).base_offset, read_header(batches[-1]).next_offset
-        made.append(object_of(batches, base, end - base, 1, number + 1, interval=interval))
+        with packing(always=form is not None):
+            one = object_of(batches, base, end - base, 1, number + 1, interval=interval)
+        made.append(replace(one, footer=thin(one.footer)) if form == "thin" else one)
     return made
 
 
@@ -76,6 +82,7 @@ def one_segment_of(*batches: list[int]) -> UglyLog:
 @given(
     log=ugly_logs(),
     interval=intervals,
+    form=forms,
     low=bounds,
     high=bounds,
     late=lateness,
@@ -83,11 +90,12 @@ def one_segment_of(*batches: list[int]) -> UglyLog:
     target=st.sampled_from([200, 2000, 1 << 20]),
     max_records=st.sampled_from([None, 7, 100]),
 )
-@example(one_segment_of([T0, T0, T0]), 100, T0, None, None, (0, 3), 200, None)
-@example(one_segment_of([NO_TIMESTAMP, T0], [T0 + 2000]), 100, None, T0 + 1, 0, (0, 3), 200, None)
+@example(one_segment_of([T0, T0, T0]), 100, None, T0, None, None, (0, 3), 200, None)
+@example(one_segment_of([NO_TIMESTAMP, T0], [T0 + 2000]), 100, None, None, T0 + 1, 0, (0, 3), 200, None)
 def test_a_plan_holds_every_wanted_row_once(
     log: UglyLog,
     interval: int,
+    form: str | None,
     low: int | None,
     high: int | None,
     late: int | None,
@@ -98,7 +106,7 @@ def test_a_plan_holds_every_wanted_row_once(
     """The rows that the splits' bytes and filters give are those of a reader of everything: none lost, none twice."""
     start, end = offsets_for(log, asked)
     assume(start < end)
-    made = objects_of(log, interval)
+    made = objects_of(log, interval, form)
     times = TimeRange(low, high, None if late is None else log.lateness_ms + late)
     entries = tuple(one.entry for one in made if one.entry.end_offset > start and one.entry.base_offset < end)
     span = OffsetSpan("events", TOPIC_ID, 0, start, end, 0, log.end, entries)
@@ -118,9 +126,10 @@ def test_a_plan_holds_every_wanted_row_once(
 
 # ── through the readers ──────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
-def bucket_of(log: UglyLog, interval: int, *, pages: bool) -> Iterator[HistoryBucket]:
+def bucket_of(log: UglyLog, interval: int, *, pages: bool, packed: bool) -> Iterator[HistoryBucket]:
     """A bucket with the log; every footer is worth its request, and windows are small."""
-    with tempfile.TemporaryDirectory() as place, mock.patch.object(planning, "INDEX_WORTH_BYTES", 0):
+    worth = mock.patch.object(planning, "INDEX_WORTH_BYTES", 0)
+    with tempfile.TemporaryDirectory() as place, worth, packing(always=packed):
         bucket = HistoryBucket(Path(place), pages=pages)
         bucket.topic("t", 1)
         for batches in log.segments:
@@ -137,6 +146,7 @@ def bucket_of(log: UglyLog, interval: int, *, pages: bool) -> Iterator[HistoryBu
     late=lateness,
     asked=st.tuples(st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
     pages=st.booleans(),
+    packed=st.booleans(),
     at=ticks,
 )
 def test_read_and_spark_give_every_wanted_row_once(
@@ -147,13 +157,14 @@ def test_read_and_spark_give_every_wanted_row_once(
     late: int | None,
     asked: tuple[int, int],
     pages: bool,
+    packed: bool,
     at: int,
 ) -> None:
     """`thermocline.read`, a Spark batch with these filters pushed, and `startingTimestamp`."""
     start, end = offsets_for(log, asked)
     late_ms = None if late is None else log.lateness_ms + late
     wanted = log.wanted(start, end, low, high)
-    with bucket_of(log, interval, pages=pages) as bucket:
+    with bucket_of(log, interval, pages=pages, packed=packed) as bucket:
         found = thermocline.read(
             bucket.url,
             "t",
@@ -223,11 +234,12 @@ def starting_offset(bucket: HistoryBucket, timestamp: int) -> int | None:
     timestamps=st.lists(st.one_of(ticks, ticks.map(lambda at: at + 1)), min_size=1, max_size=4),
     log_start=st.integers(0, 1 << 20),
     before=st.integers(0, 1 << 20),
+    packed=st.booleans(),
 )
 def test_the_cold_tier_finds_the_first_record_of_a_time(
-    log: UglyLog, interval: int, timestamps: list[int], log_start: int, before: int
+    log: UglyLog, interval: int, timestamps: list[int], log_start: int, before: int, packed: bool
 ) -> None:
-    made = objects_of(log, interval)
+    made = objects_of(log, interval, "packed" if packed else None)
     start, end = offsets_for(log, (log_start, before))
     manifests = FixedManifests(manifest_of(made).set_log_start(start))
 
@@ -241,7 +253,9 @@ def test_the_cold_tier_finds_the_first_record_of_a_time(
         await reader.close()
         return found
 
-    for at, found in zip(timestamps, run_fast(main()), strict=True):
+    with packing(always=packed):
+        answers = run_fast(main())
+    for at, found in zip(timestamps, answers, strict=True):
         offset = log.first_at(at, start)
         assert (None if found is None else found[1]) == (offset if offset is not None and offset < end else None)
 

@@ -323,12 +323,12 @@ class _Archiver:
         """Whether a footer of the step names an aborted transaction: nothing else hides records that are counted."""
         store = self._history.store
         keys = [
-            (segment.key(self._topic.topic_id, partition), segment.object_bytes)
+            (segment.key(self._topic.topic_id, partition), segment)
             for partition, (first, end) in step.ranges.items()
             for segment in self._segments[partition]
             if segment.base_offset < end and segment.end_offset > first
         ]
-        footers = (read_footer(store, key, object_bytes) for key, object_bytes in keys)
+        footers = (read_footer(store, key, segment) for key, segment in keys)
         return any(one.outcome is TransactionOutcome.ABORTED for footer in footers for one in footer.transactions)
 
     def _missing(self, step: ArchiveStep, count: int, loss: Loss) -> None:

@@ -91,7 +91,7 @@ def run_task(task: ScrubTask) -> ScrubDone:
 def scrub_segment(store: ArrowStore, pool: ThreadPoolExecutor, key: SegmentKey, entry: RemoteSegment) -> list[Finding]:
     """Footer first, then all log bytes."""
     try:
-        footer = finished(fetch_footer(store, key, entry.object_bytes))
+        footer = finished(fetch_footer(store, key, entry.object_bytes, entry.log_bytes))
     except NewerFormat:
         raise
     except Corrupt as broken:

@@ -1,0 +1,122 @@
+"""Both indexes of a segment packed small, and the thin ones that stand beside them for older readers.
+
+Owns the payload of the footer's optional section 8 (docs/formats/segment-object.md): columns of differences, in byte
+planes, through zlib: 2 to 7 bytes an entry instead of 20, so that an entry every 16 KiB costs no more than one every
+64 KiB did. Always true: what `unpack` returns is what was packed; its memory is bounded by the log's size, whatever the
+payload claims; `thinned` gives what a scan with a wider interval would have made. Must not know footers.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+import sys
+import zlib
+from array import array
+from bisect import bisect_right
+from itertools import accumulate, islice
+from typing import Final
+
+from logformat.errors import Corrupt
+from logformat.offset_index import OffsetIndex
+from logformat.record_batch import Buffer
+from logformat.time_index import TimeIndex
+
+PACKED_ENTRIES_MIN: Final = 256  # fewer (5 KiB) stay as they are
+THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes: a reader that knows no other walks this far
+_LOG_BYTES_MIN: Final = 4096  # an entry stands for, Kafka's own interval: what a payload may make us allocate
+
+_COUNTS: Final = struct.Struct(">II")  # entries of the offset index, of the time index
+_OFFSET_BYTES: Final = 8
+_TIME_BYTES: Final = 12
+_BIG: Final = sys.byteorder == "big"
+
+
+def is_worth_packing(offset_index: OffsetIndex, log_bytes: int) -> bool:
+    """Whether the index is long enough to be packed, and not longer than `unpack` believes."""
+    return PACKED_ENTRIES_MIN <= len(offset_index) <= log_bytes // _LOG_BYTES_MIN
+
+
+def thinned(offset_index: OffsetIndex, time_index: TimeIndex) -> tuple[OffsetIndex, TimeIndex]:
+    """Entries at least `THIN_BYTES` apart, and the time entries that were true where those were made."""
+    offsets, positions = offset_index.columns
+    timestamps, time_offsets = time_index.columns
+    kept: list[int] = []
+    last = 0
+    for slot, position in enumerate(positions):
+        if position - last >= THIN_BYTES:
+            kept.append(slot)
+            last = position
+    # The greatest timestamp where an entry was made is that of the last time entry at or below its offset.
+    times = {bisect_right(time_offsets, offsets[slot]) - 1 for slot in kept} | {len(timestamps) - 1}
+    chosen = sorted(slot for slot in times if slot >= 0)
+    return (
+        OffsetIndex.from_columns(
+            offset_index.base_offset,
+            array("i", [offsets[slot] for slot in kept]),
+            array("i", [positions[slot] for slot in kept]),
+        ),
+        TimeIndex.from_columns(
+            time_index.base_offset,
+            array("q", [timestamps[slot] for slot in chosen]),
+            array("i", [time_offsets[slot] for slot in chosen]),
+        ),
+    )
+
+
+def pack(offset_index: OffsetIndex, time_index: TimeIndex) -> bytes:
+    """The payload of the section."""
+    columns = (*offset_index.columns, *time_index.columns)
+    planes = b"".join(map(_planes, columns))
+    return _COUNTS.pack(len(offset_index), len(time_index)) + zlib.compress(planes)
+
+
+def unpack(payload: Buffer, base_offset: int, log_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
+    """The indexes of `log_bytes` of log from `base_offset` on. Raises Corrupt."""
+    view = memoryview(payload)
+    if len(view) < _COUNTS.size:
+        raise Corrupt(f"packed indexes of {base_offset}: {len(view)} bytes")
+    entries, times = _COUNTS.unpack_from(view)
+    if entries > log_bytes // _LOG_BYTES_MIN or times > entries + 1:
+        raise Corrupt(f"packed indexes of {base_offset} claim {entries} and {times} entries in {log_bytes} log bytes")
+    size = _OFFSET_BYTES * entries + _TIME_BYTES * times
+    try:
+        inflater = zlib.decompressobj()
+        planes = inflater.decompress(view[_COUNTS.size :], size + 1)
+    except zlib.error as broken:
+        raise Corrupt(f"packed indexes of {base_offset} are not readable: {broken}") from broken
+    if len(planes) != size or not inflater.eof or inflater.unused_data:
+        raise Corrupt(f"packed indexes of {base_offset}: {len(planes)} bytes are not {entries} and {times} entries")
+    columns: list[array[int]] = []
+    at = 0
+    for kind, count in (("i", entries), ("i", entries), ("q", times), ("i", times)):
+        column, at = _column(kind, count, planes, at, base_offset)
+        columns.append(column)
+    return OffsetIndex.from_columns(base_offset, *columns[:2]), TimeIndex.from_columns(base_offset, *columns[2:])
+
+
+def _planes(column: array[int]) -> bytes:
+    """The differences from entry to entry, big-endian: first the highest byte of each, then the next of each."""
+    steps = array("Q" if column.typecode == "q" else "I", column[:1])
+    steps.extend(map(operator.sub, islice(column, 1, None), column))
+    width, raw = steps.itemsize, steps.tobytes()
+    return b"".join(raw[place::width] for place in _places(width))
+
+
+def _column(kind: str, count: int, planes: bytes, at: int, base_offset: int) -> tuple[array[int], int]:
+    """The column of `count` entries whose planes begin at `at`, and where they end."""
+    steps = array("Q" if kind == "q" else "I")
+    width = steps.itemsize
+    raw = bytearray(width * count)
+    for place in _places(width):
+        raw[place::width] = planes[at : at + count]
+        at += count
+    steps.frombytes(raw)
+    try:
+        return array(kind, accumulate(steps)), at
+    except OverflowError as beyond:
+        raise Corrupt(f"packed indexes of {base_offset}: an entry is out of range") from beyond
+
+
+def _places(width: int) -> range:
+    return range(width) if _BIG else range(width - 1, -1, -1)
