@@ -6,8 +6,8 @@ make changes nothing. Today every client may ask everything a client can ask: th
 nor how a refusal is put into an answer. Pure.
 
 Hot path: two look-ups for most requests, 0.1 µs. The fast path of produce (`handlers.produce_fast_path`) does not ask
-again: it repeats what the same principal was allowed on the same listener. So whoever makes this decision depend on
-more than those must clear its routes when an answer changes.
+again: what the same principal was allowed on the same listener, topic by topic, it may do again. So whoever makes this
+decision depend on more than those must have it forget them when an answer changes.
 """
 
 from __future__ import annotations

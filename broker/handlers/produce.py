@@ -5,14 +5,14 @@ demands (design 7); batches of one connection are appended in the order they cam
 request is dispatched and only the waiting overlaps. Must not parse records: `produce_records` says when somebody
 has to.
 
-Hot path: `append_one` serves this general path and the fast path (produce_fast_path) alike: one dictionary look-up, one
-header check with CRC, one write a batch.
+Hot path: most requests come as runs (produce_fast_path); what comes here is appended by the same `append_checked`, one
+write a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.batch_checks import BatchChecks
+from broker.handlers.produce_append import append_checked
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
 from broker.handlers.request_deadline import deadline_s
 from broker.net.dispatch import AnswerFuture, Later, Part
@@ -32,10 +33,9 @@ from broker.wire.messages import (
     ProduceResponseTopic,
 )
 from hotstore.partition_log import Appended
-from logformat.errors import StorageFailed, ThermoclineError
+from logformat.errors import ThermoclineError
 from logformat.record_batch import (
     HEADER_SIZE,
-    BatchHeader,
     read_header,
 )
 from seams.workers import Lane
@@ -86,32 +86,8 @@ def append_one(
     seen: Look | None = None,
 ) -> Appended:
     """Check and append what one produce request carries for one partition. Raises ThermoclineError: nothing written."""
-    header = BatchChecks(context, partition, version, acks, now_ms).check(batch, seen)
+    header = BatchChecks(context, partition, version, acks, now_ms).check(batch, 0, len(batch), seen)
     return append_checked(context, partition, (batch,), (header,), now_ms)
-
-
-def append_checked(
-    context: Context, partition: Partition, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int
-) -> Appended:
-    """Append batches, one a request, that passed `BatchChecks`. Raises ThermoclineError, OSError: nothing written."""
-    throttle = context.throttle
-    try:
-        throttle.check_room()
-        appended = partition.append(batches, headers, now_ms)
-    except StorageFailed as refused:
-        throttle.refuse(refused)
-        raise
-    size = records = 0
-    for header in headers:
-        size += header.size
-        records += header.record_count
-    context.metrics.produce_bytes_in += size
-    context.metrics.messages_in += records
-    partition.produced_bytes += size
-    partition.produced_records += records
-    partition.produced_batches += len(headers)
-    throttle.appended(partition)
-    return appended
 
 
 Looks = Mapping[int, Look]

@@ -29,7 +29,7 @@ from hotstore.log_owner import UNOWNED
 from hotstore.partition_log import Appended, LogState
 from hotstore.residency import Residency
 from logformat.errors import Fenced
-from logformat.record_batch import BatchHeader
+from logformat.record_batch import Fields
 from tiering.partition_tier import PartitionTier
 
 _PREPARED_MAX: Final = 64
@@ -167,7 +167,7 @@ class Partition:
                 self._prepared.clear()
             self._prepared.add(offset)
 
-    def append(self, batches: Sequence[memoryview], headers: Sequence[BatchHeader], now_ms: int) -> Appended:
+    def append(self, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int) -> Appended:
         """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""
         log = self.log
         if not self.leading:

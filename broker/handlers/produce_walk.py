@@ -1,0 +1,216 @@
+"""Where the batches of a produce request lie: read from its bytes, without a message.
+
+Owns what may be compared instead of parsed. Producers repeat themselves: what stands before the topics (`Head`), and
+with one partition a request also what stands before the length of its records (`Alone`), is the same in request after
+request but for the correlation id. Always true: nothing here is believed that the bytes do not say; a walk ends exactly
+where its request does; whatever is unusual (a name the head does not know, tagged fields, null records, very many
+partitions) is None, and the general way reads it from the start. Must not know partitions, batches, answers.
+
+Hot path: one unpack and two comparisons a request that is like the one before it (views compare ten times slower than
+bytes); 0.8 µs a partition elsewhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from broker.wire.apis import ApiKey, is_flexible
+from broker.wire.errors import MalformedFrame
+from broker.wire.primitives import read_uvarint
+from logformat.errors import ThermoclineError
+from logformat.record_batch import HEADER_SIZE, Fields
+
+REQUESTS_MAX: Final = 32
+"""That are answered as one."""
+
+BATCHES_MAX: Final = 126
+"""Of a request that is walked, and of a run: a count of more would take a second byte."""
+
+_START: Final = 4  # API key and version
+_REST_AT: Final = 8  # behind the correlation id
+_FIXED: Final = ">i4si{}s"  # length prefix, start, correlation id, rest
+_ACKS_AND_TIMEOUT: Final = 6
+_NAME_BYTES_MAX: Final = 249
+_HEAD_BYTES_MAX: Final = 1_024  # client ids may be as long as they like
+
+_read_int32: Final = struct.Struct(">i").unpack_from
+_read_int16: Final = struct.Struct(">h").unpack_from
+
+
+Check = Callable[[memoryview, int, int], Fields]
+"""The header of the batch in `view[at:to]`; raises ThermoclineError where it may not be appended."""
+
+
+Row = tuple[str, int, int, int]
+"""One partition of a request: topic, index, and that its records are `view[at:to]`."""
+
+
+class Head:
+    """What stands before the topics, of requests of one principal on one listener, as the general way read it."""
+
+    __slots__ = ("acks", "flexible", "rest", "size", "start", "timeout_ms", "topics", "unpack", "version")
+
+    def __init__(self, version: int, acks: int, timeout_ms: int, start: bytes, rest: bytes) -> None:
+        self.version = version
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.flexible = is_flexible(ApiKey.PRODUCE, version)
+        self.start = start
+        self.rest = rest
+        self.unpack = struct.Struct(_FIXED.format(len(rest))).unpack_from
+        self.size = 4 + _REST_AT + len(rest)
+        """Bytes to where the topics begin, the length prefix included."""
+        self.topics: dict[bytes, str] = {}
+        """Names that its principal may produce to."""
+
+
+class Alone:
+    """What stands before the length of the records in requests for one partition."""
+
+    __slots__ = ("head", "index", "rest", "size", "topic", "unpack")
+
+    def __init__(self, head: Head, topic: str, index: int, rest: bytes) -> None:
+        self.head = head
+        self.topic = topic
+        self.index = index
+        self.rest = rest
+        self.unpack = struct.Struct(_FIXED.format(len(rest))).unpack_from
+        self.size = 4 + _REST_AT + len(rest)
+
+    def begins(self, view: memoryview, pos: int, end: int) -> bool:
+        """Whether the request at `pos` is like this, if it is whole."""
+        return end - pos > self.size and self.unpack(view, pos)[3] == self.rest
+
+
+def head_bytes(frame: memoryview, body_at: int, version: int) -> tuple[bytes, bytes] | None:
+    """Start and rest of a frame (no length prefix) whose body begins at `body_at`, without a transactional id; None
+    where they are too long to be kept."""
+    end = body_at + (1 if is_flexible(ApiKey.PRODUCE, version) else 2) + _ACKS_AND_TIMEOUT
+    if end > _HEAD_BYTES_MAX:
+        return None
+    return bytes(frame[:_START]), bytes(frame[_REST_AT:end])
+
+
+def alone(head: Head, view: memoryview, pos: int, row: Row) -> Alone:
+    """What the request at `pos`, for one partition, shares with the next ones."""
+    topic, index, at, to = row
+    length_at = at - (_uvarint_size(to - at + 1) if head.flexible else 4)
+    return Alone(head, topic, index, bytes(view[pos + 4 + _REST_AT : length_at]))
+
+
+def walk_alike(
+    alone: Alone, check: Check, view: memoryview, pos: int, end: int, frame_bytes_max: int
+) -> tuple[int, list[int], list[memoryview], list[Fields]]:
+    """The requests of `view[pos:end]`, each for the one partition of `alone`, whose batches `check` lets pass.
+
+    Where the next one begins, and their correlation ids, batches and headers."""
+    correlation_ids: list[int] = []
+    batches: list[memoryview] = []
+    headers: list[Fields] = []
+    unpack, start, rest, flexible = alone.unpack, alone.head.start, alone.rest, alone.head.flexible
+    records_from, least = alone.size, alone.size + HEADER_SIZE
+    try:
+        while end - pos >= least and len(headers) < REQUESTS_MAX:
+            size, begins, correlation_id, fixed = unpack(view, pos)
+            stop = pos + 4 + size
+            if fixed != rest or begins != start or stop > end or size > frame_bytes_max:
+                break
+            at = pos + records_from
+            if flexible:
+                coded = shift = 0  # the size of the records and one
+                while (byte := view[at]) >= 0x80 and shift < 28:
+                    coded |= (byte & 0x7F) << shift
+                    shift += 7
+                    at += 1
+                at += 1
+                to = stop - 3  # empty tags of partition, topic and request
+                if at + (coded | byte << shift) - 1 != to or view[to] or view[to + 1] or view[to + 2]:
+                    break
+            else:
+                to = stop
+                at += 4
+                if _read_int32(view, at - 4)[0] != to - at:
+                    break
+            headers.append(check(view, at, to))
+            batches.append(view[at:to])
+            correlation_ids.append(correlation_id)
+            pos = stop
+    except ThermoclineError:
+        pass  # the general way says what is wrong with that one
+    return pos, correlation_ids, batches, headers
+
+
+def rows(head: Head, view: memoryview, at: int, stop: int) -> list[Row] | None:
+    """The partitions of the request whose topics begin at `at` and which ends at `stop`, at least one; None where the
+    general way has to read it."""
+    try:
+        found = _compact_rows(head.topics, view, at, stop) if head.flexible else _rows(head.topics, view, at, stop)
+    except (IndexError, struct.error, MalformedFrame):
+        return None
+    return found or None
+
+
+def _compact_rows(topics: dict[bytes, str], view: memoryview, at: int, stop: int) -> list[Row] | None:
+    found: list[Row] = []
+    topics_left = view[at] - 1  # a count of one byte: a longer one is too many
+    at += 1
+    while topics_left > 0:
+        size, at = read_uvarint(view, at)
+        name_end = at + size - 1
+        topic = topics.get(bytes(view[at:name_end])) if size <= _NAME_BYTES_MAX + 1 else None
+        rows_left = view[name_end] - 1
+        if topic is None or not 0 < rows_left <= BATCHES_MAX - len(found):
+            return None
+        at = name_end + 1
+        while rows_left > 0:
+            (index,) = _read_int32(view, at)
+            size, at = read_uvarint(view, at + 4)
+            to = at + size - 1
+            if size == 0 or to >= stop or view[to]:
+                return None
+            found.append((topic, index, at, to))
+            at = to + 1
+            rows_left -= 1
+        if view[at]:
+            return None
+        at += 1
+        topics_left -= 1
+    return found if at + 1 == stop and not view[at] else None
+
+
+def _rows(topics: dict[bytes, str], view: memoryview, at: int, stop: int) -> list[Row] | None:
+    found: list[Row] = []
+    (topics_left,) = _read_int32(view, at)
+    at += 4
+    while topics_left > 0:
+        (size,) = _read_int16(view, at)
+        name_end = at + 2 + size
+        topic = topics.get(bytes(view[at + 2 : name_end])) if size <= _NAME_BYTES_MAX else None
+        if topic is None:
+            return None
+        (rows_left,) = _read_int32(view, name_end)
+        if not 0 < rows_left <= BATCHES_MAX - len(found):
+            return None
+        at = name_end + 4
+        while rows_left > 0:
+            (index,) = _read_int32(view, at)
+            (size,) = _read_int32(view, at + 4)
+            at += 8
+            to = at + size
+            if size < 0 or to > stop:
+                return None
+            found.append((topic, index, at, to))
+            at = to
+            rows_left -= 1
+        topics_left -= 1
+    return found if at == stop else None
+
+
+def _uvarint_size(value: int) -> int:
+    size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
