@@ -28,7 +28,7 @@ class FlushState(IntEnum):
     ASKED = 2  # its round has not begun: what is appended meanwhile comes along
     SYNCING = 3
     AGAIN = 4  # syncing, and something was appended since it began
-    BETWEEN = 5  # that sync is over, its task asks whether it goes on with another one
+    BETWEEN = 5  # that sync is over, the shell looks whether another one is due
     CLOSING = 6  # a sync runs still, nothing starts after it
     CLOSED = 7
     FAILING = 8  # the log failed, a sync runs still
@@ -47,9 +47,8 @@ class FlushEvent(IntEnum):
     FORCED = 6  # whatever is due: a flush, a drain, flush.ms
     BEGAN = 7  # what the sync covers was sampled
     ENDED = 8  # the sync is over, also where there was nothing to do
-    CUT_OFF = 9  # its task was cancelled
-    FAILED = 10  # a write, a sync or a sealing job did
-    CLOSE = 11
+    FAILED = 9  # a write, a sync or a sealing job did
+    CLOSE = 10
 
 
 class FlushAction(IntEnum):
@@ -64,7 +63,7 @@ class FlushAction(IntEnum):
 S, E, A = FlushState, FlushEvent, FlushAction
 _STARTS: Final = {E.NEEDED: (S.ASKED, A.START), E.FORCED: (S.ASKED, A.START)}
 _RESTS: Final = {E.FAILED: (S.FAILED, A.TELL), E.CLOSE: (S.CLOSED, A.NOTHING)}
-_RUNS: Final = {E.FAILED: (S.FAILING, A.TELL), E.CLOSE: (S.CLOSING, A.NOTHING), E.CUT_OFF: (S.IDLE, A.NOTHING)}
+_RUNS: Final = {E.FAILED: (S.FAILING, A.TELL), E.CLOSE: (S.CLOSING, A.NOTHING)}
 
 NEXT: Final[dict[FlushState, dict[FlushEvent, tuple[FlushState, FlushAction]]]] = {
     S.IDLE: _STARTS | _RESTS | {E.NEEDED_SOON: (S.PUT_OFF, A.ARM)},
@@ -73,23 +72,19 @@ NEXT: Final[dict[FlushState, dict[FlushEvent, tuple[FlushState, FlushAction]]]] 
     S.SYNCING: _RUNS | {E.APPENDED: (S.AGAIN, A.NOTHING), E.ENDED: (S.IDLE, A.NOTHING)},
     S.AGAIN: _RUNS | {E.ENDED: (S.BETWEEN, A.NOTHING)},
     S.BETWEEN: {
-        E.NEEDED: (S.ASKED, A.NOTHING),  # its task goes on
+        E.NEEDED: (S.ASKED, A.START),
         E.NEEDED_SOON: (S.PUT_OFF, A.ARM),
         E.NOT_NEEDED: (S.IDLE, A.NOTHING),
     },
-    S.CLOSING: {
-        E.FAILED: (S.FAILING, A.TELL),
-        E.ENDED: (S.CLOSED, A.NOTHING),
-        E.CUT_OFF: (S.CLOSED, A.NOTHING),
-    },
+    S.CLOSING: {E.FAILED: (S.FAILING, A.TELL), E.ENDED: (S.CLOSED, A.NOTHING)},
     S.CLOSED: {E.FAILED: (S.FAILED, A.TELL)},
-    S.FAILING: {E.ENDED: (S.FAILED, A.NOTHING), E.CUT_OFF: (S.FAILED, A.NOTHING)},
+    S.FAILING: {E.ENDED: (S.FAILED, A.NOTHING)},
     S.FAILED: {},
 }
 """Any other event changes nothing in that state."""
 
-RUNNING: Final = frozenset({S.ASKED, S.SYNCING, S.AGAIN, S.BETWEEN, S.CLOSING, S.FAILING})
-"""A sync task exists."""
+RUNNING: Final = frozenset({S.ASKED, S.SYNCING, S.AGAIN, S.CLOSING, S.FAILING})
+"""A sync was asked for and is not over."""
 OVER: Final = frozenset({S.CLOSING, S.CLOSED, S.FAILING, S.FAILED})
 """Nothing starts any more."""
 

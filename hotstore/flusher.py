@@ -1,8 +1,9 @@
 """Makes one log durable in the background: one fdatasync at a time covers all that was appended before it began.
 
-Owns the tasks and the timer; `flush_states` says when a sync starts, `Durability` what it covers. Always true: at most
-one sync and one sealing job run for a log, off the loop; its owner is told on the loop after the flushed end moved,
-never before; after a failed sync the log is offline and no sync is tried again (C10). A sync that somebody waits for
+Owns the sealing task and the timer; `flush_states` says when a sync starts, `Durability` what it covers. Always true:
+at most one sync and one sealing job run for a log, off the loop; its owner is told after the flushed end moved, never
+before, in the turn of the loop in which the sync was told; after a failed sync the log is offline and no sync is tried
+again (C10). A sync that somebody waits for
 starts at once when none runs, and whatever is appended meanwhile goes into the next; one that nobody waits for (acks=1,
 no reader at the log's end) starts `LAZY_S` after the append at the latest, since each costs more than the append itself
 (ADR 8). Rolling needs no wait either: index and producer files of a sealed segment are written in a worker after the
@@ -28,11 +29,11 @@ from seams.workers import Lane, Workers
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
 LAZY_S: Final = 0.01  # what acks=1 alone may lie unsynced, and a reader that comes later may see the log's end late
-TASKS_MAX: Final = 4  # one syncs, one seals; each may overlap its own successor's first step
+TASKS_MAX: Final = 2  # one seals; it may overlap its own successor's first step
 
 
 # Names of their own: a member looked up on its enum costs 70 ns, and a round has a dozen of them.
-_IDLE, _PUT_OFF, _ASKED = FlushState.IDLE, FlushState.PUT_OFF, FlushState.ASKED
+_IDLE, _PUT_OFF = FlushState.IDLE, FlushState.PUT_OFF
 _AGAIN, _BETWEEN, _FAILED = FlushState.AGAIN, FlushState.BETWEEN, LogState.FAILED
 _NEEDED, _BEGAN, _ENDED, _START = FlushEvent.NEEDED, FlushEvent.BEGAN, FlushEvent.ENDED, FlushAction.START
 
@@ -136,7 +137,7 @@ class Flusher:
 
     def _perform(self, action: FlushAction) -> None:
         if action is _START:
-            self._tasks.spawn(f"flush {self._log.topic}-{self._log.partition}", self._sync())
+            self._sync_rounds.ask(self._begin_sync, self._log.dirty_bytes, self._synced)
         elif action is FlushAction.ARM:
             self._timer = asyncio.get_running_loop().call_later(LAZY_S, self._on, FlushEvent.TIMER)
         else:
@@ -154,31 +155,6 @@ class Flusher:
         is_due = log.log_end_offset - log.flushed_end_offset >= log.config.flush_messages
         return _NEEDED if is_due else FlushEvent.NOT_NEEDED
 
-    async def _sync(self) -> None:
-        """Rounds of one sync each, as long as another one is needed at once."""
-        log, states = self._log, self._states
-        try:
-            while states.state is _ASKED:
-                try:
-                    job = await self._sync_rounds.run(self._begin_sync, log.dirty_bytes)
-                except OSError as error:
-                    log.fail(error)
-                else:
-                    if job is not None:
-                        self._synced(job)
-                if log.state is _FAILED:
-                    self._on(FlushEvent.FAILED)  # also of a write meanwhile: what came before it is never synced
-                self._on(_ENDED)
-                if self._is_between_rounds():
-                    self._on(self._look())
-        finally:
-            if states.is_syncing:
-                self._on(FlushEvent.CUT_OFF)
-            self._end_round()
-
-    def _is_between_rounds(self) -> bool:
-        return self._states.state is _BETWEEN
-
     def _begin_sync(self) -> SyncJob | None:
         """None when there is nothing to sync, or a write failed meanwhile: what came before it is never synced."""
         log = self._log
@@ -187,12 +163,23 @@ class Flusher:
         self._on(_BEGAN)
         return log.durability.begin_sync(log.active_segment, log.log_end_offset)
 
-    def _synced(self, job: SyncJob) -> None:
+    def _synced(self, job: SyncJob | None, failure: OSError | None) -> None:
+        """Its sync is over, or there was nothing to do. Whatever its owner raises, the log goes on."""
         log = self._log
-        log.durability.finish_sync(job)
-        self._end_round()
-        log.owner.flushed(log.stable_end_offset)
-        self.seal_soon()
+        try:
+            if failure is not None:
+                log.fail(failure)
+            elif job is not None:
+                log.durability.finish_sync(job)
+                log.owner.flushed(log.stable_end_offset)
+                self.seal_soon()
+        finally:
+            if log.state is _FAILED:
+                self._on(FlushEvent.FAILED)  # also of a write meanwhile: what came before it is never synced
+            self._on(_ENDED)
+            if self._states.state is _BETWEEN:
+                self._on(self._look())
+            self._end_round()
 
     async def _seal(self) -> None:
         log, states = self._log, self._states

@@ -2,8 +2,10 @@
 
 Owns which syncs go together. Always true: one round at a time, at most `TOGETHER_MAX` logs in it, in the order they
 asked; what a sync covers is sampled when its round begins, not when it was asked for; each log hears of its own sync
-alone; a sync that began and got no answer, whatever cut it off, is told as a failed one: nobody knows what is durable.
-Who only waits for a round meanwhile gets the next one.
+alone, once, and whoever fails over hearing of it is reported and keeps nobody else from it; a sync that began and got
+no answer, whatever cut it off, is told as a failed one: nobody knows what is durable. Who only waits for a round
+meanwhile gets the next one, which begins in the turn of the loop in which the answers of the one before it came: plain
+callbacks, no task, since each turn of a busy loop is a part of what every acknowledged batch waits for.
 More than `ALONE_BYTES` are synced beside the rounds, so that few wait for somebody else's gigabyte. A hand-over and a
 commit of the file system's journal cost more than the bytes do (ADR 11). Must not know logs.
 """
@@ -11,154 +13,174 @@ commit of the file system's journal cost more than the bytes do (ADR 11). Must n
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from hotstore.durability import SyncJob
 from hotstore.sync_times import SyncTimes
 from seams import crash_points
-from seams.syncs import Syncs, failure_of
-from seams.tasks import FailureReport, Tasks, log_failure
+from seams.disk import File
+from seams.syncs import CutOff, Syncs, failure_of
+from seams.tasks import FailureReport, Tasks, failure_of_task, log_failure
 from seams.workers import Lane, Workers
 
 TOGETHER_MAX: Final = 64  # logs: some 10 ms a round on a disk that syncs in 0.15 ms
 ALONE_BYTES: Final = 1 << 20
 
 Begin = Callable[[], SyncJob | None]
-_Asked = tuple[SyncJob, asyncio.Future[SyncJob | None]]
+Synced = Callable[[SyncJob | None, OSError | None], None]
+"""Told of the job, done, or None where `Begin` saw none; or of what it failed of."""
+
+
+class _Asked(NamedTuple):
+    begin: Begin
+    synced: Synced
+    at_s: float
+
+
+class _Begun(NamedTuple):
+    job: SyncJob
+    asked: _Asked
 
 
 class SyncRounds:
-    """See the module. One for a data directory; used on the loop only. Runs no task while nobody waits."""
+    """See the module. One for a data directory; used on the loop only."""
 
     def __init__(self, syncs: Syncs, workers: Workers, report: FailureReport | None = None) -> None:
         self._syncs = syncs
         self._workers = workers
-        self._waiting: deque[tuple[Begin, asyncio.Future[SyncJob | None]]] = deque()
+        self._waiting: deque[_Asked] = deque()
         self._report = report or log_failure
-        self._tasks = Tasks(report, bound=2)  # one, and one that just ended
-        self._are_running = False
+        self._tasks = Tasks(report)
+        self._are_running = False  # from the first who asks until nobody waits
         self.times = SyncTimes()
 
-    async def run(self, begin: Begin, dirty_bytes: int) -> SyncJob | None:
-        """Call `begin` on the loop, then do its job elsewhere; the job, done, or None where `begin` saw none.
+    def ask(self, begin: Begin, dirty_bytes: int, synced: Synced) -> None:
+        """Call `begin` in a later turn of the loop, do its job elsewhere, then call `synced`, once.
 
-        `dirty_bytes`: what it is about now. Raises the job's OSError, after which nothing may be believed (C10).
+        `dirty_bytes`: what it is about now. After an OSError nothing may be believed (C10).
         """
         loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        try:
-            job = await self._run(begin, dirty_bytes)
-        except OSError:
-            self.times.failed_count += 1
-            raise
-        if job is not None:
-            self.times.note(loop.time() - began_s)
-        return job
-
-    async def _run(self, begin: Begin, dirty_bytes: int) -> SyncJob | None:
+        asked = _Asked(begin, synced, loop.time())
         if dirty_bytes > ALONE_BYTES:
-            return await self._run_alone(begin())
+            loop.call_soon(self._begin_alone, asked)
+            return
+        self._waiting.append(asked)
         if not self._are_running:
-            self._tasks.spawn("sync rounds", self._run_rounds())  # who asks in this turn of the loop comes along
             self._are_running = True
-        done: asyncio.Future[SyncJob | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((begin, done))
-        return await done
+            loop.call_soon(self._begin)  # who asks in this turn of the loop comes along
 
-    async def _run_alone(self, job: SyncJob | None) -> SyncJob | None:
-        if job is not None:
-            try:
-                await self._workers.run(job.run, lane=Lane.BULK_FLUSH)
-            except OSError:
-                raise
-            except Exception as cut_off:
-                raise _unanswered(cut_off) from cut_off
-        return job
+    # -- alone ----------------------------------------------------------------------------------------------------
 
-    async def _run_rounds(self) -> None:
-        try:
-            while self._waiting:
-                await self._run_round()
-        except asyncio.CancelledError as cut_off:
-            while self._waiting:
-                _answer(self._waiting.popleft()[1], None, _unanswered(cut_off))
-            raise
-        finally:
+    def _begin_alone(self, asked: _Asked) -> None:
+        begun = self._sampled(asked)
+        if begun is not None:
+            work = self._workers.run(begun.job.run, lane=Lane.BULK_FLUSH)
+            self._tasks.spawn("sync of much", work, awaited=True).add_done_callback(partial(self._synced_alone, begun))
+
+    def _synced_alone(self, begun: _Begun, task: asyncio.Task[None]) -> None:
+        failure = failure_of_task(task)
+        self._tell(begun, failure if failure is None or isinstance(failure, OSError) else CutOff(failure))
+
+    # -- in rounds ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """The jobs of those who have waited longest, sampled now."""
+        waiting = self._waiting
+        begun = [
+            one for _ in range(min(TOGETHER_MAX, len(waiting))) if (one := self._sampled(waiting.popleft())) is not None
+        ]
+        if begun:
+            self._sync([file for job, _ in begun for file in job.files], begun)
+        elif waiting:
+            asyncio.get_running_loop().call_soon(self._begin)
+        else:
             self._are_running = False
 
-    async def _run_round(self) -> None:
-        asked = self._begin_round()
-        if not asked:
-            return
+    def _sampled(self, asked: _Asked) -> _Begun | None:
+        """The job; who has none hears so at once."""
         try:
-            failures = await self._sync([job for job, _ in asked])
-        except BaseException as cut_off:
-            for _, done in asked:
-                _answer(done, None, _unanswered(cut_off))
-            if not isinstance(cut_off, Exception):
-                raise
-            self._report("sync rounds", cut_off)
-        else:
-            for (job, done), failure in zip(asked, failures, strict=True):
-                _answer(done, job, failure)
+            job = asked.begin()
+        except Exception as failed:  # noqa: BLE001 - whatever it is, the others of the round have their turn
+            self._report("sync rounds", failed)
+            self._hear(asked, None, CutOff(failed))
+            return None
+        if job is None:
+            self._hear(asked, None, None)
+            return None
+        return _Begun(job, asked)
 
-    def _begin_round(self) -> list[_Asked]:
-        """The jobs of those who have waited longest, sampled now; who has none is answered at once."""
-        asked: list[_Asked] = []
-        for _ in range(min(TOGETHER_MAX, len(self._waiting))):
-            begin, done = self._waiting.popleft()
-            if done.cancelled():
-                continue
-            try:
-                job = begin()
-            except Exception as failed:  # noqa: BLE001 - whatever it is, the others of the round have their turn
-                _answer(done, None, _unanswered(failed))
-                self._report("sync rounds", failed)
-                continue
-            if job is None:
-                _answer(done, None, None)
-            else:
-                asked.append((job, done))
-        return asked
+    def _sync(self, files: Sequence[File], begun: list[_Begun]) -> None:
+        try:
+            self._syncs.sync(files, partial(self._synced, begun))
+        except Exception as cut_off:  # noqa: BLE001 - nobody may wait for ever, and it is reported
+            unanswered: list[OSError | None] = [CutOff(cut_off)] * len(files)
+            asyncio.get_running_loop().call_soon(self._synced, begun, unanswered)
 
-    async def _sync(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
-        """What each job failed of: files first, then the names of those that are durable."""
-        of_files = iter(await self._syncs.sync([file for job in jobs for file in job.files]))
-        of_jobs = [[next(of_files) for _ in job.files] for job in jobs]
+    def _synced(self, begun: list[_Begun], of_files: list[OSError | None]) -> None:
+        """What each file failed of; now the names of the jobs whose files are durable."""
+        answers = iter(of_files)
+        of_jobs = [[next(answers) for _ in job.files] for job, _ in begun]
         failures = [next(filter(None, of_job), None) for of_job in of_jobs]
-        named = [at for at, job in enumerate(jobs) if job.directory is not None and failures[at] is None]
-        if named:
-            of_names = await self._sync_names([jobs[at] for at in named])
-            for at, failure in zip(named, of_names, strict=True):
-                failures[at] = failure
+        self._report_cut_off(of_files)
+        named = [at for at, (job, _) in enumerate(begun) if job.directory is not None and failures[at] is None]
+        if not named:
+            self._end(begun, failures)
+            return
+        work = self._workers.run(_sync_names_of, [begun[at].job for at in named], lane=Lane.FLUSH)
+        task = self._tasks.spawn("sync of names", work, awaited=True)
+        task.add_done_callback(partial(self._named, begun, failures, named))
+
+    def _named(
+        self,
+        begun: list[_Begun],
+        failures: list[OSError | None],
+        named: list[int],
+        task: asyncio.Task[list[OSError | None]],
+    ) -> None:
+        """Theirs alone: the other logs of the round are durable, whatever cut this off."""
+        cut_off = failure_of_task(task)
+        of_names = task.result() if cut_off is None else [CutOff(cut_off)] * len(named)
+        self._report_cut_off(of_names)
+        for at, failure in zip(named, of_names, strict=True):
+            failures[at] = failure
+        self._end(begun, failures)
+
+    def _end(self, begun: list[_Begun], failures: Sequence[OSError | None]) -> None:
+        """All are told, and what was asked for meanwhile begins, in this turn of the loop."""
         if None in failures:
             crash_points.reach("flush.synced")
-        return failures
+        for one, failure in zip(begun, failures, strict=True):
+            self._tell(one, failure)
+        self._begin()
 
-    async def _sync_names(self, jobs: Sequence[SyncJob]) -> Sequence[OSError | None]:
+    # -- telling --------------------------------------------------------------------------------------------------
+
+    def _tell(self, begun: _Begun, failure: OSError | None) -> None:
+        job, asked = begun
+        if failure is None:
+            self.times.note(asyncio.get_running_loop().time() - asked.at_s)
+            self._hear(asked, job, None)
+        else:
+            self._hear(asked, None, failure)
+
+    def _hear(self, asked: _Asked, job: SyncJob | None, failure: OSError | None) -> None:
+        if failure is not None:
+            self.times.failed_count += 1
         try:
-            return await self._workers.run(_sync_names_of, jobs, lane=Lane.FLUSH)
-        except Exception as cut_off:  # noqa: BLE001 - theirs alone: the other logs of the round are durable
-            self._report("sync rounds", cut_off)
-            return [_unanswered(cut_off)] * len(jobs)
+            asked.synced(job, failure)
+        except Exception as bug:  # noqa: BLE001 - the others are told all the same
+            self._report("sync rounds", bug)
+
+    def _report_cut_off(self, failures: Sequence[OSError | None]) -> None:
+        """Once a round: an operator sees why."""
+        cut_off = next((failure for failure in failures if isinstance(failure, CutOff)), None)
+        if cut_off is not None and isinstance(cut_off.__cause__, Exception):
+            self._report("sync rounds", cut_off.__cause__)
 
 
 def _sync_names_of(jobs: Sequence[SyncJob]) -> list[OSError | None]:
     """Blocking."""
     return [failure_of(job.sync_names) for job in jobs]
-
-
-def _answer(done: asyncio.Future[SyncJob | None], job: SyncJob | None, failure: OSError | None) -> None:
-    if done.done():
-        return
-    if failure is None:
-        done.set_result(job)
-    else:
-        done.set_exception(failure)
-
-
-def _unanswered(cut_off: BaseException) -> OSError:
-    return OSError(errno.EIO, f"a sync was cut off, nobody knows what is durable: {cut_off!r}")

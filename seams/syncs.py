@@ -1,8 +1,9 @@
 """fdatasync of many files at once, as a parameter: by a worker anywhere, by the kernel alone on Linux.
 
-Always true: each file gets the answer its own fdatasync would have given; what the kernel does not take over (another
-system, an old kernel, a sandbox) a worker syncs one after the other. Why the kernel: a thread has to win the
-interpreter's lock back from a busy loop after each call, twice a round (ADR 11). Must not know what the files are.
+Always true: each file gets the answer its own fdatasync would have given, by one callback, in the turn of the loop in
+which it came, whatever cut the sync off; what the kernel does not take over (another system, an old kernel, a sandbox)
+a worker syncs one after the other. Why the kernel: a thread has to win the interpreter's lock back from a busy loop
+after each call, twice a round (ADR 11). Must not know what the files are.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from seams.aio import DEPTH, AioQueue
 from seams.disk import File
+from seams.tasks import Tasks, failure_of_task
 from seams.workers import Lane, Workers
 
 log = logging.getLogger(__name__)
@@ -24,11 +27,24 @@ log = logging.getLogger(__name__)
 _PASSING: Final = (errno.EAGAIN, errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
+Synced = Callable[[list[OSError | None]], None]
+"""Told what the sync of each file raised, None where it is durable."""
+
+
+class CutOff(OSError):
+    """A sync that began and got no answer: nobody knows what is durable. `__cause__` is what cut it off."""
+
+    def __init__(self, by: BaseException) -> None:
+        super().__init__(errno.EIO, f"a sync was cut off, nobody knows what is durable: {by!r}")
+        self.__cause__ = by
+
+
 class Syncs(Protocol):
     """Makes content and sizes of files durable."""
 
-    async def sync(self, files: Sequence[File]) -> list[OSError | None]:
-        """`File.sync` of each: what each raised, None where it is durable."""
+    def sync(self, files: Sequence[File], synced: Synced) -> None:
+        """`File.sync` of each, off the loop. `synced` is called once, on the loop, never before this returned; what
+        got no answer has failed of `CutOff`."""
         ...
 
 
@@ -37,9 +53,25 @@ class WorkerSyncs:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
+        self._tasks = Tasks()
 
-    async def sync(self, files: Sequence[File]) -> list[OSError | None]:
-        return await self._workers.run(sync_each, files, lane=Lane.FLUSH)
+    def sync(self, files: Sequence[File], synced: Synced) -> None:
+        call = self._workers.run(sync_each, files, lane=Lane.FLUSH)
+        task: asyncio.Task[list[OSError | None]] = self._tasks.spawn("sync of files", call, awaited=True)
+        task.add_done_callback(partial(_told_by_worker, len(files), synced))
+
+
+def _told_by_worker(count: int, synced: Synced, task: asyncio.Task[list[OSError | None]]) -> None:
+    cut_off = failure_of_task(task)
+    synced(task.result() if cut_off is None else [CutOff(cut_off)] * count)
+
+
+class _UnderWay(NamedTuple):
+    """What the kernel has now: the first `taken` of the files."""
+
+    files: Sequence[File]
+    taken: int
+    synced: Synced
 
 
 class KernelSyncs:
@@ -52,17 +84,11 @@ class KernelSyncs:
         self._otherwise = WorkerSyncs(workers)
         self._queue: AioQueue | None = None
         self._is_refused = False
-        self._done: asyncio.Future[list[int]] | None = None  # what the kernel has now
+        self._under_way: _UnderWay | None = None
 
-    async def sync(self, files: Sequence[File]) -> list[OSError | None]:
-        taken = self._hand_over(files[:DEPTH])
-        failures: list[OSError | None] = []
-        if taken is not None:
-            errnos = await taken
-            failures += [_failure(code, file) for code, file in zip(errnos, files, strict=False)]
-        if len(failures) < len(files):
-            failures += await self._otherwise.sync(files[len(failures) :])
-        return failures
+    def sync(self, files: Sequence[File], synced: Synced) -> None:
+        if not self._hand_over(files, synced):
+            self._otherwise.sync(files, synced)
 
     def close(self) -> None:
         """Wait for what the kernel has and give everything back. Blocks."""
@@ -71,13 +97,14 @@ class KernelSyncs:
             self._queue = None
         self._is_refused = True
 
-    def _hand_over(self, files: Sequence[File]) -> asyncio.Future[list[int]] | None:
-        """Errnos of the first files, as many as the kernel took over, some time; None where it took none."""
-        if self._is_refused or self._done is not None:
-            return None  # the second: whoever asked before us was cancelled and did not wait for the end
-        descriptors = [fd for file in files if (fd := file.descriptor()) is not None]
-        if not files or len(descriptors) < len(files):
-            return None
+    def _hand_over(self, files: Sequence[File], synced: Synced) -> bool:
+        """Whether the kernel took over some of the files: as many of the first ones as it can."""
+        if self._is_refused or self._under_way is not None:
+            return False  # the second: it has something for another caller
+        first = files[:DEPTH]
+        descriptors = [fd for file in first if (fd := file.descriptor()) is not None]
+        if not first or len(descriptors) < len(first):
+            return False
         try:
             if self._queue is None:
                 self._queue = self._watched()
@@ -85,9 +112,9 @@ class KernelSyncs:
         except OSError as refused:
             if refused.errno not in _PASSING:
                 self._refuse(refused)
-            return None
-        self._done = asyncio.get_running_loop().create_future()
-        return self._done
+            return False
+        self._under_way = _UnderWay(files, self._queue.taken, synced)
+        return True
 
     def _watched(self) -> AioQueue:
         queue = AioQueue()
@@ -100,18 +127,23 @@ class KernelSyncs:
 
     def _told(self) -> None:
         """Some of what the kernel has is done."""
-        queue, done = self._queue, self._done
-        assert queue is not None and done is not None
+        queue, under_way = self._queue, self._under_way
+        assert queue is not None and under_way is not None
         try:
             errnos = queue.results()
         except OSError as lost:
             asyncio.get_running_loop().remove_reader(queue.event_fd)
             self._refuse(lost)
             errnos = [lost.errno or errno.EIO] * queue.taken  # nobody knows: as after a failed sync
-        if errnos is not None:
-            self._done = None
-            if not done.cancelled():
-                done.set_result(errnos)
+        if errnos is None:
+            return
+        self._under_way = None
+        files, taken, synced = under_way
+        failures = [_failure(code, file) for code, file in zip(errnos, files, strict=False)]
+        if taken < len(files):
+            self._otherwise.sync(files[taken:], lambda of_rest: synced(failures + of_rest))
+        else:
+            synced(failures)
 
     def _refuse(self, why: OSError) -> None:
         self._is_refused = True

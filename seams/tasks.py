@@ -58,6 +58,11 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+def failure_of_task(task: asyncio.Future[Any]) -> BaseException | None:
+    """What ended a task that is done, a cancellation among it; None where it has a result."""
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
 async def supervise(
     name: str,
     service: Callable[[], Awaitable[None]],

@@ -17,8 +17,8 @@ class World:
     """The machine's state, and what the shell around it has done."""
 
     state: FlushState = S.IDLE
-    task: bool = False
-    began: bool = False  # the round of the task's sync
+    asked: bool = False  # for a sync that is not over
+    began: bool = False  # its round
     timer: bool = False
     missed: bool = False  # something was appended that no sync which began covers, and the machine was not looking
     told: bool = False
@@ -26,12 +26,12 @@ class World:
 
 
 def possible(world: World) -> list[FlushEvent]:
-    """Events that can come: a task's only while it exists, a look's where the shell looks."""
+    """Events that can come: a sync's only while it runs, a look's where the shell looks."""
     if world.state is S.BETWEEN:
         return [E.NEEDED, E.NEEDED_SOON, E.NOT_NEEDED]  # asked and answered in one go
     events = [E.HURRIED, E.FORCED, E.FAILED, E.CLOSE]
-    if world.task:
-        events += [E.APPENDED, E.ENDED, E.CUT_OFF] + ([] if world.began else [E.BEGAN])
+    if world.asked:
+        events += [E.APPENDED, E.ENDED] + ([] if world.began else [E.BEGAN])
     else:
         events += [E.NEEDED, E.NEEDED_SOON, E.NOT_NEEDED]
     return events + ([E.TIMER] if world.timer else [])
@@ -43,8 +43,8 @@ def after(world: World, event: FlushEvent) -> World:
     states.state = world.state
     action = states.on(event)
     if action is A.START:
-        assert not world.task, "one sync at a time"
-        world = replace(world, task=True, began=False)
+        assert not world.asked, "one sync at a time"
+        world = replace(world, asked=True, began=False)
     elif action is A.ARM:
         assert not world.timer
         world = replace(world, timer=True)
@@ -60,15 +60,14 @@ def after(world: World, event: FlushEvent) -> World:
     if event is E.ENDED and world.missed and states.state not in OVER:
         assert states.state is S.BETWEEN, "what came during a sync is looked at when it is over"
         world = replace(world, missed=False)
-    if event in (E.ENDED, E.CUT_OFF) or world.state is S.BETWEEN:
-        goes_on = states.state in (S.BETWEEN, S.ASKED)
-        world = replace(world, task=goes_on, began=False, missed=False)
+    if event is E.ENDED:
+        world = replace(world, asked=False, began=False, missed=False)
     if event is E.CLOSE:
         world = replace(world, closed=True)
     if world.timer and states.state is not S.PUT_OFF:
         world = replace(world, timer=False)
     world = replace(world, state=states.state)
-    assert states.is_syncing == world.task, world
+    assert states.is_syncing == world.asked, world
     assert world.timer == (world.state is S.PUT_OFF), world
     assert states.is_over == (world.told or world.closed), world
     assert states.may_seal == (not states.is_over)
@@ -103,7 +102,7 @@ def test_every_event_in_every_state() -> None:
             (E.BEGAN, S.SYNCING, A.NOTHING),
             (E.APPENDED, S.AGAIN, A.NOTHING),
             (E.ENDED, S.BETWEEN, A.NOTHING),
-            (E.NEEDED, S.ASKED, A.NOTHING),  # in the same task: no turn of the loop is lost
+            (E.NEEDED, S.ASKED, A.START),
             (E.BEGAN, S.SYNCING, A.NOTHING),
         ],
         [

@@ -10,9 +10,9 @@ from typing import TypeVar, TypeVarTuple
 import pytest
 
 from hotstore.durability import SyncJob
-from hotstore.sync_rounds import ALONE_BYTES, TOGETHER_MAX, SyncRounds
+from hotstore.sync_rounds import ALONE_BYTES, TOGETHER_MAX, Begin, SyncRounds
 from seams.disk import File
-from seams.syncs import WorkerSyncs
+from seams.syncs import CutOff, Synced, WorkerSyncs
 from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import SteppedWorkers, settle
@@ -23,6 +23,23 @@ Ts = TypeVarTuple("Ts")
 
 def play(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
+
+
+Answer = asyncio.Future[SyncJob | None]
+
+
+def ask(rounds: SyncRounds, begin: Begin, dirty_bytes: int) -> Answer:
+    """What `synced` is told; asyncio complains where it is told twice."""
+    answer: Answer = asyncio.get_running_loop().create_future()
+
+    def synced(job: SyncJob | None, failure: OSError | None) -> None:
+        if failure is None:
+            answer.set_result(job)
+        else:
+            answer.set_exception(failure)
+
+    rounds.ask(begin, dirty_bytes, synced)
+    return answer
 
 
 class Stage:
@@ -38,14 +55,14 @@ class Stage:
         file.write_at(0, [name.encode()])
         return file
 
-    def ask(self, name: str, dirty_bytes: int = 10) -> asyncio.Task[SyncJob | None]:
+    def ask(self, name: str, dirty_bytes: int = 10) -> Answer:
         file = self.file(name)
 
         def begin() -> SyncJob:
             self.began.append(name)
             return SyncJob(1, dirty_bytes, (file,), 0, self.disk, None)
 
-        return asyncio.get_running_loop().create_task(self.rounds.run(begin, dirty_bytes))
+        return ask(self.rounds, begin, dirty_bytes)
 
 
 def test_who_comes_in_one_turn_of_the_loop_shares_a_round() -> None:
@@ -124,35 +141,8 @@ def test_a_round_has_a_bound() -> None:
 def test_who_has_nothing_to_sync_waits_for_nobody() -> None:
     async def scene() -> None:
         stage = Stage()
-        assert await stage.rounds.run(lambda: None, 0) is None
+        assert await ask(stage.rounds, lambda: None, 0) is None
         assert stage.workers.waiting == 0
-
-    play(scene)
-
-
-def test_who_stopped_waiting_before_its_round_is_passed_over() -> None:
-    async def scene() -> None:
-        stage = Stage()
-        first = stage.ask("a")
-        await settle()
-        gone, stays = stage.ask("b"), stage.ask("c")
-        await settle()
-        gone.cancel()
-        await stage.workers.step()
-        await stage.workers.step()
-        assert first.done() and stays.done() and stage.began == ["a", "c"]
-
-    play(scene)
-
-
-def test_who_stopped_waiting_takes_nobody_along() -> None:
-    async def scene() -> None:
-        stage = Stage()
-        gone, stays = stage.ask("a"), stage.ask("b")
-        await settle()
-        gone.cancel()
-        await stage.workers.step()
-        assert stays.done() and stays.exception() is None
 
     play(scene)
 
@@ -180,13 +170,13 @@ def test_a_sync_that_got_no_answer_has_failed(lane: Lane, dirty_bytes: int) -> N
         rounds = SyncRounds(WorkerSyncs(workers), workers, lambda name, failure: reported.append(name))
         file = stage.file("a")
         job = SyncJob(1, 10, (file,), 0, stage.disk, "/d")
-        asked = [rounds.run(lambda: job, dirty_bytes), rounds.run(lambda: job, dirty_bytes)]
+        asked = [ask(rounds, lambda: job, dirty_bytes), ask(rounds, lambda: job, dirty_bytes)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [OSError, OSError], answers
+        assert [type(answer) for answer in answers] == [CutOff, CutOff], answers
         assert "can't start new thread" in str(answers[0])
         assert reported == (["sync rounds"] if lane is Lane.FLUSH else []), "an operator sees why rounds ended"
         workers.doomed = None
-        assert await rounds.run(lambda: job, dirty_bytes) is job, "the rounds go on"
+        assert await ask(rounds, lambda: job, dirty_bytes) is job, "the rounds go on"
 
     play(scene)
 
@@ -203,7 +193,7 @@ def test_who_cannot_be_sampled_strands_nobody() -> None:
         def begin() -> SyncJob:
             raise MemoryError
 
-        asked = asyncio.get_running_loop().create_task(stage.rounds.run(begin, 10))
+        asked = ask(stage.rounds, begin, 10)
         await settle()
         after = stage.ask("b")
         await settle()
@@ -219,13 +209,12 @@ def test_who_waits_for_the_next_round_is_not_told_of_this_ones_end() -> None:
     """Found in review: one thread that could not be started took logs offline that had begun nothing."""
 
     class OnceCutOff:
-        async def sync(self, files: Sequence[File]) -> list[OSError | None]:
+        def sync(self, files: Sequence[File], synced: Synced) -> None:
             stage.rounds._syncs = WorkerSyncs(stage.workers)
             later.append(stage.ask("b"))
-            await settle()
             raise RuntimeError("can't start new thread")
 
-    later: list[asyncio.Task[SyncJob | None]] = []
+    later: list[Answer] = []
     stage = Stage()
 
     async def scene() -> None:
@@ -248,7 +237,98 @@ def test_names_that_got_no_answer_are_nobody_elses_failure() -> None:
         rounds = SyncRounds(WorkerSyncs(stage.workers), Unstartable(Lane.FLUSH), lambda *_: None)
         jobs = [SyncJob(1, 10, (stage.file(name),), 0, stage.disk, "/d" if name == "b" else None) for name in "abc"]
         begins = [iter([job]).__next__ for job in jobs]
-        answers = await asyncio.gather(*(rounds.run(begin, 10) for begin in begins), return_exceptions=True)
-        assert [type(answer) for answer in answers] == [SyncJob, OSError, SyncJob]
+        answers = await asyncio.gather(*(ask(rounds, begin, 10) for begin in begins), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [SyncJob, CutOff, SyncJob]
+
+    play(scene)
+
+
+class InHand:
+    """Syncs whose answers the test gives, each in the turn of the loop in which it says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Synced]] = []
+
+    def sync(self, files: Sequence[File], synced: Synced) -> None:
+        self.asked.append((len(files), synced))
+
+    def answer(self, failure: OSError | None = None) -> None:
+        count, synced = self.asked.pop(0)
+        synced([failure] * count)
+
+
+def test_the_next_round_begins_in_the_turn_in_which_the_answers_came() -> None:
+    """Those who waited are told first, and whoever asks while being told comes along."""
+
+    async def scene() -> None:
+        stage, syncs = Stage(), InHand()
+        stage.rounds = SyncRounds(syncs, stage.workers)
+        first = stage.ask("a")
+        await settle()
+        again: list[Answer] = []
+        job = SyncJob(1, 10, (stage.file("c"),), 0, stage.disk, None)
+
+        def told(_: SyncJob | None, failure: OSError | None) -> None:
+            again.append(stage.ask("d"))
+
+        stage.rounds.ask(lambda: job, 10, told)
+        waiting = stage.ask("b")
+        assert stage.began == ["a"] and not first.done()
+        syncs.answer()
+        assert first.done() and stage.began == ["a", "b"] and len(syncs.asked) == 1, "no turn of the loop between"
+        syncs.answer()
+        assert waiting.done() and stage.began == ["a", "b", "d"] and len(syncs.asked) == 1
+        syncs.answer()
+        assert again[0].done() and not syncs.asked
+
+    play(scene)
+
+
+def test_who_fails_over_hearing_keeps_nobody_from_hearing() -> None:
+    """Neither those of its round nor those of the next; an operator sees it."""
+
+    async def scene() -> None:
+        stage, syncs = Stage(), InHand()
+        reported: list[str] = []
+        stage.rounds = SyncRounds(syncs, stage.workers, lambda name, bug: reported.append(f"{name}: {bug}"))
+        job = SyncJob(1, 10, (stage.file("x"),), 0, stage.disk, None)
+
+        def broken(_: SyncJob | None, failure: OSError | None) -> None:
+            raise RuntimeError("a bug of ours")
+
+        stage.rounds.ask(lambda: job, 10, broken)
+        behind = stage.ask("a")
+        await settle()
+        after = stage.ask("b")
+        syncs.answer()
+        assert behind.done() and reported == ["sync rounds: a bug of ours"]
+        syncs.answer()
+        assert after.done()
+
+    play(scene)
+
+
+def test_who_has_nothing_and_asks_again_holds_nobody_up() -> None:
+    """A turn of the loop lies between: no recursion, however often."""
+
+    async def scene() -> None:
+        stage, syncs = Stage(), InHand()
+        stage.rounds = SyncRounds(syncs, stage.workers)
+        heard = 0
+
+        def again(job: SyncJob | None, failure: OSError | None) -> None:
+            nonlocal heard
+            heard += 1
+            if heard < 5_000:
+                stage.rounds.ask(lambda: None, 10, again)
+
+        again(None, None)
+        async with asyncio.timeout(5):
+            while heard < 5_000:
+                await asyncio.sleep(0)
+        other = stage.ask("a")
+        await settle()
+        syncs.answer()
+        assert other.done()
 
     play(scene)

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from seams import aio, syncs
-from seams.disk import PosixFile
-from seams.syncs import KernelSyncs, WorkerSyncs
+from seams.disk import File, PosixFile
+from seams.syncs import CutOff, KernelSyncs, Syncs, WorkerSyncs
 from seams.workers import Lane, ThreadWorkers
 
 COUNT = aio.DEPTH + 6
@@ -78,6 +78,14 @@ def has_aio() -> bool:
 needs_aio = pytest.mark.skipif(not has_aio(), reason="no native AIO here: a worker syncs all")
 
 
+def synced_by(one: Syncs, files: Sequence[File]) -> asyncio.Future[list[OSError | None]]:
+    """What it tells of them; asyncio complains where it tells twice."""
+    told: asyncio.Future[list[OSError | None]] = asyncio.get_running_loop().create_future()
+    one.sync(files, told.set_result)
+    assert not told.done(), "never before the call returned"
+    return told
+
+
 def errnos(failures: list[OSError | None]) -> list[int | None]:
     return [failure.errno if failure else 0 for failure in failures]
 
@@ -86,7 +94,7 @@ def errnos(failures: list[OSError | None]) -> list[int | None]:
 def test_all_are_synced(workers: CountedWorkers, files: list[PosixFile], count: int) -> None:
     async def scene(kernel: KernelSyncs) -> None:
         for _ in range(3):
-            assert await kernel.sync(files[:count]) == [None] * count
+            assert await synced_by(kernel, files[:count]) == [None] * count
 
     play(workers, scene)
 
@@ -103,8 +111,8 @@ def test_each_hears_of_its_own(
 
     async def scene(kernel: KernelSyncs) -> None:
         one = kernel if by_kernel else WorkerSyncs(workers)
-        assert errnos(await one.sync(asked)) == expected
-        assert await one.sync(files[:8]) == [None] * 8, "nothing of it is left in the queue"
+        assert errnos(await synced_by(one, asked)) == expected
+        assert await synced_by(one, files[:8]) == [None] * 8, "nothing of it is left in the queue"
 
     play(workers, scene)
 
@@ -114,9 +122,9 @@ def test_the_kernel_takes_over(workers: CountedWorkers, files: list[PosixFile]) 
     """Else the tests above say nothing of it; a worker has what is beyond its depth."""
 
     async def scene(kernel: KernelSyncs) -> None:
-        await kernel.sync(files[: aio.DEPTH])
+        await synced_by(kernel, files[: aio.DEPTH])
         assert workers.files == 0
-        await kernel.sync(files)
+        await synced_by(kernel, files)
         assert workers.files == COUNT - aio.DEPTH
 
     play(workers, scene)
@@ -134,33 +142,73 @@ def test_a_descriptor_that_is_closed_keeps_nobody_from_a_sync(
     expected[at] = errno.EBADF
 
     async def scene(kernel: KernelSyncs) -> None:
-        assert errnos(await kernel.sync(asked)) == expected
+        assert errnos(await synced_by(kernel, asked)) == expected
         closed._fd = -1  # nothing to close
         before = workers.files
-        assert await kernel.sync(files[:7]) == [None] * 7
+        assert await synced_by(kernel, files[:7]) == [None] * 7
         assert workers.files == before or not has_aio(), "the kernel takes the next ones"
 
     play(workers, scene)
 
 
 @needs_aio
-def test_who_is_cancelled_leaves_the_queue_in_order(workers: CountedWorkers, files: list[PosixFile]) -> None:
-    """What the kernel still has is not taken for the answer to the next one."""
+def test_who_asks_while_the_kernel_is_busy_is_told_of_its_own(workers: CountedWorkers, files: list[PosixFile]) -> None:
+    """What the kernel still has is not taken for the answer to the next one, which a worker gives."""
 
     async def scene(kernel: KernelSyncs) -> None:
-        first = asyncio.get_running_loop().create_task(kernel.sync(files[:8]))
-        await asyncio.sleep(0)
-        queue = kernel._queue
-        assert queue is not None
-        asyncio.get_running_loop().remove_reader(queue.event_fd)  # the kernel's end is told when we say so
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert await kernel.sync(files[:8]) == [None] * 8 and workers.files == 8, "by a worker, as the kernel is busy"
-        asyncio.get_running_loop().add_reader(queue.event_fd, kernel._told)
-        while kernel._done is not None:
-            await asyncio.sleep(0)
-        assert await kernel.sync(files[:8]) == [None] * 8 and workers.files == 8
+        first, second = synced_by(kernel, files[:8]), synced_by(kernel, files[8:11])
+        assert await second == [None] * 3 and workers.files == 3
+        assert await first == [None] * 8 and workers.files == 3
+        assert await synced_by(kernel, files[:8]) == [None] * 8 and workers.files == 3
+
+    play(workers, scene)
+
+
+@needs_aio
+def test_the_kernels_answer_is_told_in_the_turn_in_which_it_is_read(
+    workers: CountedWorkers, files: list[PosixFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn of the loop between would be a part of what every acknowledged batch waits for."""
+    results, steps = aio.AioQueue.results, list[str]()
+
+    def read(self: aio.AioQueue) -> list[int] | None:
+        errnos = results(self)
+        if errnos is not None:
+            asyncio.get_running_loop().call_soon(steps.append, "next turn")
+            steps.append("read")
+        return errnos
+
+    monkeypatch.setattr(aio.AioQueue, "results", read)
+
+    async def scene(kernel: KernelSyncs) -> None:
+        kernel.sync(files[:2], lambda failures: steps.append(f"told {failures}"))
+        async with asyncio.timeout(10):
+            while "next turn" not in steps:
+                await asyncio.sleep(0)
+        assert steps == ["read", "told [None, None]", "next turn"]
+
+    play(workers, scene)
+
+
+def test_a_sync_that_a_worker_gave_no_answer_to_has_failed(
+    workers: CountedWorkers, files: list[PosixFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that cannot be started, a loop that ends: nobody knows what is durable."""
+
+    async def unstartable(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scene(_: KernelSyncs) -> None:
+        one = WorkerSyncs(workers)
+        monkeypatch.setattr(workers, "run", unstartable)
+        failures = await synced_by(one, files[:2])
+        assert [type(failure) for failure in failures] == [CutOff, CutOff] and errnos(failures) == [errno.EIO] * 2
+        assert "can't start new thread" in str(failures[0])
+        monkeypatch.undo()
+        told = synced_by(one, files[:2])
+        for task in tuple(one._tasks._running):
+            task.cancel()
+        assert [type(failure) for failure in await told] == [CutOff, CutOff], "also of what never began to run"
 
     play(workers, scene)
 
@@ -184,7 +232,7 @@ def test_a_kernel_that_refuses_is_done_without(
 
     async def scene(kernel: KernelSyncs) -> None:
         for _ in range(3):
-            assert errnos(await kernel.sync([*files[:3], unsyncable])) == [0, 0, 0, errno.EINVAL]
+            assert errnos(await synced_by(kernel, [*files[:3], unsyncable])) == [0, 0, 0, errno.EINVAL]
         assert asked == (3 if refusal in (errno.EAGAIN, errno.EMFILE) else 1), "what will not pass is not asked again"
 
     play(workers, scene)
@@ -206,7 +254,7 @@ def test_what_was_taken_is_given_back(
     open_before = len(os.listdir("/proc/self/fd"))
 
     async def scene(kernel: KernelSyncs) -> None:
-        assert await kernel.sync(files[:8]) == [None] * 8
+        assert await synced_by(kernel, files[:8]) == [None] * 8
 
     play(workers, scene)
     setup, destroy = aio._CALLS[aio.MACHINE][:2]
@@ -228,10 +276,10 @@ def test_answers_that_do_not_come_are_failures(
     async def scene(kernel: KernelSyncs) -> None:
         unheard: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-        assert errnos(await kernel.sync(files[:8])) == [errno.EPERM] * 8
+        assert errnos(await synced_by(kernel, files[:8])) == [errno.EPERM] * 8
         for _ in range(3):
             await asyncio.sleep(0)  # the eventfd still has something to tell; nobody listens any more
         assert not unheard
-        assert await kernel.sync(files[:8]) == [None] * 8 and workers.files == 8, "by a worker from then on"
+        assert await synced_by(kernel, files[:8]) == [None] * 8 and workers.files == 8, "by a worker from then on"
 
     play(workers, scene)
