@@ -24,6 +24,7 @@ def net_limits(config: BrokerConfig) -> NetLimits:
         connections_per_ip_max=config.connections_per_ip_max,
         connections_per_s_max=config.connection_creation_rate_max,
         buffers=SocketBuffers(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
+        wide_send_buffers_max=0 if "socket.send.buffer.bytes" in config.static else NetLimits().wide_send_buffers_max,
         drain_ms_max=config.shutdown_timeout_ms,
     )
 

@@ -6,13 +6,17 @@ Owns sockets. Protocols above see asyncio transports only. Must not know frames 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
+import struct
+import termios
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from seams.disk import File
 
+_INT: Final = struct.Struct("i")
 _BACKLOG = 4096  # connections the kernel may hold while accepts are paced (max.connection.creation.rate)
 
 
@@ -61,7 +65,25 @@ class Net(Protocol):
         ...
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
-        """Send from the file now, without waiting: bytes sent, 0 when the socket is full, -1 when this pair cannot."""
+        """Send from the file now, without waiting: bytes sent, 0 where the file ends, -1 when this pair cannot.
+
+        Fewer than `length` also when the socket took no more; BlockingIOError when it takes nothing. Other OSErrors are
+        the file's, or, as ConnectionError, the peer's.
+        """
+        ...
+
+    def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
+        """Call `tell` on the loop, again and again, while the socket has room for more, though the transport buffers
+        nothing. Returns what ends that, to be called before the transport is gone; None where it cannot be waited for.
+        """
+        ...
+
+    def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
+        """Let the kernel keep `size` bytes of what is sent, as far as it lets us (net.core.wmem_max)."""
+        ...
+
+    def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
+        """Bytes the kernel keeps because the peer has not taken them yet; 0 where nobody knows."""
         ...
 
 
@@ -110,7 +132,29 @@ class TcpNet:
         peer: socket.socket | None = transport.get_extra_info("socket")
         if source is None or peer is None or transport.get_extra_info("sslcontext") is not None:
             return -1
+        return os.sendfile(peer.fileno(), source, position, length)
+
+    def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
+        loop = asyncio.get_running_loop()
         try:
-            return os.sendfile(peer.fileno(), source, position, length)
-        except BlockingIOError:
+            # The transport owns its descriptor in the loop; under another number the socket is ours to watch.
+            watched = os.dup(transport.get_extra_info("socket").fileno())
+        except OSError:  # no descriptor left
+            return None
+
+        def end() -> None:
+            loop.remove_writer(watched)
+            os.close(watched)
+
+        loop.add_writer(watched, tell)
+        return end
+
+    def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+    def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        if peer is None or peer.fileno() < 0:
             return 0
+        count: int = _INT.unpack(fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))[0]
+        return count

@@ -75,7 +75,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         _LIMITS_ON,
     ),
     "socket.send.buffer.bytes": H(
-        "The kernel's send buffer of a connection; -1: the kernel's own size, which under BBR costs a local fetch half."
+        "The kernel's send buffer of a connection; -1: the kernel's own size (BBR: a local fetch at half speed). "
+        "Where it is not set, up to 128 connections that fetch more than it holds get 1 MiB, or `net.core.wmem_max`."
     ),
     "socket.receive.buffer.bytes": H(
         "The kernel's receive buffer of a connection; -1: the kernel's own size.",

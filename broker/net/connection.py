@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made, shared, life = cast(asyncio.Transport, transport), self._shared, self._life
-        send = SendPath(shared.net, shared.counters, made, self._advance, life.cut)
+        send = SendPath(shared.net, shared.send_room, shared.counters, made, self._advance, life)
         self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._progress, self._answer_failed)
         life.begin(made, self._outbox)
         address = transport.get_extra_info("peername")
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         # Not at once: a transport that is closed or aborted within this call reports its loss twice (CPython 3.11).
-        self._life.patience.flows()
+        self._life.flows()
         asyncio.get_running_loop().call_soon(self._outbox.send.resume)
 
     def connection_lost(self, exc: Exception | None) -> None:

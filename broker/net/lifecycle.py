@@ -99,6 +99,10 @@ class Lifecycle:
         wheel = self._shared.wheel
         wheel.arm(self, self.patience.stalled(wheel.tick, self._outbox.send.progress))
 
+    def flows(self) -> None:
+        """The socket has room again."""
+        self.patience.flows()
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, reason: CloseReason, detail: str) -> None:

@@ -1,11 +1,11 @@
 """Answers into a transport: small buffers joined, large ones in slices, file ranges from the kernel's page cache.
 
 Always true: bytes leave in the order given, and a frame whose length was announced is completed or the connection is
-aborted. Memory stays bounded: as soon as the socket is full (the transport buffers anything) nothing more is handed to
-it until it is empty again, so at most one slice is copied. Must not know requests or queues.
+aborted. Memory stays bounded: as soon as the socket is full nothing more is handed over until it has room again; of a
+file range nothing is copied meanwhile, of anything else at most one slice. Must not know requests or queues.
 
 Hot path: several small answers leave in one system call; a file range in one `sendfile` per MiB (measured: equal to C
-from 64 KB up).
+from 64 KB up), or as many as the socket's buffer makes it, which grows the first time that is more than one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from broker.net.counters import NetCounters
 from broker.net.dispatch import CloseReason, Part
+from broker.net.send_room import SendRoom
 from seams.disk import FileRange
 from seams.net import Net
 
@@ -25,26 +26,45 @@ JOIN_MAX: Final = 64 << 10
 
 _SLICE: Final = 1 << 20
 _WAKE_PIECE: Final = 16 << 10
-"""Read into memory when the socket is full: the transport waits for room with it, then sendfile goes on. Small, because
-it is the part that is copied."""
+"""Read into memory when the socket is full and nobody can watch it for us: the transport waits for room with it, then
+sendfile goes on. Small, because it is the part that is copied."""
 
 _TURN: Final = 4 << 20
 """Bytes one connection may send before the others get the loop (about 1 ms)."""
 
 
+class Sender(Protocol):
+    """Whose answers leave: the connection's life."""
+
+    def stalled(self) -> None:
+        """The socket is full."""
+        ...
+
+    def flows(self) -> None:
+        """It has room again."""
+        ...
+
+    def cut(self, reason: CloseReason, detail: str) -> None:
+        """A frame can no longer be completed, and the transport is aborted. Told once."""
+        ...
+
+
 class SendPath:
-    """The send side of one connection. `failed` is told once when a frame can no longer be completed; the transport is
-    aborted then. `drained` is told whenever everything given has left the process."""
+    """The send side of one connection. `drained` is told whenever everything given has left the process."""
 
     __slots__ = (
         "_closed",
         "_counters",
         "_drained",
-        "_failed",
+        "_full",
         "_net",
         "_parts",
+        "_room",
+        "_sender",
         "_sent",
         "_transport",
+        "_unwatch",
+        "_wide",
         "_writable",
         "_yielded",
     )
@@ -52,19 +72,24 @@ class SendPath:
     def __init__(
         self,
         net: Net,
+        room: SendRoom,
         counters: NetCounters,
         transport: asyncio.Transport,
         drained: Callable[[], None],
-        failed: Callable[[CloseReason, str], None],
+        sender: Sender,
     ) -> None:
         transport.set_write_buffer_limits(high=0)  # paused means: something is buffered; resumed means: nothing is
         self._net = net
+        self._room = room
         self._counters = counters
         self._transport = transport
         self._drained = drained
-        self._failed = failed
+        self._sender = sender
         self._parts: deque[Part] | None = None  # what waits for room, the first one already shortened by what was sent
-        self._writable = True
+        self._writable = True  # the transport buffers nothing
+        self._unwatch: Callable[[], None] | None = None  # the socket is watched for room: what ends that
+        self._full = False  # and had none when it was looked at last
+        self._wide = False
         self._yielded = False
         self._closed = False
         self._sent = 0  # bytes handed to the transport or the kernel
@@ -76,8 +101,8 @@ class SendPath:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Changes whenever the peer took something."""
-        return self._sent, self._transport.get_write_buffer_size()
+        """Changes whenever the peer took something, also of what only the kernel still has."""
+        return self._sent, self._transport.get_write_buffer_size() + self._net.unacknowledged(self._transport)
 
     def send(self, parts: list[Part]) -> None:
         """Send parts behind all that was given before."""
@@ -111,6 +136,10 @@ class SendPath:
         self._parts = None
         self._writable = False
         self._closed = True
+        self._watch_no_more()
+        if self._wide:
+            self._wide = False
+            self._room.give_back()
 
     def _go_on(self) -> None:
         self._yielded = False
@@ -121,7 +150,7 @@ class SendPath:
     def _pump(self) -> None:
         parts = self._parts
         turn_end = self._sent + _TURN
-        while parts and self._writable and not self._yielded:
+        while parts and self._writable and not self._full and not self._yielded:
             part = parts[0]
             if self._sent >= turn_end:
                 self._yielded = True
@@ -133,6 +162,8 @@ class SendPath:
             else:
                 self._send_small(parts)
             parts = self._parts  # None when the connection broke meanwhile
+        if self._unwatch is not None and not self._full:
+            self._watch_no_more()
 
     def _count(self, count: int) -> None:
         self._sent += count
@@ -163,34 +194,80 @@ class SendPath:
         self._transport.write(view)
 
     def _send_file(self, parts: deque[Part], part: FileRange) -> None:
+        wanted = min(part.length, _SLICE)
         try:
-            piece = b""
-            count = self._net.send_file(self._transport, part.file, part.position, min(part.length, _SLICE))
-            if count <= 0:
-                wanted = min(part.length, _SLICE if count < 0 else _WAKE_PIECE)
-                piece = part.file.read_at(part.position, wanted)
-                count = len(piece)
-                if count != wanted:
-                    self._fail(
-                        CloseReason.SHORT_FILE,
-                        f"{part.file.path} has {count} of {wanted} bytes at {part.position} that a response promised",
-                    )
-                    return
+            try:
+                count = self._net.send_file(self._transport, part.file, part.position, wanted)
+            except BlockingIOError:
+                if not self._wait_for_room():
+                    self._send_copied(parts, part, min(wanted, _WAKE_PIECE))
+                return
+            if count < 0:
+                self._send_copied(parts, part, wanted)
+                return
         except ConnectionError as failure:
             self._fail(CloseReason.PEER, str(failure))
             return
         except OSError as failure:
             self._fail(CloseReason.SEND_FAILED, f"{part.file.path} at {part.position}: {failure}")
             return
+        if not count and wanted:
+            self._fail_short(part, 0, wanted)
+            return
+        self._sent_of(parts, part, count)
+        if count < wanted:
+            self._wait_for_room()
+
+    def _send_copied(self, parts: deque[Part], part: FileRange, wanted: int) -> None:
+        piece = part.file.read_at(part.position, wanted)
+        if len(piece) != wanted:
+            self._fail_short(part, len(piece), wanted)
+            return
+        self._sent_of(parts, part, wanted)
+        self._transport.write(piece)
+
+    def _sent_of(self, parts: deque[Part], part: FileRange, count: int) -> None:
         if count == part.length:
             parts.popleft()
         else:
             parts[0] = FileRange(part.file, part.position + count, part.length - count)
         self._count(count)
-        if piece:
-            self._transport.write(piece)
+
+    # -- a full socket --------------------------------------------------------------------------------------------
+
+    def _wait_for_room(self) -> bool:
+        """Have the socket watched, or make it a larger one; False: a transport that buffers has to wait instead."""
+        if not self._wide and self._room.widen(self._transport):
+            self._wide = True
+            return True
+        if self._unwatch is None:
+            self._unwatch = self._net.when_roomy(self._transport, self._roomy)
+            if self._unwatch is None:
+                return False
+        self._full = True
+        self._sender.stalled()
+        return True
+
+    def _roomy(self) -> None:
+        if self._transport.is_closing():  # its loss is about to be told
+            self._watch_no_more()
+            return
+        self._full = False
+        self._sender.flows()
+        self._go_on()
+
+    def _watch_no_more(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    def _fail_short(self, part: FileRange, count: int, wanted: int) -> None:
+        self._fail(
+            CloseReason.SHORT_FILE,
+            f"{part.file.path} has {count} of {wanted} bytes at {part.position} that a response promised",
+        )
 
     def _fail(self, reason: CloseReason, detail: str) -> None:
         self.close()
         self._transport.abort()
-        self._failed(reason, detail)
+        self._sender.cut(reason, detail)

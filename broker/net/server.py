@@ -20,6 +20,7 @@ from broker.net.deadlines import DeadlineWheel
 from broker.net.dispatch import Dispatcher, Peer
 from broker.net.limits import NetLimits
 from broker.net.patience import Ticks
+from broker.net.send_room import SendRoom
 from broker.net.shared import Shared
 from seams.net import Listener, Net
 from seams.tasks import FailureReport
@@ -67,6 +68,7 @@ class Server:
             limits=limits,
             pool=BufferPool(),
             budget=self.budget,
+            send_room=SendRoom(net, limits.wide_send_buffers_max),
             wheel=DeadlineWheel(),
             counters=self.counters,
             report=report,

@@ -13,6 +13,7 @@ from broker.net.deadlines import DeadlineWheel, Timed
 from broker.net.dispatch import Dispatcher
 from broker.net.limits import NetLimits
 from broker.net.patience import Ticks
+from broker.net.send_room import SendRoom
 from seams.net import Net
 from seams.tasks import FailureReport
 
@@ -26,6 +27,7 @@ class Shared:
     limits: NetLimits
     pool: BufferPool
     budget: FrameBudget
+    send_room: SendRoom
     wheel: DeadlineWheel[Timed]
     ticks: Ticks
     counters: NetCounters

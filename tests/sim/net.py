@@ -44,6 +44,7 @@ class SimTransport(asyncio.Transport):
         self._lost = False
         self._high = WINDOW
         self._write_paused = False
+        self._watcher: Callable[[], None] | None = None  # is told when there is room
 
     # --- what protocols call ---
     def write(self, data: Any) -> None:
@@ -84,6 +85,26 @@ class SimTransport(asyncio.Transport):
         self._closing = True
         self._buffer.clear()
         self._hang_up()
+
+    # --- what `SimNet` calls ---
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def watch(self, tell: Callable[[], None]) -> Callable[[], None]:
+        assert self._watcher is None, "watched already"
+        self._watcher = tell
+        self._loop.call_soon(self._tell_room, context=self.context)
+
+        def end() -> None:
+            assert self._watcher is tell, "ended before"
+            self._watcher = None
+
+        return end
+
+    def _tell_room(self) -> None:
+        if self._watcher is not None and self.room() > 0:
+            self._watcher()
 
     # --- the pipe ---
     def room(self) -> int:
@@ -137,6 +158,7 @@ class SimTransport(asyncio.Transport):
         if not self._buffer and self._write_paused:
             self._write_paused = False
             self.protocol.resume_writing()
+        self._tell_room()
 
     def _hang_up(self) -> None:
         """Our side is done: we hear of it now, the other side after what is under way."""
@@ -199,12 +221,23 @@ class SimNet:
         assert isinstance(transport, SimTransport)
         count = min(transport.room(), length)
         if count <= 0:
-            return 0
+            raise BlockingIOError(11, "full")
         if self.rng.randrange(4) == 0:
             return -1  # as under TLS
         data = file.read_at(position, count)
         transport.send_now(data)
         return len(data)
+
+    def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
+        assert isinstance(transport, SimTransport)
+        return None if self.rng.randrange(4) == 0 else transport.watch(tell)  # as without descriptors
+
+    def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
+        """A window is what it is."""
+
+    def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
+        assert isinstance(transport, SimTransport)
+        return transport.in_flight
 
     async def connect(self, host: str, port: int, protocol: Any, timeout_s: float) -> SimTransport:
         """See `seams.net.Net`. A paused process accepts (its kernel does), a dead one refuses."""

@@ -70,6 +70,31 @@ class ScriptedTransport(asyncio.Transport):
         self._write_paused = False
         self._resuming = False
         self._unread = bytearray()
+        self._watcher: Callable[[], None] | None = None
+
+    @property
+    def watched(self) -> bool:
+        """Somebody watches the socket for room."""
+        return self._watcher is not None
+
+    def watch(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """As the loop does it: told once a turn while there is room, until the end."""
+        assert self._watcher is None, "watched already"
+        self._watcher = tell
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            if self._watcher is tell:
+                if self.room > 0:
+                    tell()
+                loop.call_soon(look)
+
+        def end() -> None:
+            assert self._watcher is tell, "ended before"
+            self._watcher = None
+
+        loop.call_soon(look)
+        return end
 
     # what the code under test calls
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -171,10 +196,13 @@ class ScriptedListener:
 
 
 class ScriptedNet:
-    """`Net` for `ScriptedTransport`s. `native=False`: file ranges cannot be sent by the kernel, as in TLS."""
+    """`Net` for `ScriptedTransport`s. `native=False`: file ranges cannot be sent by the kernel, as in TLS;
+    `watches=False`: no descriptor is left to watch a socket with."""
 
-    def __init__(self, native: bool = True) -> None:
+    def __init__(self, native: bool = True, watches: bool = True) -> None:
         self.native = native
+        self.watches = watches
+        self.widened = 0
         self.listener = ScriptedListener()
         self.factory: Callable[[], asyncio.BaseProtocol] | None = None
         self.failure: OSError | None = None
@@ -193,7 +221,23 @@ class ScriptedNet:
             return -1
         assert isinstance(transport, ScriptedTransport) and isinstance(file, BytesFile)
         self.files_sent += 1
-        return transport.send_now(file.data[position : position + length])
+        piece = file.data[position : position + length]
+        count = transport.send_now(piece)
+        if piece and not count:
+            raise BlockingIOError(11, "full")
+        return count
+
+    def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
+        assert isinstance(transport, ScriptedTransport)
+        return transport.watch(tell) if self.watches else None
+
+    def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
+        assert isinstance(transport, ScriptedTransport)
+        transport.room += size
+        self.widened += 1
+
+    def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
+        return 0
 
     async def connect(
         self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float

@@ -16,6 +16,7 @@ from broker.config.resolve import BrokerConfig, ConfigError, Launch, resolve
 from broker.config.sources import environment_names
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
+from broker.limits import net_limits
 from logformat.errors import InvalidRequest
 from logformat.properties import MalformedEscape, properties_in
 from tests.support.repository import ROOT
@@ -40,6 +41,14 @@ def test_precedence_is_flag_set_environment_file_default() -> None:
     assert config(file=f"{name}=2", env=env).num_partitions == 3
     assert config(f"{name}=4", file=f"{name}=2", env=env).num_partitions == 4
     assert config(f"{name}=4", flags={name: "5"}, file=f"{name}=2", env=env).num_partitions == 5
+
+
+def test_a_send_buffer_that_was_set_stays_as_large_as_it_was_set() -> None:
+    """Also at Kafka's default, and at the kernel's own size; where nothing was said it grows for who fetches much."""
+    assert net_limits(config()).wide_send_buffers_max == 128
+    for said in ("102400", "-1", "50000"):
+        limits = net_limits(config(file=f"socket.send.buffer.bytes={said}"))
+        assert (limits.wide_send_buffers_max, limits.buffers.send) == (0, int(said))
 
 
 def test_a_stronger_source_in_another_unit_hides_the_weaker_one() -> None:

@@ -547,15 +547,15 @@ def test_a_file_cut_short_while_the_peer_was_slow_ends_the_connection() -> None:
     """Noticed when the socket has room again."""
 
     async def scenario(house: House) -> None:
-        file = BytesFile(bytes(500_000))
-        house.answer_with(b"fetch", struct.pack(">i", 500_000), FileRange(file, 0, 500_000))
+        file = BytesFile(bytes(5_000_000))
+        house.answer_with(b"fetch", struct.pack(">i", 5_000_000), FileRange(file, 0, 5_000_000))
         peer = house.net.arrive(room=100_000)
         peer.give(frames(b"fetch"))
-        file.truncate(300_000)
+        file.truncate(3_000_000)
         peer.take(1 << 30)
         await settled()
         assert peer.aborted and house.closes == {CloseReason.SHORT_FILE: 1}
-        assert len(peer.wire) < 500_000
+        assert len(peer.wire) < 5_000_000
 
     in_house(scenario)
 

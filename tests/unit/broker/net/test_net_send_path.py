@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.net.counters import NetCounters
 from broker.net.dispatch import CloseReason, Part
 from broker.net.send_path import SendPath
+from broker.net.send_room import WIDE_BYTES, SendRoom
 from seams.disk import FileRange
 from tests.support.scripted_net import BytesFile, ScriptedNet, ScriptedTransport, flat
 
@@ -21,12 +22,25 @@ MIB = 1 << 20
 class Shell(asyncio.BufferedProtocol):
     """What a connection does for its send path."""
 
-    def __init__(self, net: ScriptedNet, room: int) -> None:
+    def __init__(self, net: ScriptedNet, room: int, wide_max: int = 0) -> None:
         self.transport = ScriptedTransport(self, room)
         self.counters = NetCounters()
         self.drained = 0
         self.failures: list[CloseReason] = []
-        self.path = SendPath(net, self.counters, self.transport, self._drained, lambda r, d: self.failures.append(r))
+        self.stalls = 0
+        self.waits = False
+        self.room = SendRoom(net, wide_max)
+        self.path = SendPath(net, self.room, self.counters, self.transport, self._drained, self)
+
+    def stalled(self) -> None:
+        self.stalls += 1
+        self.waits = True
+
+    def flows(self) -> None:
+        self.waits = False
+
+    def cut(self, reason: CloseReason, detail: str) -> None:
+        self.failures.append(reason)
 
     def _drained(self) -> None:
         self.drained += 1
@@ -60,16 +74,17 @@ PARTS = st.one_of(
 @given(
     st.lists(st.lists(PARTS, max_size=4), min_size=1, max_size=5),
     st.lists(st.integers(1, 2 * MIB), min_size=1, max_size=10),
-    st.booleans(),
+    st.sampled_from([(True, True), (True, False), (False, True)]),
+    st.integers(0, 1),
 )
 def test_bytes_leave_in_order_however_the_peer_takes_them(
-    answers: list[list[object]], rooms: list[int], native: bool
+    answers: list[list[object]], rooms: list[int], kernel: tuple[bool, bool], wide_max: int
 ) -> None:
     """Small, large and file parts, a socket that fills at any point: the wire holds exactly what was given."""
 
     async def scenario() -> None:
         file = BytesFile(CONTENT)
-        shell = Shell(ScriptedNet(native), rooms[0])
+        shell = Shell(ScriptedNet(*kernel), rooms[0], wide_max)
         expected = b""
         for answer in answers:
             parts = [FileRange(file, *part) if isinstance(part, tuple) else part for part in answer]
@@ -83,7 +98,8 @@ def test_bytes_leave_in_order_however_the_peer_takes_them(
             assert len(shell.transport.buffered) <= MIB
         assert shell.transport.wire == expected
         assert shell.counters.bytes_out == len(expected)
-        assert shell.failures == []
+        assert shell.failures == [] and not shell.waits
+        assert not shell.transport.watched, "watched on: the loop would tell of room in every turn"
 
     run(scenario)
 
@@ -100,11 +116,32 @@ def test_small_answers_leave_in_one_write() -> None:
 
 
 def test_a_file_range_is_not_read_into_memory_while_the_kernel_can_send_it() -> None:
-    """Only the piece that waits for a full socket is copied."""
+    """Nothing of it, and the transport has nothing to do with a full socket."""
 
     async def scenario() -> None:
         file = BytesFile(CONTENT)
-        shell = Shell(ScriptedNet(), 2 * MIB)
+        net = ScriptedNet()
+        shell = Shell(net, 2 * MIB)
+        shell.path.send([b"head", FileRange(file, 0, 3 * MIB)])
+        turns = 0
+        while shell.path.busy:
+            assert shell.transport.watched and shell.waits
+            shell.transport.take(400_000)
+            await shell.settle()
+            turns += 1
+        assert bytes(shell.transport.wire) == b"head" + CONTENT
+        assert (file.bytes_read, shell.transport.writes, shell.drained) == (0, 1, 1)
+        assert shell.stalls == turns and net.files_sent <= 2 + turns, "a full socket is not asked twice"
+
+    run(scenario)
+
+
+def test_without_a_descriptor_to_watch_with_only_a_small_piece_is_copied() -> None:
+    """The transport waits for room with it."""
+
+    async def scenario() -> None:
+        file = BytesFile(CONTENT)
+        shell = Shell(ScriptedNet(watches=False), 2 * MIB)
         shell.path.send([b"head", FileRange(file, 0, 3 * MIB)])
         assert file.bytes_read <= 16 << 10
         while shell.path.busy:
@@ -113,6 +150,68 @@ def test_a_file_range_is_not_read_into_memory_while_the_kernel_can_send_it() -> 
         assert bytes(shell.transport.wire) == b"head" + CONTENT
         assert file.bytes_read <= 48 << 10
         assert shell.drained == 1
+
+    run(scenario)
+
+
+def test_a_socket_that_cannot_hold_an_answer_is_widened_once_and_some_connections_only() -> None:
+    """What the kernel keeps for all of them has a bound; who ended gives his place to the next."""
+
+    async def scenario() -> None:
+        net = ScriptedNet()
+        first, second = Shell(net, 100, wide_max=1), Shell(net, 100)
+        second.path = SendPath(net, first.room, second.counters, second.transport, second._drained, second)
+        for shell in (first, second):
+            shell.path.send([FileRange(BytesFile(CONTENT), 0, 100)])
+        assert net.widened == 0, "it fitted"
+        first.path.send([FileRange(BytesFile(CONTENT), 100, 2 * MIB)])
+        second.path.send([FileRange(BytesFile(CONTENT), 100, 2 * MIB)])
+        assert (len(first.transport.wire), len(second.transport.wire), net.widened) == (100 + WIDE_BYTES, 100, 1)
+        first.transport.take(2 * MIB)
+        await first.settle()
+        assert bytes(first.transport.wire) == CONTENT[: 100 + 2 * MIB]
+        first.path.send([FileRange(BytesFile(CONTENT), 0, 2 * MIB)])
+        assert net.widened == 1
+        first.path.close()
+        first.path.close()
+        second.transport.take(10)
+        await second.settle()
+        assert net.widened == 2
+        assert len(second.transport.wire) == 110 + WIDE_BYTES
+        second.path.close()
+        assert not first.transport.watched and not second.transport.watched
+
+    run(scenario)
+
+
+def test_nothing_is_sent_on_a_connection_that_is_closing() -> None:
+    """Aborted, and its loss not told yet: the socket may still have room."""
+
+    async def scenario() -> None:
+        shell = Shell(ScriptedNet(), 100)
+        shell.path.send([FileRange(BytesFile(CONTENT), 0, MIB)])
+        shell.transport.closed = True
+        shell.transport.take(MIB)
+        await shell.settle()
+        assert len(shell.transport.wire) == 100 and not shell.transport.watched
+
+    run(scenario)
+
+
+def test_who_shares_the_loop_has_his_turn_also_while_the_socket_is_watched() -> None:
+    """A socket that fills and empties all the time is told of room in every turn: 4 MiB each, not all there is."""
+
+    async def scenario() -> None:
+        file = BytesFile(CONTENT)
+        shell = Shell(ScriptedNet(), 100)
+        parts: list[Part] = [FileRange(file, 0, 3 * MIB)] * 4
+        shell.path.send(parts)
+        assert shell.transport.watched
+        shell.transport.take(1 << 30)
+        await asyncio.sleep(0)
+        assert 100 < len(shell.transport.wire) <= 100 + 4 * MIB + MIB
+        await shell.settle()
+        assert bytes(shell.transport.wire) == CONTENT * 4 and shell.drained == 1
 
     run(scenario)
 
@@ -136,6 +235,7 @@ def test_a_truncated_file_aborts_the_connection(native: bool) -> None:
         file = BytesFile(CONTENT[: MIB + 5])
         shell = Shell(ScriptedNet(native), 1 << 30)
         shell.path.send([b"head", FileRange(file, 0, 3 * MIB), b"next answer"])
+        await shell.settle()
         assert shell.transport.aborted
         assert shell.failures == [CloseReason.SHORT_FILE]
         assert b"next" not in shell.transport.wire

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import struct
@@ -119,6 +120,63 @@ def test_file_ranges_arrive_whole(tmp_path: Path) -> None:
         writer.close()
 
     in_house(scenario)
+
+
+def test_a_full_socket_is_watched_and_forgotten_whatever_becomes_of_the_connection(tmp_path: Path) -> None:
+    """A reader of two answers, and one that hangs up in the middle: no descriptor stays, the loop has no complaint."""
+    content = random.Random(2).randbytes(5 * MIB)
+    (tmp_path / "log").write_bytes(content)
+
+    async def scenario(house: House) -> None:
+        file = PosixDisk().open(str(tmp_path / "log"))
+        house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", len(content)), FileRange(file, 0, len(content))]
+        before = len(os.listdir("/proc/self/fd"))
+        for takes in (10 * MIB + 8, 2 * MIB):
+            with socket.socket() as peer:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+                peer.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_connect(peer, house.address)
+                await loop.sock_sendall(peer, frame(b"fetch") + frame(b"fetch"))
+                got = bytearray()
+                while len(got) < takes:
+                    got += await loop.sock_recv(peer, min(100_000, takes - len(got)))
+                expected = (struct.pack(">i", len(content)) + content) * 2
+                assert got == expected[:takes]
+                assert house.server.counters.connections_open == 1
+            await house.wait_for(lambda: house.server.counters.connections_open == 0)
+            await house.wait_for(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+    in_house(scenario, NetLimits(wide_send_buffers_max=0))
+    in_house(scenario)
+
+
+def test_who_takes_little_is_not_cut_though_the_socket_stays_full(tmp_path: Path) -> None:
+    """Room is told of when a third of the send buffer is free: a reader that needs longer for that than a peer may
+    stall takes bytes all the same."""
+    (tmp_path / "log").write_bytes(bytes(5 * MIB))
+
+    async def scenario(house: House) -> None:
+        file = PosixDisk().open(str(tmp_path / "log"))
+        house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", 5 * MIB), FileRange(file, 0, 5 * MIB)]
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 10)
+            peer.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(peer, house.address)
+            await loop.sock_sendall(peer, frame(b"fetch"))
+            sent = house.server.counters
+            while not sent.bytes_out:
+                await asyncio.sleep(0.01)
+            filled, until_s, got = sent.bytes_out, loop.time() + 2.5, 0
+            while loop.time() < until_s:
+                got += len(await loop.sock_recv(peer, 2_000))
+                await asyncio.sleep(0.05)
+            assert sent.bytes_out == filled, "room was told of: this says nothing"
+            assert got and sent.connections_open == 1 and not sent.closes
+        await house.wait_for(lambda: sent.connections_open == 0)
+
+    in_house(scenario, NetLimits(write_stall_ms_max=500), tick_s=0.1)
 
 
 def test_a_file_truncated_under_the_response_ends_the_connection(tmp_path: Path) -> None:
