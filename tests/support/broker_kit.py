@@ -132,8 +132,8 @@ class Place(Machine):
             config = replace(config, take_over=True)
         boot = self.boot
         clock = SleepyClock(self.loop, lambda: boot)
+        workers = self.workers()
         rng = SeededRng(f"{self.seed}/{self.lives}")
-        workers = SimWorkers(self.loop, SeededRng(f"workers/{self.seed}/{self.lives}"))
         world = World(self.disk, workers, WorkerSyncs(workers), clock, rng, self.net)  # type: ignore[arg-type]
         bucket = RemoteBucket(self.loop, self.store, copy_context())
 
@@ -141,6 +141,10 @@ class Place(Machine):
             return bucket
 
         return Life(Broker(config, world, open_bucket), clock, workers)
+
+    def workers(self) -> SimWorkers:
+        """Those of the next life."""
+        return SimWorkers(self.loop, SeededRng(f"workers/{self.seed}/{self.lives}"))
 
     async def start(self, *settings: str, directory: str = "a", take_over: bool = False) -> Life:
         """A broker that serves."""
