@@ -109,7 +109,7 @@ class Broker:
         dispatcher = BrokerDispatcher(
             self._tasks, Authorizer(config.brokers_listener, shared=len(config.listeners) == 1)
         )
-        self._listening = Listening(config, world.net, dispatcher, self.views, self._report)
+        self._listening = Listening(config, world, dispatcher, self.views, self._report)
         self.rooms.http, self.rooms.server = self._listening.http, self._listening.server
         self._start = Start(
             config,

@@ -157,7 +157,7 @@ class BrokerDispatcher:
         answer = self._answer(peer, frame)
         api_key = frame[1]  # the second byte of two: what is answered has a key below 128
         if isinstance(answer, Later):
-            answer.future.add_done_callback(partial(self._answered, api_key, began_s, 1))
+            answer.when_done(partial(self._answered, api_key, began_s, 1))
         else:
             self._note(api_key, self._now_s() - began_s, 1)
         return answer
@@ -197,7 +197,7 @@ class BrokerDispatcher:
         began_s = self._now_s()
         count, pos, answer = self.fast_path.answer(peer, view, pos, end)
         if isinstance(answer, Later):
-            answer.future.add_done_callback(partial(self._answered, _PRODUCE, began_s, count))
+            answer.when_done(partial(self._answered, _PRODUCE, began_s, count))
         elif count:
             self._note(_PRODUCE, self._now_s() - began_s, count)
         return count, pos, answer

@@ -16,19 +16,19 @@ from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views
-from seams.net import Net
 from seams.tasks import FailureReport
+from seams.world import World
 
 
 class Listening:
     """`config` is the one the broker was started with."""
 
     def __init__(
-        self, config: BrokerConfig, net: Net, dispatcher: Dispatcher, views: Views, report: FailureReport
+        self, config: BrokerConfig, world: World, dispatcher: Dispatcher, views: Views, report: FailureReport
     ) -> None:
         self._config = config
         self.http = None if config.http_host is None else HttpServer(views)
-        self.server = Server(net, dispatcher, net_limits(config), report)
+        self.server = Server(world.net, dispatcher, net_limits(config), report, afterwards=world.afterwards)
 
     async def bind(self) -> None:
         """Raises Refused."""

@@ -62,7 +62,7 @@ class LogHost:
         self._data_dir = data_dir
         self._world = world
         self._report = report
-        self._sync_rounds = SyncRounds(world.syncs, world.workers, report)
+        self._sync_rounds = SyncRounds(world.syncs, world.workers, report, world.afterwards)
         self._open: dict[tuple[bytes, int], OpenLog] = {}
         self._turns: WeakValueDictionary[tuple[bytes, int], asyncio.Lock] = WeakValueDictionary()
         self._checkpointing = asyncio.Lock()

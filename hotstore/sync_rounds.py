@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from hotstore.durability import SyncJob
 from hotstore.sync_times import SyncTimes
 from seams import crash_points
+from seams.afterwards import Afterwards
 from seams.disk import File
 from seams.syncs import CutOff, Syncs, failure_of
 from seams.tasks import FailureReport, Tasks, failure_of_task, log_failure
@@ -48,12 +49,19 @@ class _Begun(NamedTuple):
 class SyncRounds:
     """See the module. One for a data directory; used on the loop only."""
 
-    def __init__(self, syncs: Syncs, workers: Workers, report: FailureReport | None = None) -> None:
+    def __init__(
+        self,
+        syncs: Syncs,
+        workers: Workers,
+        report: FailureReport | None = None,
+        afterwards: Afterwards | None = None,
+    ) -> None:
         self._syncs = syncs
         self._workers = workers
         self._waiting: deque[_Asked] = deque()
         self._report = report or log_failure
         self._tasks = Tasks(report)
+        self._afterwards = afterwards or Afterwards()
         self._are_running = False  # from the first who asks until nobody waits
         self.times = SyncTimes()
 
@@ -82,7 +90,8 @@ class SyncRounds:
 
     def _synced_alone(self, begun: _Begun, task: asyncio.Task[None]) -> None:
         failure = failure_of_task(task)
-        self._tell(begun, failure if failure is None or isinstance(failure, OSError) else CutOff(failure))
+        with self._afterwards:
+            self._tell(begun, failure if failure is None or isinstance(failure, OSError) else CutOff(failure))
 
     # -- in rounds ------------------------------------------------------------------------------------------------
 
@@ -149,12 +158,14 @@ class SyncRounds:
         self._end(begun, failures)
 
     def _end(self, begun: list[_Begun], failures: Sequence[OSError | None]) -> None:
-        """All are told, and what was asked for meanwhile begins, in this turn of the loop."""
+        """All are told, what was asked for meanwhile begins, and then, while the disk works, what they heard leads to
+        its end (answers leave): in this turn of the loop."""
         if None in failures:
             crash_points.reach("flush.synced")
-        for one, failure in zip(begun, failures, strict=True):
-            self._tell(one, failure)
-        self._begin()
+        with self._afterwards:
+            for one, failure in zip(begun, failures, strict=True):
+                self._tell(one, failure)
+            self._begin()
 
     # -- telling --------------------------------------------------------------------------------------------------
 

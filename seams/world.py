@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from seams.afterwards import Afterwards
 from seams.clock import Clock
 from seams.disk import Disk
 from seams.net import Net
@@ -30,3 +31,5 @@ class World:
     keep_objects: Callable[[], None] = _as_it_is
     """What was made so far lives long: the collector need not look at it again (`gc.freeze`; O(1)). For a process that
     is one broker; where brokers come and go in a process, their cycles would never be freed."""
+    afterwards: Afterwards = field(default_factory=Afterwards)
+    """For what the answers to a round of syncs lead to."""

@@ -44,17 +44,19 @@ class Answering:
             await self._gate.opened()
         return self._framed(header, body)
 
-    def complete(self, header: RequestHeader, future: AnswerFuture, response: Message) -> None:
+    def complete(self, header: RequestHeader, later: Later, response: Message) -> None:
         """The response to a request that waited without a task is there."""
         try:
-            future.set_result(self.now(header, response))
+            parts = self.now(header, response)
         except CloseConnection as closed:
-            future.set_exception(closed)
+            later.fail(closed)
+        else:
+            later.answer(parts)
 
     def later(self, work: Awaitable[list[Part] | None]) -> Later:
         """Answer when `work` is done, which runs as a task; nothing else of the connection is dispatched meanwhile."""
         task: AnswerFuture = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
-        return Later(task, blocks=True)
+        return Later.of(task, blocks=True)
 
     def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part]:
         if not self._gate.is_open():

@@ -15,10 +15,10 @@ from typing import Final
 from broker.context import Context
 from broker.handlers.fetch import Fetch
 from broker.handlers.fetch_attempt import FetchAttempt
-from broker.net.dispatch import AnswerFuture, Later
+from broker.net.dispatch import Later
 from broker.wire.messages import FetchResponse
 
-Finish = Callable[[AnswerFuture, FetchResponse], None]
+Finish = Callable[[Later, FetchResponse], None]
 
 _WAIT_MAX_S: Final = 60.0  # a client may not park a request longer, whatever it asks
 
@@ -41,10 +41,10 @@ class LongPoll:
         self._fetch = fetch
         self._finish = finish
         self._scheduled = False
-        self.answer = Later(loop.create_future(), blocks=True)
+        self.answer = Later(blocks=True)
         self._timer = loop.call_later(_wait_s(context, fetch, first), self._expire)
         self._await(first)
-        self.answer.future.add_done_callback(self._leave)
+        self.answer.when_done(self._leave)
 
     def _await(self, result: FetchAttempt) -> None:
         self._fetch.park(self._wake, result)
@@ -53,13 +53,13 @@ class LongPoll:
 
     def _wake(self, _: object = None) -> None:
         # Several partitions may move in one turn of the loop: look once, after all of them.
-        if not self._scheduled and not self.answer.future.done():
+        if not self._scheduled and not self.answer.is_done:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
         self._scheduled = False
-        if self.answer.future.done():
+        if self.answer.is_done:
             return
         result = self._fetch.attempt()
         if self._fetch.satisfied(result):
@@ -68,11 +68,11 @@ class LongPoll:
             self._await(result)
 
     def _expire(self) -> None:
-        if not self.answer.future.done():
+        if not self.answer.is_done:
             self._complete(self._fetch.attempt())
 
     def _complete(self, result: FetchAttempt) -> None:
-        self._finish(self.answer.future, self._fetch.response(result))
+        self._finish(self.answer, self._fetch.response(result))
 
     def _leave(self, _: object) -> None:
         self._timer.cancel()

@@ -23,7 +23,7 @@ from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce_append import append_checked
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Look, is_cheap, look, must_look
 from broker.handlers.request_deadline import deadline_s
-from broker.net.dispatch import AnswerFuture, Later, Part
+from broker.net.dispatch import Later
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     ProduceRequest,
@@ -40,7 +40,7 @@ from logformat.record_batch import (
 )
 from seams.workers import Lane
 
-Finish = Callable[[AnswerFuture, ProduceResponse], None]
+Finish = Callable[[Later, ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
 _COUNT_BELIEVED_MAX: Final = 1 << 20
@@ -242,6 +242,6 @@ def unsupported_version(request: ProduceRequest) -> ProduceResponse:
 
 def later(response: ProduceResponse, pending: PendingAcks, finish: Finish) -> Later:
     """The answer that leaves when every pending batch is committed, failed, or past the request's timeout."""
-    done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
-    pending.when_done(partial(finish, done, response))
-    return Later(done, blocks=False)
+    answer = Later(blocks=False)
+    pending.when_done(partial(finish, answer, response))
+    return answer

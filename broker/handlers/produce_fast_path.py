@@ -13,7 +13,6 @@ Hot path: 100-byte records in runs of five, acks=1: see docs/adr/0003 for what a
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Final
 
@@ -35,7 +34,7 @@ from broker.handlers.produce_walk import (
     walk_alike,
 )
 from broker.handlers.request_deadline import deadline_s
-from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
+from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.wire.messages import ProduceRequest
 from logformat.errors import ThermoclineError
 from logformat.record_batch import Fields
@@ -207,7 +206,7 @@ class FastPath:
 
     def _later(self, run: AlikeRun | MixedRun, timeout_ms: int) -> Later | None:
         """The answer that leaves when every batch is committed, failed, or past the timeout; None: they are."""
-        done: asyncio.Future[list[Part] | None] = asyncio.get_running_loop().create_future()
+        later = Later(blocks=False)
         until_s = deadline_s(timeout_ms)
         waiting = 0
 
@@ -219,11 +218,11 @@ class FastPath:
             if waiting:
                 return
             if self._context.gate.is_open():
-                done.set_result([run.answers()])
+                later.answer([run.answers()])
             else:
-                done.set_exception(CloseConnection("this process slept while a produce waited for its ack"))
+                later.fail(CloseConnection("this process slept while a produce waited for its ack"))
 
         for share in run.shares:
             if not share.partition.when_visible(share.end_offset, until_s, partial(acked, share)):
                 waiting += 1
-        return Later(done, blocks=False) if waiting else None
+        return later if waiting else None

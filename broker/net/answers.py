@@ -1,7 +1,7 @@
 """The queue that keeps answers of one connection in request order.
 
 Always true: an answer leaves only after every earlier one left; a failed one ends the queue, as nothing after it may
-be sent. Sans-IO: a waiting answer is anything with `done` and `result` (an asyncio future in the shell).
+be sent. Sans-IO: a waiting answer is anything that says when it is done, and with what (`dispatch.Later`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ _READY_BYTES_MAX: Final = 64 << 10
 class AwaitedAnswer(Protocol):
     """An answer on its way."""
 
-    def done(self) -> bool: ...
-    def cancelled(self) -> bool: ...
-    def exception(self) -> BaseException | None: ...
-    def result(self) -> list[Part] | None: ...
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def failure(self) -> BaseException | None: ...
+    @property
+    def parts(self) -> list[Part] | None: ...
 
 
 class AnswerQueue:
@@ -69,10 +71,10 @@ class AnswerQueue:
             if isinstance(head, list):
                 ready += head
                 self._ready_bytes -= _memory(head)
-            elif not head.done() or head.cancelled() or head.exception() is not None:
+            elif not head.is_done or head.failure is not None:
                 break
             else:
-                ready += head.result() or ()
+                ready += head.parts or ()
             entries.popleft()
         return ready
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 from broker.net.admission import Admission
 from broker.net.buffers import ALLOWANCE
 from broker.net.connection_state import NEXT, OVER, Event, State
-from broker.net.dispatch import AnswerFuture, CloseConnection, CloseReason, Later, Part, Peer
+from broker.net.dispatch import CloseConnection, CloseReason, Later, Part, Peer
 from broker.net.frames import FrameLengthRefused, FrameReader
 from broker.net.lifecycle import Lifecycle
 from broker.net.outbox import Outbox
@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made, shared, life = cast(asyncio.Transport, transport), self._shared, self._life
         send = SendPath(shared.net, shared.send_room, shared.counters, made, self._advance, life)
-        self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._progress, self._answer_failed)
+        self._outbox = Outbox(shared.limits.answers_in_flight_max, send, self._answer_came, self._answer_failed)
         life.begin(made, self._outbox)
         address = transport.get_extra_info("peername")
         if address:
@@ -230,12 +230,16 @@ class Connection(asyncio.BufferedProtocol):
         elif frame_bytes > ALLOWANCE:
             self._reader.hold_copy(frame_bytes)
 
-    def _progress(self, _: AnswerFuture) -> None:
-        """An answer came that others, or the next frame, waited for."""
+    def _answer_came(self, _: Later) -> None:
+        """One that others, or the next frame, waited for; more may come in the same turn, and leave with it."""
+        self._shared.afterwards.do(self._progress)
+
+    def _progress(self) -> None:
+        """Send what may leave by now, and go on."""
         if self._life.state in OVER:
             return
         outbox = self._outbox
-        if outbox.awaited is not None and outbox.awaited.done():
+        if outbox.awaited is not None and outbox.awaited.is_done:
             outbox.awaited = None
             self._reader.release()
         ready = outbox.pop_ready()

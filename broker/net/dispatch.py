@@ -8,8 +8,10 @@ frame has a length prefix", nor sockets.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 from seams.disk import FileRange
@@ -20,23 +22,87 @@ over, and never hand over a slice of the request's frame (its buffer is reused).
 
 
 AnswerFuture = asyncio.Future["list[Part] | None"]
-"""Done with an answer's parts; None: there is no response."""
+"""Done with an answer's parts; None: there is no response. How a task gives or awaits a `Later`."""
 
 
-@dataclass(slots=True, eq=False)
 class Later:
-    """An answer that is not ready yet.
+    """An answer that is not ready yet: whoever dispatched the request keeps it and says once what came of it.
 
-    `future` yields the parts, or None for "no response". It may raise `CloseConnection`; any other exception is
-    reported as a bug and closes the connection. It is never cancelled from here: when the peer is gone (`peer.closed`)
-    its result is dropped.
+    `answer` with the parts, or None for "no response"; `fail` with `CloseConnection`, or with what is reported as a bug
+    and closes the connection. It is never cancelled from here: when the peer is gone (`peer.closed`) what it is told is
+    dropped. Who listens is called at once, by whoever says it: no future and no turn of the loop between (0.3 µs).
 
-    `blocks=True`: the connection's next frame is not dispatched, and this frame stays valid, until the future is done
-    (Kafka's muted channel). `blocks=False`: later frames are dispatched meanwhile and this frame is already invalid.
+    `blocks=True`: the connection's next frame is not dispatched, and this frame stays valid, until it is done (Kafka's
+    muted channel). `blocks=False`: later frames are dispatched meanwhile and this frame is already invalid.
     """
 
-    future: AnswerFuture
-    blocks: bool
+    __slots__ = ("_listeners", "blocks", "failure", "is_done", "parts")
+
+    def __init__(self, *, blocks: bool) -> None:
+        self.blocks = blocks
+        self.is_done = False
+        self.parts: list[Part] | None = None
+        self.failure: BaseException | None = None
+        self._listeners: list[Callable[[Later], object]] = []
+
+    @classmethod
+    def of(cls, future: AnswerFuture, *, blocks: bool) -> Later:
+        """What a future, or a task, will give."""
+        later = cls(blocks=blocks)
+        future.add_done_callback(later._settle)
+        return later
+
+    @property
+    def future(self) -> AnswerFuture:
+        """For a task that waits for it: yields the parts, or raises."""
+        future: AnswerFuture = asyncio.get_running_loop().create_future()
+        self.when_done(partial(_copy, future))
+        return future
+
+    def answer(self, parts: list[Part] | None) -> None:
+        """It is there."""
+        assert not self.is_done
+        self.parts = parts
+        self._tell()
+
+    def fail(self, failure: BaseException) -> None:
+        """It will never be."""
+        assert not self.is_done
+        self.failure = failure
+        self._tell()
+
+    def when_done(self, listener: Callable[[Later], object]) -> None:
+        """Call `listener` once it is done: now, if it is."""
+        if self.is_done:
+            listener(self)
+        else:
+            self._listeners.append(listener)
+
+    def forget(self, listener: Callable[[Later], object]) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def _tell(self) -> None:
+        self.is_done = True
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener(self)
+
+    def _settle(self, future: AnswerFuture) -> None:
+        failure = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if failure is None:
+            self.answer(future.result())
+        else:
+            self.fail(failure)
+
+
+def _copy(future: AnswerFuture, later: Later) -> None:
+    if future.done():
+        return  # whoever waited was cancelled
+    if later.failure is None:
+        future.set_result(later.parts)
+    else:
+        future.set_exception(later.failure)
 
 
 Answer = list[Part] | None | Later
@@ -98,7 +164,7 @@ class Dispatcher(Protocol):
         """Answer one request.
 
         `frame` is the request without its length prefix: bytes, writable (headers are stamped in place), valid until
-        this returns, or, for `Later(blocks=True)`, until its future is done. Raises `CloseConnection`.
+        this returns, or, for `Later(blocks=True)`, until it is done. Raises `CloseConnection`.
         """
         ...
 

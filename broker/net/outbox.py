@@ -8,12 +8,11 @@ once. Must not know frames, nor when to read.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import cast
 
 from broker.net.answers import AnswerQueue
-from broker.net.dispatch import AnswerFuture, CloseConnection, CloseReason, Later, Part
+from broker.net.dispatch import CloseConnection, CloseReason, Later, Part
 from broker.net.send_path import SendPath
 
 
@@ -27,12 +26,12 @@ class Outbox:
         self,
         answers_max: int,
         send: SendPath,
-        progress: Callable[[AnswerFuture], None],
+        progress: Callable[[Later], None],
         failed: Callable[[CloseReason, str, BaseException | None], None],
     ) -> None:
         self.answers = AnswerQueue(answers_max)
         self.send = send
-        self.awaited: AnswerFuture | None = None  # of a request that blocks
+        self.awaited: Later | None = None  # of a request that blocks
         self._progress = progress
         self._failed = failed
 
@@ -43,43 +42,35 @@ class Outbox:
 
     def wait_for(self, later: Later) -> list[Part]:
         """Queue an answer that is not ready; parts that may leave now (it can be done already)."""
-        answers, future = self.answers, later.future
-        answers.add(future)
-        if later.blocks and not future.done():
-            self.awaited = future
+        answers = self.answers
+        answers.add(later)
+        if later.blocks and not later.is_done:
+            self.awaited = later
             if len(answers) > 1:
-                future.add_done_callback(self._progress)
+                later.when_done(self._progress)
         return self.pop_ready() if len(answers) == 1 else []
 
     def drop(self) -> None:
         """Nothing in the queue leaves any more."""
         for waiting in self.answers.drain():
-            future = cast("AnswerFuture", waiting)
-            future.remove_done_callback(self._progress)  # a request that waits for minutes must not keep us
-            future.add_done_callback(_retrieve)
+            cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not keep us
 
     def pop_ready(self) -> list[Part]:
         """Parts that may leave; whatever the next answer waits for will call `progress`."""
         ready = self.answers.pop_ready()
-        head = cast("AnswerFuture | None", self.answers.head())
+        head = cast("Later | None", self.answers.head())
         if head is None:
             pass
-        elif not head.done():
-            head.add_done_callback(self._progress)
+        elif not head.is_done:
+            head.when_done(self._progress)
         else:
             self._answer_failed(head)
         return ready
 
-    def _answer_failed(self, future: AnswerFuture) -> None:
-        failure = asyncio.CancelledError() if future.cancelled() else future.exception()
+    def _answer_failed(self, later: Later) -> None:
+        failure = later.failure
         self.drop()
         if isinstance(failure, CloseConnection):
             self._failed(CloseReason.REFUSED, failure.reason, None)
         else:
             self._failed(CloseReason.FAILED, f"no answer: {failure!r}", failure)
-
-
-def _retrieve(future: AnswerFuture) -> None:
-    """Nobody waits for this answer any more; asyncio shall not complain about its failure."""
-    if not future.cancelled():
-        future.exception()

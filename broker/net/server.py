@@ -22,6 +22,7 @@ from broker.net.limits import NetLimits
 from broker.net.patience import Ticks
 from broker.net.send_room import SendRoom
 from broker.net.shared import Shared
+from seams.afterwards import Afterwards
 from seams.net import Listener, Net
 from seams.tasks import FailureReport
 
@@ -48,6 +49,7 @@ class Server:
         report: FailureReport,
         *,
         tick_s: float = 1.0,
+        afterwards: Afterwards | None = None,
     ) -> None:
         self.counters = NetCounters()
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
@@ -72,6 +74,7 @@ class Server:
             wheel=DeadlineWheel(),
             counters=self.counters,
             report=report,
+            afterwards=afterwards or Afterwards(),
             ticks=Ticks(
                 frame=_ticks(limits.frame_ms_max, tick_s),
                 idle=_ticks(limits.idle_ms_max, tick_s),

@@ -14,6 +14,7 @@ from broker.net.dispatch import Dispatcher
 from broker.net.limits import NetLimits
 from broker.net.patience import Ticks
 from broker.net.send_room import SendRoom
+from seams.afterwards import Afterwards
 from seams.net import Net
 from seams.tasks import FailureReport
 
@@ -32,3 +33,5 @@ class Shared:
     ticks: Ticks
     counters: NetCounters
     report: FailureReport
+    afterwards: Afterwards
+    """Of whoever answers many requests at once."""

@@ -36,7 +36,7 @@ class House:
         def rule() -> Answer:
             future: AnswerFuture = asyncio.get_running_loop().create_future()
             self.futures[self.dispatcher.seen[-1]] = future
-            return Later(future, blocks)
+            return Later.of(future, blocks=blocks)
 
         self.dispatcher.rules[start] = rule
 

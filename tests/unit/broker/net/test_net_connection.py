@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.net.connection import Connection
-from broker.net.dispatch import CloseConnection, CloseReason
+from broker.net.dispatch import CloseConnection, CloseReason, Later
 from broker.net.limits import NetLimits
 from seams.disk import FileRange
 from tests.support.net_house import MIB, House, in_house, settled, tick
@@ -662,5 +662,32 @@ def test_a_peer_knows_its_connection() -> None:
         one, two = house.dispatcher.peers
         assert (one.listener, one.client_id, one.principal, one.closed) == ("PLAINTEXT", None, "User:ANONYMOUS", False)
         assert one != two and one.connection_id != two.connection_id
+
+    in_house(scenario)
+
+
+def test_answers_that_come_in_one_chain_leave_by_one_send_in_its_turn() -> None:
+    """As after a sync that several requests waited for: not one system call each, and not a turn of the loop later."""
+
+    async def scenario(house: House) -> None:
+        laters: list[Later] = []
+
+        def ack() -> Later:
+            laters.append(Later(blocks=False))
+            return laters[-1]
+
+        house.dispatcher.rules[b"ack"] = ack
+        peer = house.net.arrive()
+        peer.give(frame(b"ack1") + frame(b"ack2") + frame(b"ack3"))
+        await settled()
+        with house.server._shared.afterwards:
+            for at in (1, 0):
+                laters[at].answer([frame(b"%d" % at)])
+            assert peer.writes == 0
+        assert peer.writes == 1 and wire(peer) == [b"0", b"1"]
+        laters[2].answer([frame(b"2")])
+        assert peer.writes == 1, "never in the middle of what tells it"
+        await settled()
+        assert peer.writes == 2
 
     in_house(scenario)

@@ -26,19 +26,7 @@ class Waiting:
 
     parts: list[Part] | None = None
     failure: BaseException | None = None
-    came: bool = False
-
-    def done(self) -> bool:
-        return self.came
-
-    def cancelled(self) -> bool:
-        return False
-
-    def exception(self) -> BaseException | None:
-        return self.failure
-
-    def result(self) -> list[Part] | None:
-        return self.parts
+    is_done: bool = False
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -59,7 +47,7 @@ def test_answers_leave_in_request_order_whatever_the_order_they_come_in(late: li
     left = queue.pop_ready()
     rng.shuffle(waiting)
     for answered in waiting:
-        answered.came = True
+        answered.is_done = True
         left += queue.pop_ready()
     assert left == [b"%d;" % number for number in range(len(late))]
     assert len(queue) == 0 and queue.head() is None and not queue.full
@@ -72,14 +60,14 @@ def test_no_answer_is_an_answer_too() -> None:
     queue.add(first)
     queue.add([b"second"])
     assert queue.pop_ready() == [] and queue.head() is first
-    first.came = True
+    first.is_done = True
     assert queue.pop_ready() == [b"second"]
 
 
 def test_nothing_passes_a_failed_answer() -> None:
     """What came before it leaves, it stays at the head, those behind it never leave."""
     queue = AnswerQueue(10)
-    failed, behind = Waiting(failure=ValueError(), came=True), Waiting([b"behind"], came=True)
+    failed, behind = Waiting(failure=ValueError(), is_done=True), Waiting([b"behind"], is_done=True)
     queue.add([b"before"])
     queue.add(failed)
     queue.add(behind)
@@ -101,7 +89,7 @@ def test_the_queue_is_full_by_count_or_by_bytes() -> None:
     by_bytes.add(slow)
     by_bytes.add([b"x" * 70_000])
     assert by_bytes.full
-    slow.came = True
+    slow.is_done = True
     by_bytes.pop_ready()
     assert not by_bytes.full
 

@@ -307,7 +307,7 @@ def test_stopping_answers_what_is_in_flight() -> None:
 
         def poll() -> Later:
             futures.append(asyncio.get_running_loop().create_future())
-            return Later(futures[-1], blocks=True)
+            return Later.of(futures[-1], blocks=True)
 
         house.dispatcher.rules[b"poll"] = poll
         reader, writer = await house.connect()

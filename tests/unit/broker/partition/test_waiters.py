@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from broker.error_codes import ErrorCode
+from broker.net.dispatch import Later
 from broker.partition.waiters import Acked, Waiters
+from broker.wire.apis import ApiKey
 from logformat.errors import StorageFailed
+from seams.disk import File
+from seams.syncs import Synced
+from tests.support.broker_kit import Life, Place, batch_of, decoded, produce_request
+from tests.support.broker_kit import play as play_broker
 
 FAR_S = 1e9
 
@@ -114,3 +122,93 @@ def test_an_ack_past_its_deadline_is_told_once() -> None:
         assert [name for name, _ in told.heard] == [2, 1]
 
     play(test)
+
+
+class InHand:
+    """Syncs whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Synced]] = []
+
+    def sync(self, files: Sequence[File], synced: Synced) -> None:
+        self.asked.append((len(files), synced))
+
+    def answer(self, failure: OSError | None = None) -> None:
+        count, synced = self.asked.pop(0)
+        synced([failure] * count)
+
+
+def in_a_broker(scene: Callable[[Life, InHand], Awaitable[None]], topics: int = 1) -> None:
+    """With topics `t0`…, whose syncs the test answers from now on; the first record of each is committed."""
+
+    async def whole() -> None:
+        life = await Place().start()
+        for at in range(topics):
+            await life.create(f"t{at}")
+            await life.produce(f"t{at}", b"first")
+        syncs, rounds = InHand(), life.partition("t0").flusher._sync_rounds
+        real, rounds._syncs = rounds._syncs, syncs
+        await scene(life, syncs)
+        rounds._syncs = real
+        while syncs.asked:
+            syncs.answer()
+        await life.stop()
+
+    play_broker(whole())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_the_answer_is_there_in_the_turn_in_which_the_disks_is() -> None:
+    """And the next sync has begun: before, it was four turns of the loop, in each of which others had their work."""
+
+    async def scene(life: Life, syncs: InHand) -> None:
+        waits = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"a")))
+        assert isinstance(waits, Later)
+        await until(lambda: bool(syncs.asked))
+        behind = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"b")))
+        assert isinstance(behind, Later) and len(syncs.asked) == 1
+        syncs.answer()
+        assert waits.is_done and not behind.is_done and len(syncs.asked) == 1
+        assert decoded(ApiKey.PRODUCE, 9, waits.parts).responses[0].partition_responses[0].base_offset == 1
+        syncs.answer()
+        assert behind.is_done
+
+    in_a_broker(scene)
+
+
+def test_what_was_put_off_to_the_end_of_the_chain_is_done_once_for_all_logs() -> None:
+    """A connection that waits for several answers sends them together, after the next sync began."""
+
+    async def scene(life: Life, syncs: InHand) -> None:
+        done: list[tuple[str, int]] = []
+        waits = [life.dispatch(ApiKey.PRODUCE, produce_request(f"t{at}", batch_of(b"a"))) for at in range(3)]
+        for at, answer in enumerate(waits):
+            assert isinstance(answer, Later)
+            answer.when_done(
+                lambda _, at=at: life.broker._world.afterwards.do(  # type: ignore[misc]
+                    lambda: done.append((f"t{at}", sum(isinstance(one, Later) and one.is_done for one in waits)))
+                )
+            )
+        await until(lambda: bool(syncs.asked))
+        syncs.answer()
+        assert done == [("t0", 3), ("t1", 3), ("t2", 3)]
+
+    in_a_broker(scene, topics=3)
+
+
+def test_a_sync_that_failed_is_told_in_the_same_turn() -> None:
+    async def scene(life: Life, syncs: InHand) -> None:
+        waits = life.dispatch(ApiKey.PRODUCE, produce_request("t0", batch_of(b"a")))
+        assert isinstance(waits, Later)
+        await until(lambda: bool(syncs.asked))
+        syncs.answer(OSError(errno.EIO, "injected"))
+        assert waits.is_done
+        part = decoded(ApiKey.PRODUCE, 9, waits.parts).responses[0].partition_responses[0]
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not syncs.asked
+
+    in_a_broker(scene)
