@@ -4,10 +4,11 @@
     bench/run.py --list                       the names of the rows
     bench/run.py --only produce-1mb --rounds 1   one row, quickly; nothing is written below three rounds
     bench/run.py --beside CHECKOUT --only start  another version of ours in Kafka's place; nothing is written
+    bench/run.py --python /usr/bin/python3.11    our brokers on another interpreter than this one
 
-Both brokers run at once, idle while the other works; the sides take turns and medians are compared. Needs Java and
-Maven (the peer), gcc (the load generator), versitygw (the S3 rows). Nothing here is asserted: a benchmark is looked
-at, a test is not a stopwatch.
+bench/README.md says how to read it. Both brokers run at once, idle while the other works; the sides take turns and
+medians are compared. Needs Java and Maven (the peer), gcc (the load generator), versitygw (the S3 rows). Nothing here
+is asserted: a benchmark is looked at, a test is not a stopwatch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from bench.interpreter import interpreter
 from bench.rows import consume, footprint, mixed, produce, s3
 from bench.sides import BENCH, CalmMachine, Side, create, kafka_peer
 from bench.stage import Stage
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="ROW", help="may be given again")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="compare with this version of ours, not Kafka")
+    parser.add_argument("--python", type=Path, help="the interpreter of our brokers; one of the same minor version")
     parser.add_argument("--list", action="store_true", help="the names of the rows")
     options = parser.parse_args()
     if options.list:
@@ -54,15 +57,18 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the brokers end with us
     root = Path(tempfile.mkdtemp(prefix="thermocline-bench-"))
     peer = "Kafka" if options.beside is None else options.beside.name
+    python, described = interpreter(options.python)
     print("\n".join(HEAD).replace("Kafka", peer))
     try:
         with ExitStack() as sides:
-            stage = Stage(root, options.rounds, sides, options.beside)
+            stage = Stage(root, options.rounds, sides, options.beside, python)
             for name in options.only or BENCHMARKS:
                 rows = BENCHMARKS[name](stage)
+                for row in rows:
+                    row.python = described
                 print("\n".join(row.line() for row in rows), flush=True)
                 if options.rounds >= ROUNDS and options.beside is None:
-                    write(BENCH / "RESULTS.md", rows, list(BENCHMARKS), options.rounds)
+                    write(BENCH / "RESULTS.md", rows, list(BENCHMARKS), options.rounds, described)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

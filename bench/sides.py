@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -45,6 +46,11 @@ class Side:
     http: str = ""
     root: Path = Path()  # its data lies below
     topics: set[str] = field(default_factory=set)
+
+    @property
+    def directories(self) -> list[Path]:
+        """Where its log lies, both tiers; a bucket on S3 not."""
+        return [self.root, Path(f"{self.root}-bucket")]
 
     @property
     def address(self) -> str:
@@ -96,7 +102,8 @@ class KafkaPeer:
         pid, self.side.pid = self.side.pid, 0  # the number may be somebody else's soon
         if not pid:
             return
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
             time.sleep(0.01)
@@ -113,6 +120,7 @@ class Thermocline:
         environment: Mapping[str, str] | None = None,
         settings: Mapping[str, object] | None = None,
         checkout: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.data_dir = root / name
         self.side = Side(
@@ -120,8 +128,9 @@ class Thermocline:
         )
         self._bucket = bucket
         # Without the safe path Python would find the package in the current directory first.
-        code = {} if checkout is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(checkout.resolve())}
+        code = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str((checkout or BENCH.parent).resolve())}
         self._environment = {**(environment or {}), **code}
+        self._python = python
         self._settings = {
             "log.retention.ms": -1,
             "log.retention.check.interval.ms": 1000,
@@ -133,7 +142,9 @@ class Thermocline:
     def start(self) -> Side:
         """Start, or start again over the same data; returns once it answers."""
         began = time.monotonic()
-        self._broker = start_broker(self.data_dir, self._bucket, settings=self._settings, environment=self._environment)
+        self._broker = start_broker(
+            self.data_dir, self._bucket, settings=self._settings, environment=self._environment, python=self._python
+        )
         self.side.port = int(self._broker.kafka.rsplit(":", 1)[1])
         self.side.pid, self.side.http = self._broker.pid, self._broker.http
         wait_answering(self.side)
@@ -167,9 +178,10 @@ def thermocline(
     environment: Mapping[str, str] | None = None,
     settings: Mapping[str, object] | None = None,
     checkout: Path | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Side]:
     """A fresh broker of ours for the length of the block."""
-    broker = Thermocline(root, name, bucket, environment, settings, checkout)
+    broker = Thermocline(root, name, bucket, environment, settings, checkout, python)
     try:
         yield broker.start()
     finally:
@@ -236,20 +248,23 @@ class CalmMachine:
 
     A disk that took much may be slow for a minute after, since the host writes on. A virtual machine whose host takes
     back free memory charges the first touch of each page to whoever writes next (measured here: 2.3 ms of CPU per MB of
-    page cache instead of 0.25). That alone would be measured, on both sides.
+    page cache instead of 0.25). That alone would be measured, on both sides. What was touched is safe for two seconds,
+    and mostly for some more: so a turn begins its load at once after it settled.
     """
 
-    BYTES: Final = 4 << 30  # what a run writes at most
+    BYTES: Final = 4 << 30  # more than most turns write
     CALM_S: Final = 0.01  # for one small fdatasync
     CALM_SYNCS: Final = 100  # so many in a row
     CALM_WAIT_S: Final = 90.0
     MADV_HUGEPAGE: Final = 14
     MADV_POPULATE_WRITE: Final = 23
 
-    def settle(self) -> None:
+    def settle(self, nbytes: int = BYTES) -> None:
+        """`nbytes`: what the run may write."""
         os.sync()
         self._wait_for_disk()
-        with mmap.mmap(-1, self.BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        count = min(nbytes, _available_bytes() // 2)  # the logs that a row reads stay in the page cache
+        with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             memory.madvise(self.MADV_HUGEPAGE)
             memory.madvise(self.MADV_POPULATE_WRITE)
 
@@ -264,6 +279,22 @@ class CalmMachine:
                 calm = calm + 1 if time.monotonic() - began < self.CALM_S else 0
         if calm < self.CALM_SYNCS:
             print(f"the disk did not calm down within {self.CALM_WAIT_S:.0f} s; what follows is measured all the same")
+
+
+def _available_bytes() -> int:
+    found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def read_through(directory: Path) -> None:
+    """Read all files below it, so that the page cache has them whoever's turn it is."""
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):  # a segment may go meanwhile
+            if path.is_file():
+                with path.open("rb", buffering=0) as file:
+                    while file.read(1 << 20):
+                        pass
 
 
 def _free_ports() -> int:

@@ -1,13 +1,16 @@
 """Where rows are measured: the brokers, started when a row first asks for them, and rounds in which they take turns.
 
-Always true: all brokers that a row names run while it is measured, and only one of them has work; before each turn
-memory is settled. Knows no row.
+Always true: all brokers that a row names run while it is measured, and only one of them has work. A turn begins on a
+machine that settled: nothing dirty from the turn before, free memory touched, a topic of its own where it writes, all
+files in the page cache where it reads. Knows no row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +24,7 @@ from bench.sides import (
     create,
     delete,
     kafka_peer,
+    read_through,
     thermocline,
     wait_cold,
 )
@@ -42,34 +46,43 @@ class Log(NamedTuple):
 
 
 class Stage:
-    """The brokers end with `sides`. `beside`: a checkout of another version of ours, which then is the peer."""
+    """The brokers end with `sides`. `beside`: a checkout of another version of ours, which then is the peer.
 
-    def __init__(self, root: Path, rounds: int, sides: ExitStack, beside: Path | None = None) -> None:
+    `python` runs ours; a peer that is ours runs on the interpreter of this program.
+    """
+
+    def __init__(
+        self, root: Path, rounds: int, sides: ExitStack, beside: Path | None = None, python: str = sys.executable
+    ) -> None:
         self.root = root
         self.rounds = rounds
         self.sides = sides
         self.beside = beside
+        self.python = python
         self._machine = CalmMachine()
+        self._warming_up = False
         self._logs: dict[tuple[str, str], Log] = {}
+        self._numbers = itertools.count(1)
 
     @cached_property
     def kafka(self) -> Side:
         """Apache Kafka, its JVM warm."""
         side = self.sides.enter_context(kafka_peer())
-        with self.topics([side], "warm", 4) as topic:
-            loads.produce(side, topic, 4, 1024, 900, seconds=3)
-            loads.produce(side, topic, 4, 16 << 10, seconds=3)
+        topic = create(side, "warm", 4)
+        loads.produce(side, topic, 4, 1024, 900, seconds=3)
+        loads.produce(side, topic, 4, 16 << 10, seconds=3)
+        delete(side, topic)
         return side
 
     @cached_property
     def synced(self) -> Side:
         """Ours with its defaults: fdatasync before an ack of acks=all."""
-        return self.sides.enter_context(thermocline(self.root, "synced"))
+        return self.sides.enter_context(thermocline(self.root, "synced", python=self.python))
 
     @cached_property
     def paged(self) -> Side:
         """Ours with thermocline.flush=os: what Kafka does by default."""
-        return self.sides.enter_context(thermocline(self.root, "paged", settings=PAGED))
+        return self.sides.enter_context(thermocline(self.root, "paged", settings=PAGED, python=self.python))
 
     @cached_property
     def _other_synced(self) -> Side:
@@ -89,18 +102,9 @@ class Stage:
         """A broker that was never started, its data below `root`; `peer`: the one we are compared with."""
         if peer and self.beside is None:
             return KafkaPeer(root / "kafka")
-        return Thermocline(root, "ours", checkout=self.beside if peer else None)
-
-    @contextmanager
-    def topics(self, sides: Sequence[Side], topic: str, partitions: int, **configs: object) -> Iterator[str]:
-        """A topic on several sides for the length of the block."""
-        for side in sides:
-            create(side, topic, partitions, **configs)
-        try:
-            yield topic
-        finally:
-            for side in sides:
-                delete(side, topic)
+        return Thermocline(
+            root, "ours", checkout=self.beside if peer else None, python=sys.executable if peer else self.python
+        )
 
     def log(self, side: Side, partitions: int, *, cold: bool) -> Log:
         """1 GiB of 1 KB records in batches of 16 KiB; filled once, shared by the rows that read it."""
@@ -114,18 +118,66 @@ class Stage:
             self._logs[side.address, topic] = Log(topic, partitions, end)
         return self._logs[side.address, topic]
 
-    def rounds_of(self, rows: Sequence[Row], *turns: Callable[[], None]) -> None:
-        """Each round every turn once, after the machine calmed down; two rounds more where those of `rows` differ."""
+    def writing(
+        self,
+        side: Side,
+        topic: str,
+        partitions: int,
+        run: Callable[[str], Measured],
+        nbytes: int = CalmMachine.BYTES,
+        **configs: object,
+    ) -> Measured:
+        """`run`, which writes `nbytes` at most, on a topic made for this turn alone.
+
+        So no turn finds disk and page cache fuller than the one before.
+        """
+        topic = create(side, f"{topic}-{next(self._numbers)}", partitions, **configs)
+        try:
+            self._settle(nbytes)
+            return run(topic)
+        finally:
+            delete(side, topic)
+
+    def reading(self, side: Side, run: Callable[[], Measured]) -> Measured:
+        """`run` while the page cache has all that `side` keeps: what lies idle may go during the other's turn."""
+        for directory in side.directories:
+            read_through(directory)
+        self._settle()
+        return run()
+
+    def settled(self, run: Callable[[], Measured]) -> Measured:
+        """`run` on a calm machine."""
+        self._settle()
+        return run()
+
+    def _settle(self, nbytes: int = CalmMachine.BYTES) -> None:
+        if not self._warming_up:
+            self._machine.settle(nbytes)
+
+    def rounds_of(self, rows: Sequence[Row], *turns: Callable[[], None], warm_up: bool = True) -> None:
+        """Each round every turn once, in the opposite order each time; two rounds more where those of `rows` differ.
+
+        A round before them does not count: a JVM compiles what it does often, and so each row meets it alike,
+        whatever was measured before.
+        """
+        if warm_up:
+            self._warming_up = True
+            for turn in turns:
+                turn()
+            self._warming_up = False
+            for row in rows:
+                row.forget()
         for number in range(max(self.rounds, MORE_ROUNDS)):
             if number >= self.rounds and (
                 self.rounds < ROUNDS_TO_JUDGE or max(row.spread for row in rows) <= SPREAD_MAX
             ):
                 return
-            for turn in turns:
-                self._machine.settle()
+            for turn in turns if number % 2 == 0 else reversed(turns):
                 turn()
 
-    def compare(self, row: Row, peer: Callable[[], Measured], ours: Callable[[], Measured]) -> list[Row]:
+    def compare(
+        self, row: Row, peer: Callable[[], Measured], ours: Callable[[], Measured], *, warm_up: bool = True
+    ) -> list[Row]:
         """Fill a row in turns."""
-        self.rounds_of([row], lambda: row.peer.append(peer()), lambda: row.ours.append(ours()))
+        self.rounds_of([row], lambda: row.peer.append(peer()), lambda: row.ours.append(ours()), warm_up=warm_up)
         return [row]

@@ -11,11 +11,12 @@ import os
 import platform
 import re
 import statistics
-import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
+from typing import Final
 
 from bench.loads import Run
 
@@ -23,6 +24,25 @@ HEAD = (
     "| row | work | Kafka | Thermocline | unit | ratio | floor | met | broker CPU s/GB | notes |",
     "|---|---|---|---|---|---|---|---|---|---|",
 )
+
+
+class Verdict(IntEnum):
+    """What rounds say of a floor, worst first."""
+
+    NO = 0
+    UNCLEAR = 1
+    YES = 2
+
+
+SHOWN: Final = {Verdict.NO: "**no**", Verdict.UNCLEAR: "unclear", Verdict.YES: "yes"}
+
+
+def judge(bound: float, median: float, rounds: Sequence[float], *, lower_is_better: bool) -> Verdict:
+    """YES only where the rounds differ by no more (greatest − least) than `median` is on the good side of `bound`."""
+    margin = bound - median if lower_is_better else median - bound
+    if not margin >= 0:  # nan: there is no figure
+        return Verdict.NO
+    return Verdict.YES if max(rounds) - min(rounds) <= margin else Verdict.UNCLEAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +53,14 @@ class Floor:
     value: float | None = None
     lower_is_better: bool = False
 
-    def met(self, ratio: float, value: float) -> bool:
-        """False where there is no figure."""
-        if self.lower_is_better:
-            return (self.ratio is not None and ratio <= self.ratio) or (self.value is not None and value <= self.value)
-        return (self.ratio is not None and ratio >= self.ratio) or (self.value is not None and value >= self.value)
+    def verdict(self, row: Row) -> Verdict:
+        """The better one of its two ways to be met."""
+        ratios, values = zip(*row.rounds, strict=True) if row.rounds else ((), ())
+        found = [Verdict.NO]
+        for bound, median, rounds in ((self.ratio, row.ratio, ratios), (self.value, _median(row.ours), values)):
+            if bound is not None:
+                found.append(judge(bound, median, rounds, lower_is_better=self.lower_is_better))
+        return max(found)
 
     def text(self, unit: str) -> str:
         sign = "≤" if self.lower_is_better else "≥"
@@ -78,6 +101,7 @@ class Row:
     peer: list[Measured] = field(default_factory=list)
     ours: list[Measured] = field(default_factory=list)
     notes: str = ""
+    python: str = ""  # what our broker ran on
 
     @property
     def ratio(self) -> float:
@@ -100,41 +124,41 @@ class Row:
         return max((max(values) / min(values) - 1 for values in sides), default=0.0)
 
     @property
-    def met(self) -> bool:
-        cheap = self.cpu_floor is None or self.cpu_ratio <= self.cpu_floor
-        return cheap and self.floor.met(self.ratio, _median(self.ours))
+    def cpu_rounds(self) -> list[float]:
+        """Ours ÷ the peer's CPU of each round."""
+        return [ours.cpu_s_per_gb / peer.cpu_s_per_gb for peer, ours in zip(self.peer, self.ours, strict=False)]
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether every round says of the floor what the medians say."""
-        return len({self.floor.met(*found) for found in self.rounds}) < 2
+    def verdict(self) -> Verdict:
+        """Of the floor and of that of the CPU: the worse one."""
+        found = self.floor.verdict(self)
+        if self.cpu_floor is None:
+            return found
+        return min(found, judge(self.cpu_floor, self.cpu_ratio, self.cpu_rounds, lower_is_better=True))
 
-    def verdict(self) -> str:
-        """yes, no, or unclear: the medians meet the floor, but the rounds differ by more than it is away."""
-        if not self.met:
-            return "**no**"
-        return "yes" if self.is_clear else "unclear"
+    def forget(self) -> None:
+        """The rounds so far were to warm up."""
+        self.peer.clear()
+        self.ours.clear()
 
     def line(self) -> str:
         """As a line of the table."""
         cells = [self.name, self.work, _shown(_median(self.peer)), _shown(_median(self.ours)), self.unit]
-        cells += [self._ratio_cell(), self.floor.text(self.unit), self.verdict(), self._cpu_cell()]
-        return f"| {' | '.join(cells)} | {self.notes} |"
+        cells += [self._ratio_cell(), self.floor.text(self.unit), SHOWN[self.verdict()], self._cpu_cell()]
+        return f"| {' | '.join(cells)} | {'; '.join(filter(None, (self.notes, self.python)))} |"
 
     def _ratio_cell(self) -> str:
-        ratios = [ratio for ratio, _ in self.rounds if not math.isnan(ratio)]
-        spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
-        return f"{_times(self.ratio)}{spread}"
+        return f"{_times(self.ratio)}{_spread([ratio for ratio, _ in self.rounds])}"
 
     def _cpu_cell(self) -> str:
         if math.isnan(_cpu(self.ours)):
             return "–"
         floor = f", floor {self.cpu_floor:g}×" if self.cpu_floor is not None else ""
-        ratio = "" if math.isnan(self.cpu_ratio) else f" ({_times(self.cpu_ratio)}{floor})"
+        spread = _spread(self.cpu_rounds)
+        ratio = "" if math.isnan(self.cpu_ratio) else f" ({_times(self.cpu_ratio)}{spread}{floor})"
         return f"{_shown(_cpu(self.peer))} → {_shown(_cpu(self.ours))}{ratio}"
 
 
-def merge(old: str, rows: Sequence[Row], names: Sequence[str], rounds: int) -> str:
+def merge(old: str, rows: Sequence[Row], names: Sequence[str], rounds: int, python: str) -> str:
     """The page `old` with the lines of `rows` in place; rows stand in the order of `names`."""
     first, mark, others = old.partition("\n## ")
     lines = _named_lines(first) | {row.name: row.line() for row in rows}
@@ -145,10 +169,11 @@ def merge(old: str, rows: Sequence[Row], names: Sequence[str], rounds: int) -> s
     page = [
         "# Benchmarks",
         "",
-        f"`make bench`, {time.strftime('%Y-%m-%d')}: {os.cpu_count()} cores, Python {platform.python_version()} "
-        f"({interpreter_build()}), Linux {platform.release()}; Apache Kafka 4.3.1 (1 GiB heap). Medians of {rounds} "
-        "interleaved rounds, of five where they differ by more than 15 % (their ratios in brackets; “unclear”: a floor "
-        "that some of them miss); clients share the cores. Only ratios travel. One row: `bench/run.py --only ROW`.",
+        f"`make bench`, {time.strftime('%Y-%m-%d')}: {os.cpu_count()} cores, Linux {platform.release()}; our brokers "
+        f"on {python} (a row's notes name its own); Apache Kafka 4.3.1 (1 GiB heap). Medians of {rounds} interleaved "
+        "rounds after one to warm up, of five where they differ by more than 15 %; the rounds' ratios in brackets. "
+        "“unclear”: they differ by more than the median is away from the floor. Clients share the cores; only ratios "
+        "travel. [README.md](README.md) says how to read and repeat this.",
         "",
         *HEAD,
         *(lines[name] for name in known),
@@ -157,18 +182,9 @@ def merge(old: str, rows: Sequence[Row], names: Sequence[str], rounds: int) -> s
     return "\n".join(page) + notes[1] + notes[2] + mark + others
 
 
-def interpreter_build() -> str:
-    """How this Python was built: one without these optimisations is up to a third slower."""
-    options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    return ", ".join(
-        f"{name}" if option in options else f"no {name}"
-        for name, option in (("PGO", "--enable-optimizations"), ("LTO", "--with-lto"))
-    )
-
-
-def write(path: Path, rows: Sequence[Row], names: Sequence[str], rounds: int) -> None:
+def write(path: Path, rows: Sequence[Row], names: Sequence[str], rounds: int, python: str) -> None:
     """`merge` into the file."""
-    path.write_text(merge(path.read_text() if path.exists() else "", rows, names, rounds))
+    path.write_text(merge(path.read_text() if path.exists() else "", rows, names, rounds, python))
 
 
 def _named_lines(text: str) -> dict[str, str]:
@@ -187,6 +203,11 @@ def _median(found: Sequence[Measured]) -> float:
 
 def _cpu(found: Sequence[Measured]) -> float:
     return statistics.median(one.cpu_s_per_gb for one in found) if found else math.nan
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    known = [ratio for ratio in ratios if not math.isnan(ratio)]
+    return f" ({min(known):.2f}–{max(known):.2f})" if len(known) > 1 else ""
 
 
 def _shown(value: float) -> str:

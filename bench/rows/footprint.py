@@ -49,8 +49,10 @@ def resident(stage: Stage) -> list[Row]:
             readers.finish()
         return Measured(most)
 
-    with stage.topics([kafka, ours], "rss", 4) as topic:
-        return stage.compare(row, lambda: run(kafka, topic), lambda: run(ours, topic))
+    def turn(side: Side) -> Measured:
+        return stage.writing(side, "rss", 4, lambda topic: run(side, topic))
+
+    return stage.compare(row, lambda: turn(kafka), lambda: turn(ours))
 
 
 def starting(stage: Stage) -> list[Row]:
@@ -93,7 +95,12 @@ def compare_fresh(stage: Stage, row: Row, seconds: Callable[[Broker], float]) ->
             broker.kill()
             shutil.rmtree(root, ignore_errors=True)
 
-    return stage.compare(row, lambda: turn(peer=True), lambda: turn(peer=False))
+    return stage.compare(
+        row,
+        lambda: stage.settled(lambda: turn(peer=True)),
+        lambda: stage.settled(lambda: turn(peer=False)),
+        warm_up=False,
+    )
 
 
 def wait_ends(side: Side, topic: str, end: int) -> None:

@@ -34,7 +34,10 @@ def replaying(acks: str, stage: Stage) -> list[Row]:
     read: dict[str, list[float]] = {kafka.name: [], ours.name: []}
     logs = {side.name: stage.log(side, READERS, cold=True) for side in (kafka, ours)}
 
-    def beside_readers(side: Side, topic: str, acks: str) -> Measured:
+    def beside_readers(side: Side, acks: str) -> Measured:
+        return stage.writing(side, name, 4, lambda topic: replay(side, topic, acks))
+
+    def replay(side: Side, topic: str, acks: str) -> Measured:
         rate = READERS * READ_BYTES_PER_S / loads.FETCH
         log = logs[side.name]
         with loads.fetching(side, log.topic, READERS, log.end, rate=rate, seconds=SECONDS + 3.0, w=1.0) as readers:
@@ -43,18 +46,22 @@ def replaying(acks: str, stage: Stage) -> list[Row]:
         return Measured(found.value)
 
     def both() -> None:
-        found = beside_readers(ours, topic, acks)
+        found = beside_readers(ours, acks)
         alone.ours.append(found)
         peer.ours.append(found)
 
-    with stage.topics([kafka, ours], name, 4) as topic:
-        stage.rounds_of(
-            [alone, peer],
-            lambda: peer.peer.append(beside_readers(kafka, topic, "1" if stage.beside is None else acks)),
-            lambda: alone.peer.append(Measured(p99(ours, topic, acks).value)),
-            both,
-        )
-    reached = ", ".join(f"{name} {' '.join(f'{rate:.0f}' for rate in rates)}" for name, rates in read.items())
+    def without() -> Measured:
+        return stage.writing(ours, name, 4, lambda topic: Measured(p99(ours, topic, acks).value))
+
+    stage.rounds_of(
+        [alone, peer],
+        lambda: peer.peer.append(beside_readers(kafka, "1" if stage.beside is None else acks)),
+        lambda: alone.peer.append(without()),
+        both,
+    )
+    reached = ", ".join(
+        f"{name} {' '.join(f'{rate:.0f}' for rate in rates[-len(peer.ours) :])}" for name, rates in read.items()
+    )
     peer.notes = f"the readers reached MB/s: {reached}"
     return [alone, peer]
 

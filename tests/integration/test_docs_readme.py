@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import thermocline
 from broker.config.own import OWN
 from coldstore.url import parse_bucket_url
+from seams.interpreter import this_build
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +166,8 @@ def test_every_command_of_the_tour_runs(reader: Reader) -> None:
                 printed[command] = reader.type(command)
     consumed = next(text for command, text in printed.items() if "consume" in command)
     assert consumed.split() == ["1", "2", "3"]
+    version = next(text for command, text in printed.items() if command == "thermocline --version")
+    assert version.strip() == f"thermocline {thermocline.__version__}, {this_build()}"
     listed = next(text for command, text in printed.items() if "bucket ls" in command)
     assert "events" in listed
     assert reader.stop() == 0

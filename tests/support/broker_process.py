@@ -68,12 +68,13 @@ def start_broker(
     environment: Mapping[str, str] | None = None,
     wait_ready: bool = True,
     listen: str | None = "127.0.0.1:0",
+    python: str = sys.executable,
 ) -> BrokerProcess:
     """Start a broker on free ports; with `wait_ready` returns after its ready line, else at once.
 
     `listen` None: the settings say where.
     """
-    command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
+    command = [python, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
     command += ["--http", "127.0.0.1:0"]
     if listen is not None:
         command += ["--listen", listen]

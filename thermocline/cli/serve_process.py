@@ -15,12 +15,16 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from typing import Final
 
 import thermocline
 from broker.config.broker_config import BrokerConfig
+from seams.interpreter import this_build
 from thermocline.cli.outcome import CommandFailed, Exit
 
 log = logging.getLogger("thermocline.serve")
+
+PLAIN_BUILD: Final = "a build with PGO takes 10 to 20 % less CPU for small requests; see docs/operations.md, Sizing"
 
 # Flags that stand for a config (cli contract); the rest of the flags concern this process only.
 _CONFIG_OF_FLAG = {
@@ -38,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = configure(arguments, os.environ)
     set_up_logging(arguments.log_format, arguments.log_level)
     log.info("thermocline %s, pid %d, on %s", thermocline.__version__, os.getpid(), config.data_dir)
+    build = this_build()
+    log.info("%s%s", build, "" if build.optimised is not False else f": {PLAIN_BUILD}")
     if config.ignored:
         log.info("Kafka configs that have no effect here: %s", ", ".join(config.ignored))
     if config.bucket_is_default:
