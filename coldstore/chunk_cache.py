@@ -79,6 +79,9 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         raise OSError(errno.EROFS, "read-only", self._path)
 
+    def allocate_ahead(self, position: int, end: int) -> None:
+        raise OSError(errno.EROFS, "read-only", self._path)
+
     def size(self) -> int:
         return len(self._data)
 

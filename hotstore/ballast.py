@@ -12,6 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from hotstore.ahead import SHARE_OF_FREE, Ahead
 from seams.disk import Disk, Space, is_full
 
 BALLAST_FILE: Final = "thermocline-ballast"
@@ -40,7 +41,7 @@ def next_step(*, is_held: bool, free_bytes: int, ballast_bytes: int, met_full: b
 class Ballast:
     """One data directory's."""
 
-    __slots__ = ("_directory", "_disk", "is_short", "met_full", "size_bytes")
+    __slots__ = ("_directory", "_disk", "ahead", "is_short", "met_full", "size_bytes")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -50,6 +51,8 @@ class Ballast:
         self.met_full = False
         """Set by whoever finds no space; the next look takes note of it."""
         self.size_bytes = 0
+        self.ahead = Ahead()
+        """Its budget is set by each look."""
 
     @property
     def path(self) -> str:
@@ -71,7 +74,10 @@ class Ballast:
         elif step is Step.MAKE:
             is_held = self._make()
         self.is_short = not is_held and self.size_bytes > 0
-        return space if step is Step.STAY else self._disk.space(self._directory)
+        if step is not Step.STAY:
+            space = self._disk.space(self._directory)
+        self.ahead.budget_bytes = 0 if self.is_short else space.free // SHARE_OF_FREE
+        return space
 
     def _make(self) -> bool:
         """Whether all of it could be had."""

@@ -67,6 +67,7 @@ class SealJob(NamedTuple):
             replace_file(self.disk, f"{self.directory}/{EPOCHS_FILE}", self.epochs.to_bytes())
         for segment, producers in self.seals:
             if segment is not None:
+                segment.trim()
                 write_index_files(segment)
             if producers is not None:
                 write_producer_files(self.disk, self.directory, producers)

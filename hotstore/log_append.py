@@ -183,6 +183,9 @@ class LogAppend(LogCore):
 
     def _write(self, segment: Segment, batches: Sequence[memoryview | bytes], size: int) -> None:
         """Raises LogFull, LogFailed."""
+        end = segment.size + size
+        if end > segment.ahead_until:
+            self.ballast.ahead.take(segment, end, self.config.segment_bytes)
         try:
             written = segment.file.write_at(segment.size, batches)
         except OSError as error:

@@ -171,6 +171,7 @@ class LogCore:
 
     def _write_failed(self, error: OSError) -> LogFull | LogFailed:
         """Cut back what a failed write left behind, and say which of the two bad states it is."""
+        self.ballast.ahead.drop(self._active)
         try:
             self._active.file.truncate(self._active.size)
         except OSError as second:
@@ -213,6 +214,7 @@ class LogCore:
         except OSError as error:
             raise self._write_failed(error) from error
         crash_points.reach("roll.created")
+        self.ballast.ahead.drop(old)
         assert old.indexer is not None
         old.indexer.seal()
         self._sealed_bytes += old.size

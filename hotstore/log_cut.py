@@ -121,6 +121,7 @@ class LogCut(LogCore):
         self._save_epochs()
 
     def _restart(self, end_offset: int, epochs: LeaderEpochs) -> None:
+        self.ballast.ahead.drop(self._active)
         self._active = self._locator.active
         self._sealed_bytes = sum(segment.size for segment in self._locator.segments[:-1])
         self.log_end_offset = end_offset

@@ -245,8 +245,10 @@ class PartitionLog(LogAppend, LogCut):
             self._sync_all()
             assert self._active.indexer is not None
             self._active.indexer.seal()
+            self._active.trim()
             write_index_files(self._active)
             write_producer_files(self.disk, self.path, self.producers.at(self.log_end_offset))
             self.disk.sync_dir(self.path)
+        self.ballast.ahead.drop(self._active)
         for segment in self._locator.segments:
             segment.let_go()

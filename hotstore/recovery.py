@@ -267,6 +267,7 @@ class _Recovery:
         for segment, rewrite_from in self._rewrites:
             if segment in kept:
                 self._scanner.rewrite(segment, rewrite_from, segment.size)
+                segment.file.truncate(segment.size)  # room beyond its end, taken before a kill (hotstore.ahead)
                 segment.file.sync()
         active = kept[-1]
         epochs = self._epochs.up_to(active.end_offset).truncate_from_start(log_start)

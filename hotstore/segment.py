@@ -53,6 +53,8 @@ class Segment:
     __slots__ = (
         "_checked",
         "_max_timestamp",
+        "ahead_bytes",
+        "ahead_until",
         "base_offset",
         "damage",
         "directory",
@@ -60,6 +62,7 @@ class Segment:
         "end_offset",
         "file",
         "first_append_ms",
+        "has_ahead",
         "indexer",
         "interval_bytes",
         "size",
@@ -82,6 +85,10 @@ class Segment:
         """Below it nobody has read the batches since this process began: a clean stop, or a sync, vouched for them."""
         self.damage: DamagedLog | None = None
         self._checked = _Checked(0, 0, base_offset)
+        self.ahead_until = 0
+        """Where an append looks for room again (hotstore.ahead); 0 before the first one."""
+        self.ahead_bytes = 0
+        self.has_ahead = False
 
     def __repr__(self) -> str:
         return f"Segment({self.file.path}, [{self.base_offset}, {self.end_offset}), {self.size} bytes)"
@@ -104,6 +111,12 @@ class Segment:
         """Its log is closed. The file is closed by the last who holds it: a response may be half sent, and a descriptor
         that is closed meanwhile could be another file's when the kernel gets it."""
         self.file = ClosedFile(self.file.path)
+
+    def trim(self) -> None:
+        """*Blocking* (a few ms), when nothing is appended any more: give back room beyond its end. Raises OSError."""
+        if self.has_ahead:
+            self.file.truncate(self.size)
+            self.has_ahead = False
 
     def path_of(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file(self.base_offset, suffix)}"

@@ -9,18 +9,25 @@ bytes mean.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+from seams import syscalls
 
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024  # Linux' limit for one pwritev
 _LOCK_POLL_S = 0.002
+
+_KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE; posix_fallocate would change the size
+# Without the interpreter's lock: it may wait for the journal. off_t is what c_int64 is wherever MACHINE is named.
+_FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None) if syscalls.MACHINE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,17 @@ class File(Protocol):
         """fdatasync: content and size are durable when it returns. After an error assume nothing (fsyncgate)."""
         ...
 
-    def truncate(self, size: int) -> None: ...
+    def truncate(self, size: int) -> None:
+        """Also to the size it has: what `allocate_ahead` took beyond goes back."""
+        ...
+
+    def allocate_ahead(self, position: int, end: int) -> None:
+        """Take blocks for [`position`, `end`) so that writes there find them; content and size stay as they are.
+
+        Raises OSError (ENOSPC; EOPNOTSUPP where it cannot be done), having taken some or none.
+        """
+        ...
+
     def size(self) -> int: ...
     def descriptor(self) -> int | None:
         """For what goes past this protocol (sendfile, syncs by the kernel); None where no kernel file is behind it."""
@@ -230,6 +247,13 @@ class PosixFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
+    def allocate_ahead(self, position: int, end: int) -> None:
+        if _FALLOCATE is None:
+            raise OSError(errno.EOPNOTSUPP, "no fallocate here", self._path)
+        if _FALLOCATE(self._fd, _KEEP_SIZE, ctypes.c_int64(position), ctypes.c_int64(end - position)) < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), self._path)
+
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
@@ -271,6 +295,9 @@ class ClosedFile:
         raise self._refusal()
 
     def truncate(self, size: int) -> None:
+        raise self._refusal()
+
+    def allocate_ahead(self, position: int, end: int) -> None:
         raise self._refusal()
 
     def size(self) -> int:

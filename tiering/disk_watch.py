@@ -67,6 +67,8 @@ class DiskWatch:
         The same where the file system has no room, whoever filled it."""
         limits, ballast = self._limits, self._logs.ballast
         space = await self.look()
+        # What logs took ahead of their writes they fill themselves: nobody has to give way for it.
+        space = Space(space.total, space.free + ballast.ahead.held_bytes)
         space = await self._fit_cache(space)
         excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, limits.local_space_ratio_max)
         room = room_bytes(self._local_bytes, space, 2 * ROOM * ballast.size_bytes)

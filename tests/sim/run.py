@@ -19,6 +19,7 @@ from broker import app
 from broker.error_codes import ErrorCode
 from coldstore.bucket_inspection import BucketInspector
 from coldstore.stores.faulty import Fault
+from hotstore import ahead
 from logformat.errors import Corrupt
 from seams.rng import SeededRng
 from tests.sim import checker
@@ -37,6 +38,7 @@ TIERING_DRAINS_S = 60.0
 ORPHANS_GO_S = 12.0
 FAULTY = tuple(fault for fault in Fault if fault not in (Fault.OUTAGE, Fault.DENIED, Fault.READ_ONLY))
 
+AHEAD_UNIT_BYTES = 512  # segments are small here, and their logs take room ahead of them as large ones do
 BROKER_SETTINGS = (
     f"thermocline.lease.ms={int(LEASE_S * 1000)}",
     "thermocline.lease.interval.ms=800",
@@ -134,7 +136,7 @@ def simulate(seed: int, duration_s: float = 12.0) -> Outcome:
         cluster = Cluster(
             loop, f"run/{seed}", directory_bucket=shape.directory_bucket, settings=[*BROKER_SETTINGS, *shape.settings]
         )
-        with mock.patch.object(app, "Broker", Observed):
+        with mock.patch.object(app, "Broker", Observed), mock.patch.object(ahead, "UNIT_BYTES", AHEAD_UNIT_BYTES):
             run = _Run(shape, cluster)
             try:
                 return loop.run_until_complete(run.play())

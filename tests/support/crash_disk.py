@@ -36,17 +36,23 @@ class Inode:
         self.dirty: set[int] = set()
         self.is_dir = False
         self.allocated = 0  # bytes taken without content
+        self.ahead = 0  # where blocks taken beyond the content end
+
+    @property
+    def taken(self) -> int:
+        """Bytes of the disk."""
+        return max(len(self.data), self.allocated, self.ahead)
 
     def copy(self) -> Inode:
         other = Inode()
         other.data, other.durable, other.dirty = bytearray(self.data), bytearray(self.durable), set(self.dirty)
-        other.is_dir, other.allocated = self.is_dir, self.allocated
+        other.is_dir, other.allocated, other.ahead = self.is_dir, self.allocated, self.ahead
         return other
 
     def survive(self, keeps: Callable[[], bool]) -> Inode:
         """What a power cut leaves of it."""
         other = Inode()
-        other.is_dir, other.allocated = self.is_dir, self.allocated
+        other.is_dir, other.allocated, other.ahead = self.is_dir, self.allocated, self.ahead
         kept = [piece for piece in sorted(self.dirty) if keeps()]
         size = len(self.data) if len(self.data) != len(self.durable) and keeps() else len(self.durable)
         for piece in kept:
@@ -191,6 +197,15 @@ class CrashFile:
             self._inode.dirty.update(range(size // PIECE_BYTES, (last - 1) // PIECE_BYTES + 1))
         del content[size:]
         content.extend(bytes(size - len(content)))
+        self._inode.ahead = 0
+
+    def allocate_ahead(self, position: int, end: int) -> None:
+        self._check(write=True)
+        inode = self._inode
+        if self._disk.room_for(inode, position, end - position) < end - position:
+            raise OSError(errno.ENOSPC, "no space left on device", self._path)
+        self._disk.effect("allocate_ahead", self._path)
+        inode.ahead = max(inode.ahead, end)
 
     def size(self) -> int:
         self._check()
@@ -321,7 +336,7 @@ class CrashDisk:
         """How many of `length` bytes at `position` still fit."""
         if self.capacity_bytes >= CAPACITY_BYTES:
             return length
-        growth = max(position + length - len(inode.data), 0)
+        growth = max(position + length - max(len(inode.data), inode.ahead), 0)
         return max(length - max(growth - self.space("/").free, 0), 0)
 
     # --- Disk ---------------------------------------------------------------------------------------------------
@@ -413,7 +428,7 @@ class CrashDisk:
 
     def space(self, path: str) -> Space:
         inodes = {id(inode): inode for inode in self._names.values()}
-        used = sum(max(len(inode.data), inode.allocated) for inode in inodes.values())
+        used = sum(inode.taken for inode in inodes.values())
         return Space(self.capacity_bytes, max(self.capacity_bytes - used, 0))
 
     def allocate(self, path: str, size: int) -> None:

@@ -104,13 +104,21 @@ def new_log(disk: Disk, config: LogConfig, start_offset: int = 0) -> tuple[DataD
     """A formatted data directory with the log `orders-0`."""
     directory = DataDir.open(disk, DATA)
     directory.format(META)
+    small_steps_ahead(directory)
     return directory, make_log(directory, ORDERS, TOPIC_ID, config, start_offset)
 
 
 def open_log(disk: Disk, config: LogConfig, now_ms: int = 10_000) -> tuple[DataDir, PartitionLog]:
     directory = DataDir.open(disk, DATA)
     directory.unmark()
+    small_steps_ahead(directory)
     return directory, recover_log(directory, ORDERS, config, now_ms, TOPIC_ID)
+
+
+def small_steps_ahead(directory: DataDir) -> None:
+    """Logs take room ahead of what they write in steps that fit the small segments of tests."""
+    directory.ballast.ahead.unit_bytes = 128
+    directory.ballast.ahead.budget_bytes = 1 << 20
 
 
 class SteppedWorkers:

@@ -43,6 +43,9 @@ class BytesFile:
     def truncate(self, size: int) -> None:
         self.data = self.data[:size]
 
+    def allocate_ahead(self, position: int, end: int) -> None:
+        raise NotImplementedError
+
     def size(self) -> int:
         return len(self.data)
 

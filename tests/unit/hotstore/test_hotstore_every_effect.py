@@ -27,6 +27,7 @@ from tests.support.hotstore_kit import (
     open_log,
     read_all,
     seal,
+    small_steps_ahead,
 )
 
 SYNC = LogConfig(segment_bytes=600, index_interval_bytes=100, tiered=True)
@@ -68,6 +69,7 @@ def scenario(disk: CrashDisk, promise: Promise) -> None:
     """Everything that changes files, in the order a broker does it; `promise` is raised after each acknowledgement."""
     directory = DataDir.open(disk, DATA)
     directory.format(META)
+    small_steps_ahead(directory)
     log = make_log(directory, ORDERS, TOPIC_ID, SYNC)
     sequence = 0
     for step in range(12):

@@ -297,3 +297,27 @@ def test_the_name_of_a_ballast_that_was_never_made_holds_nothing_back() -> None:
         await life.kill()
 
     run_fast(scenario())
+
+
+def test_nothing_has_to_go_for_room_that_logs_took_ahead() -> None:
+    """A disk is over its share only because the active segment has blocks beyond its end, which it fills itself."""
+
+    async def main() -> None:
+        house = House()
+        life = await house.start(limits=replace(LIMITS, local_bytes_max=None))
+        opened = await life.open(new=True, log=replace(LOG, segment_bytes=16_000))
+        ahead = life.logs.ballast.ahead
+        ahead.unit_bytes, ahead.budget_bytes = 2_000, 1 << 20
+        await life.fill(300)
+        while ahead.held_bytes < 6_000:
+            life.append()
+        await settle(lambda: opened.tier.remote_end_offset == opened.log.active_info().base_offset)
+        space = house.disk.space("/")
+        used = space.total - space.free
+        house.disk.capacity_bytes = int((used - ahead.held_bytes // 2) / LIMITS.local_space_ratio_max)
+        await asyncio.sleep(60)
+        assert ahead.held_bytes >= 6_000, "it holds them still"
+        assert opened.log.local_log_start_offset == 0 and life.service.watch.local_excess_ratio == 0
+        await life.stop()
+
+    run_fast(main())
