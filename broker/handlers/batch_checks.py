@@ -32,21 +32,28 @@ from logformat.record_batch import (
 
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
 
+_LENGTH, _ATTRIBUTES, _BASE_TIMESTAMP, _MAX_TIMESTAMP, _BASE_SEQUENCE = 1, 5, 7, 8, 11  # of a header's fields
+
 
 class BatchChecks:
-    """What a batch for one partition has to be at `now_ms`; made once for requests that came together.
+    """What a batch for one partition has to be at `now_ms`; made once for requests that came together, and renewed for
+    the next ones.
 
     Raises ApiError where no batch would do.
     """
 
     __slots__ = (
+        "_broker_config",
         "_bytes_max",
+        "_config",
+        "_live",
         "_records_bytes_max",
         "_stamps",
         "_timestamp_max",
         "_timestamp_min",
         "_validates_records",
         "_zstd_refused",
+        "partition",
     )
 
     def __init__(self, context: Context, partition: Partition, version: int, acks: int, now_ms: int) -> None:
@@ -58,16 +65,25 @@ class BatchChecks:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
             )
+        self.partition = partition
+        self._config = config
+        self._live = context.live
+        self._broker_config = context.live.now
         self._bytes_max = config.max_message_bytes
         self._records_bytes_max = max(RECORDS_BYTES_MAX, self._bytes_max)
         self._stamps = config.log_append_time
-        if self._stamps:  # the producer's timestamps are replaced: Kafka does not judge them
-            self._timestamp_min, self._timestamp_max = NO_TIMESTAMP, INT64_MAX
-        else:
-            self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
-            self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
         self._zstd_refused = version < _ZSTD_SINCE
         self._validates_records = context.config.validate_records
+        self._timestamp_min, self._timestamp_max = NO_TIMESTAMP, INT64_MAX
+        self.renew(now_ms)
+
+    def renew(self, now_ms: int) -> bool:
+        """Judge as of `now_ms`. False where these checks are of a configuration that holds no more: make others."""
+        config = self.partition.config
+        if not self._stamps:  # else the producer's timestamps are replaced: Kafka does not judge them
+            self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+            self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
+        return config is self._config and self._live.now is self._broker_config
 
     def check(self, view: memoryview, pos: int, end: int, seen: Look | None = None) -> Fields:
         """The header of the batch that fills `view[pos:end]`, which may be appended. Raises ThermoclineError.
@@ -76,13 +92,12 @@ class BatchChecks:
         right is repaired in place (and the CRC): checked again, the batch passes.
         """
         fields = check_fields(view, pos, end, self._bytes_max, self._timestamp_min, self._timestamp_max)
-        _, length, _, _, _, attributes, _, base_timestamp, max_timestamp, _, _, base_sequence, _ = fields
-        if length + LOG_OVERHEAD != end - pos:
+        if fields[_LENGTH] + LOG_OVERHEAD != end - pos:
             raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
-        if self._zstd_refused and attributes & CODEC_MASK == Codec.ZSTD:
+        if self._zstd_refused and fields[_ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
         # Without one of these three `must_look` says no, which is what nearly every batch gets.
-        if self._validates_records or max_timestamp < base_timestamp or base_sequence == 0:
+        if self._validates_records or fields[_MAX_TIMESTAMP] < fields[_BASE_TIMESTAMP] or fields[_BASE_SEQUENCE] == 0:
             return self._look(view[pos:end], seen)
         return fields
 

@@ -73,9 +73,11 @@ def answer(version: int, correlation_id: int, rows: Sequence[AnswerRow]) -> byte
 class AloneAnswer:
     """Answers to requests for one partition that say where their batches lie, from version ALONE_SINCE on."""
 
-    __slots__ = ("_after", "_before", "_pack", "_size")
+    __slots__ = ("_after", "_before", "_pack", "_row", "_size", "_version")
 
     def __init__(self, version: int, topic: str, index: int) -> None:
+        self._version = version
+        self._row = topic, index
         shown = answer(version, 0, ((topic, index, _MARKED),))
         row = _OUTCOME.pack(*_MARKED[:4])
         at = shown.rindex(row)
@@ -83,6 +85,10 @@ class AloneAnswer:
         self._before = shown[_HEAD.size : at]
         self._after = shown[at + len(row) :]
         self._pack = struct.Struct(f">ii{len(self._before)}shqqq{len(self._after)}s").pack
+
+    def one(self, correlation_id: int, outcome: Outcome) -> bytes:
+        """The answer to one of them, whatever became of its batch."""
+        return answer(self._version, correlation_id, ((*self._row, outcome),))
 
     def joined(
         self, correlation_ids: Iterable[int], offsets: Iterable[int], append_time_ms: int, log_start_offset: int

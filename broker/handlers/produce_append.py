@@ -8,12 +8,15 @@ refused as a whole was not written, and each of its batches is appended, or refu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from broker.context import Context
 from broker.partition.replica import Partition
 from hotstore.partition_log import Appended
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.record_batch import Fields
+
+RECORD_COUNT: Final = 12  # of a header's fields
 
 Refused = ThermoclineError | OSError
 """Why a batch was not appended."""
@@ -31,7 +34,10 @@ def append_checked(
         throttle.refuse(refused)
         raise
     size = sum(map(len, batches))
-    records = sum([header[12] for header in headers])
+    if appended.duplicate:
+        records = sum([header[RECORD_COUNT] for header in headers])
+    else:
+        records = appended.last_offset + 1 - appended.base_offset
     metrics = context.metrics
     metrics.produce_bytes_in += size
     metrics.messages_in += records

@@ -20,8 +20,8 @@ from broker.context import Call, Context
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce import ACKS
 from broker.handlers.produce_answers import ALONE_SINCE, AloneAnswer
-from broker.handlers.produce_append import Refused
-from broker.handlers.produce_run import RECORD_COUNT, AlikeRun, MixedRun, Place, Share
+from broker.handlers.produce_append import RECORD_COUNT, Refused
+from broker.handlers.produce_run import AlikeRun, MixedRun, Place, Share
 from broker.handlers.produce_walk import (
     BATCHES_MAX,
     REQUESTS_MAX,
@@ -49,13 +49,16 @@ HeadKey = tuple[str, str, bytes, bytes]
 class Route:
     """What one peer does again and again, as that principal."""
 
-    __slots__ = ("alone", "answer", "head", "principal")
+    __slots__ = ("alone", "checks", "form", "head", "key", "principal")
 
     def __init__(self, head: Head, principal: str) -> None:
         self.head = head
         self.principal = principal
-        self.alone: Alone | None = None  # of its last request for one partition, and how such are answered
-        self.answer: AloneAnswer | None = None
+        # Of its last request for one partition:
+        self.alone: Alone | None = None
+        self.form: AloneAnswer
+        self.key: tuple[str, int]
+        self.checks: BatchChecks
 
 
 class FastPath:
@@ -63,6 +66,7 @@ class FastPath:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._partitions = context.registry.partitions
         self._frame_bytes_max = context.config.request_bytes_max
         self._heads: dict[HeadKey, Head] = {}
         self._topics = 0
@@ -71,7 +75,7 @@ class FastPath:
         """The general way took this request, whose body begins at `body_at`: remember its head and its topics."""
         if request.transactional_id is not None or request.acks not in ACKS:
             return  # refused
-        partitions = self._context.registry.partitions
+        partitions = self._partitions
         names = [
             topic.name
             for topic in request.topic_data
@@ -126,17 +130,20 @@ class FastPath:
 
     def _alike(self, route: Route, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
         """The requests that are for the same partition as the peer's last one."""
-        known, answers = route.alone, route.answer
-        if known is None or answers is None or not known.begins(view, pos, end):
+        known = route.alone
+        if known is None:
             return None
-        share = self._share(route.head, known.topic, known.index, now_ms)
-        if share is None:
+        checks = route.checks
+        if checks.partition is not self._partitions.get(route.key) or not checks.renew(now_ms):
+            return None  # what is mixed may as well be alike
+        walked = walk_alike(known, checks.check, view, pos, end, self._frame_bytes_max)
+        pos, correlation_ids, batches, headers = walked
+        if not correlation_ids:
             return None
-        check, size_max = share.check, self._frame_bytes_max
-        pos, correlation_ids, share.batches, share.headers = walk_alike(known, check, view, pos, end, size_max)
-        if not correlation_ids or sum([header[RECORD_COUNT] for header in share.headers]) > share.offsets_left:
+        share = Share(checks, batches, headers)
+        if sum(share.counts) > share.offsets_left:
             return None
-        return AlikeRun(pos, share, route.head.version, (known.topic, known.index), correlation_ids, answers)
+        return AlikeRun(pos, share, correlation_ids, route.form)
 
     def _mixed(self, route: Route, view: memoryview, pos: int, end: int, now_ms: int) -> MixedRun | None:
         """The requests that begin as the peer's last one did, whatever their partitions are."""
@@ -159,7 +166,9 @@ class FastPath:
             requests.append((correlation_id, found, places))
             if len(found) == 1 and head.version >= ALONE_SINCE:
                 route.alone = alone(head, view, pos, found[0])
-                route.answer = AloneAnswer(head.version, found[0][0], found[0][1])
+                route.key = topic, index = found[0][:2]
+                route.form = AloneAnswer(head.version, topic, index)
+                route.checks = places[0][0].checks
             pos = stop
         if not requests:
             return None
@@ -179,7 +188,7 @@ class FastPath:
                     return None
                 shares[topic, index] = share
             try:
-                header = share.check(view, at, to)
+                header = share.checks.check(view, at, to)
             except ThermoclineError:
                 return None
             share.offsets_left -= header[RECORD_COUNT]
@@ -191,18 +200,19 @@ class FastPath:
             places.append((share, len(share.batches)))
             share.batches.append(view[at:to])
             share.headers.append(header)
+            share.counts.append(header[RECORD_COUNT])
         return places
 
     def _share(self, head: Head, topic: str, index: int, now_ms: int) -> Share | None:
         """An empty one; None where no batch would do."""
-        partition = self._context.registry.partitions.get((topic, index))
+        partition = self._partitions.get((topic, index))
         if partition is None:
             return None
         try:
             checks = BatchChecks(self._context, partition, head.version, head.acks, now_ms)
         except ThermoclineError:
             return None
-        return Share(partition, checks)
+        return Share(checks, [], [])
 
     def _later(self, run: AlikeRun | MixedRun, timeout_ms: int) -> Later | None:
         """The answer that leaves when every batch is committed, failed, or past the timeout; None: they are."""
@@ -223,6 +233,6 @@ class FastPath:
                 later.fail(CloseConnection("this process slept while a produce waited for its ack"))
 
         for share in run.shares:
-            if not share.partition.when_visible(share.end_offset, until_s, partial(acked, share)):
+            if not share.checks.partition.when_visible(share.end_offset, until_s, partial(acked, share)):
                 waiting += 1
         return later if waiting else None

@@ -7,21 +7,17 @@ what became of its own. Must not know how requests are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final
 
 from broker.context import Context
 from broker.errors import code_of
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce_answers import AloneAnswer, Outcome, answer
-from broker.handlers.produce_append import Refused, append_run
+from broker.handlers.produce_append import RECORD_COUNT, Refused, append_run
 from broker.handlers.produce_walk import Row
-from broker.partition.replica import Partition
 from hotstore.partition_log import Appended
 from logformat.record_batch import Fields
-
-RECORD_COUNT: Final = 12  # of a header's fields
 
 Place = tuple["Share", int]
 """A batch: whose, and the how manieth there."""
@@ -30,54 +26,54 @@ Place = tuple["Share", int]
 class Share:
     """What a run brings to one partition, and what became of it."""
 
-    __slots__ = ("_failure", "_result", "batches", "check", "end_offset", "headers", "offsets_left", "partition")
+    __slots__ = ("_failure", "appended", "batches", "checks", "counts", "each", "end_offset", "headers", "offsets_left")
 
-    def __init__(self, partition: Partition, checks: BatchChecks) -> None:
-        self.partition = partition
-        self.check = checks.check
-        self.offsets_left = partition.log.reserved_end - partition.log.log_end_offset
+    def __init__(self, checks: BatchChecks, batches: list[memoryview], headers: list[Fields]) -> None:
+        self.checks = checks
+        self.batches = batches
+        self.headers = headers
+        self.counts = [header[RECORD_COUNT] for header in headers]
+        log = checks.partition.log
+        self.offsets_left = log.reserved_end - log.log_end_offset
         """How many the log may give before somebody has to wait."""
-        self.batches: list[memoryview] = []
-        self.headers: list[Fields] = []
         self.end_offset = 0
         """Once it is appended: what has to be committed before all of it is."""
-        self._result: Appended | Sequence[Appended | Refused] = ()
+        self.appended: Appended | None = None
+        """Where its batches lie one behind the other, and nobody failed to commit them."""
+        self.each: Sequence[Appended | Refused] = ()
+        """Else what became of each."""
         self._failure: Exception | None = None
 
     def append(self, context: Context, now_ms: int) -> Sequence[Refused]:
         """Append it; why what of it was refused."""
-        result = self._result = append_run(context, self.partition, self.batches, self.headers, now_ms)
+        result = append_run(context, self.checks.partition, self.batches, self.headers, now_ms)
         self.batches = []  # the bytes are somebody else's from now on
         if isinstance(result, Appended):
+            self.appended = result
             self.end_offset = result.last_offset + 1
             return ()
+        self.each = result
         self.end_offset = max([one.last_offset + 1 for one in result if isinstance(one, Appended)], default=0)
         return [one for one in result if not isinstance(one, Appended)]
 
     def fail(self, why: Exception) -> None:
         """What was appended is not known to be committed."""
+        appended = self.appended
+        if appended is not None:
+            self.appended, self.each = None, [appended] * len(self.headers)
         self._failure = why
+
+    def base_offsets(self, appended: Appended) -> Iterator[int]:
+        """Of each batch, where they lie one behind the other."""
+        return accumulate(self.counts[:-1], initial=appended.base_offset)
 
     def outcomes(self) -> list[Outcome]:
         """What became of each batch."""
-        result, start = self._result, self.partition.log_start_offset
-        if isinstance(result, Appended) and self._failure is None:
-            time_ms = result.log_append_time_ms
-            return [Outcome(0, offset, time_ms, start) for offset in self._base_offsets(result)]
-        each = [result] * len(self.headers) if isinstance(result, Appended) else result
-        return [self._outcome(one, start) for one in each]
-
-    def answers(self, form: AloneAnswer, correlation_ids: Sequence[int]) -> bytes | None:
-        """The answers to requests with a batch each; None where they differ by more than their offsets."""
-        result = self._result
-        if not isinstance(result, Appended) or self._failure is not None:
-            return None
-        start, time_ms = self.partition.log_start_offset, result.log_append_time_ms
-        return form.joined(correlation_ids, self._base_offsets(result), time_ms, start)
-
-    def _base_offsets(self, appended: Appended) -> list[int]:
-        counts = [header[RECORD_COUNT] for header in self.headers]
-        return list(accumulate(counts[:-1], initial=appended.base_offset))
+        appended, start = self.appended, self.checks.partition.log_start_offset
+        if appended is not None:
+            time_ms = appended.log_append_time_ms
+            return [Outcome(0, offset, time_ms, start) for offset in self.base_offsets(appended)]
+        return [self._outcome(one, start) for one in self.each]
 
     def _outcome(self, one: Appended | Refused, log_start_offset: int) -> Outcome:
         why = self._failure if isinstance(one, Appended) else one
@@ -92,7 +88,7 @@ class MixedRun:
 
     `end`: where the next request begins."""
 
-    __slots__ = ("_requests", "_version", "end", "shares")
+    __slots__ = ("_requests", "_version", "count", "end", "shares")
 
     def __init__(
         self,
@@ -102,13 +98,10 @@ class MixedRun:
         requests: Sequence[tuple[int, Sequence[Row], list[Place]]],
     ) -> None:
         self.end = end
+        self.count = len(requests)
         self.shares = shares
         self._version = version
         self._requests = requests
-
-    @property
-    def count(self) -> int:
-        return len(self._requests)
 
     def answers(self) -> bytes:
         """In their order."""
@@ -128,28 +121,20 @@ class MixedRun:
 class AlikeRun:
     """Requests with one batch each for the same partition: a run of the most common shape."""
 
-    __slots__ = ("_correlation_ids", "_form", "_row", "_version", "end", "shares")
+    __slots__ = ("_correlation_ids", "_form", "count", "end", "shares")
 
-    def __init__(
-        self, end: int, share: Share, version: int, row: tuple[str, int], ids: Sequence[int], form: AloneAnswer
-    ) -> None:
+    def __init__(self, end: int, share: Share, correlation_ids: Sequence[int], form: AloneAnswer) -> None:
         self.end = end
+        self.count = len(correlation_ids)
         self.shares = (share,)
-        self._version = version
-        self._row = row
-        self._correlation_ids = ids
+        self._correlation_ids = correlation_ids
         self._form = form
-
-    @property
-    def count(self) -> int:
-        return len(self._correlation_ids)
 
     def answers(self) -> bytes:
         """In their order."""
-        (share,), ids = self.shares, self._correlation_ids
-        return share.answers(self._form, ids) or b"".join(
-            [
-                answer(self._version, correlation_id, ((*self._row, outcome),))
-                for correlation_id, outcome in zip(ids, share.outcomes(), strict=True)
-            ]
-        )
+        (share,), form, ids = self.shares, self._form, self._correlation_ids
+        appended = share.appended
+        if appended is None:
+            return b"".join([form.one(*of) for of in zip(ids, share.outcomes(), strict=True)])
+        start, time_ms = share.checks.partition.log_start_offset, appended.log_append_time_ms
+        return form.joined(ids, share.base_offsets(appended), time_ms, start)

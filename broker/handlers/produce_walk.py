@@ -79,10 +79,6 @@ class Alone:
         self.unpack = struct.Struct(_FIXED.format(len(rest))).unpack_from
         self.size = 4 + _REST_AT + len(rest)
 
-    def begins(self, view: memoryview, pos: int, end: int) -> bool:
-        """Whether the request at `pos` is like this, if it is whole."""
-        return end - pos > self.size and self.unpack(view, pos)[3] == self.rest
-
 
 def head_bytes(frame: memoryview, body_at: int, version: int) -> tuple[bytes, bytes] | None:
     """Start and rest of a frame (no length prefix) whose body begins at `body_at`, without a transactional id; None
