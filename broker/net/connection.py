@@ -27,10 +27,7 @@ from broker.net.shared import Shared
 _READING, _MUTED, _BEHIND, _CLOSING = State.READING, State.MUTED, State.BEHIND, State.CLOSING
 _MUTE, _LEFT_OVER, _CLEAR = NEXT[Event.MUTE], NEXT[Event.LEFT_OVER], NEXT[Event.CLEAR]
 
-_COPY_MAX: Final = 4 << 10
-"""Frames up to this are dispatched as a copy when much came in one read, so that one that blocks holds its own few
-bytes and not the shared buffer."""
-
+_COPY_MAX: Final = 4 << 10  # bytes of frames that are copied when much came in one read
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
 _ANSWER_SMALL: Final = 4 << 10  # ready answers above this are not gathered but sent at once
 _TURN_FRAMES: Final = 128  # frames of one connection before the others get the loop
@@ -139,10 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
         queue, take, dispatcher = outbox.answers, reader.next, self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
-        stable = reader.stable
-        copy_max = -1 if stable else _COPY_BLOCKING_MAX if self._keeps_frames else _COPY_MAX
         ready: list[Part] = []
-        frames = size = 0
+        frames = size = copy_max = 0
         try:
             while life.state is reading and reader.pos != reader.end:
                 count = 0
@@ -155,14 +150,14 @@ class Connection(asyncio.BufferedProtocol):
                     if (frame := take()) is None:
                         break
                     frames += 1
-                    size = len(frame)
+                    size, copy_max = len(frame), self._copy_max()
                     answer = dispatch(peer, memoryview(bytearray(frame)) if size <= copy_max else frame)
                 if answer is None:
                     pass
                 elif isinstance(answer, Later):
                     ready += outbox.wait_for(answer)
                     if outbox.awaited is not None:
-                        self._wait(0 if stable else size, copy_max)
+                        self._wait(size, copy_max)
                     elif queue.full:
                         life.step(_MUTE)
                 elif queue.entries:
@@ -188,13 +183,23 @@ class Connection(asyncio.BufferedProtocol):
             self._flush(ready)
         self._settle(frames)
 
+    def _copy_max(self) -> int:
+        """Frames up to this are dispatched as a copy, so that one that blocks for minutes (JoinGroup, a long poll)
+        holds its own few bytes and not the buffer it came in."""
+        reader = self._reader
+        if reader.stable:
+            return -1
+        if self._keeps_frames:
+            return _COPY_BLOCKING_MAX
+        return ALLOWANCE if reader.end <= ALLOWANCE else _COPY_MAX
+
     def _settle(self, frames: int) -> None:
         """After frames were taken: keep what is incomplete, watch its deadline, read on or not."""
         life, reader = self._life, self._reader
         self._shared.counters.frames += frames
         if life.state is _READING:
             fits = reader.settle(False)
-            if not reader.left:
+            if reader.pos == reader.end:
                 life.patience.frame_since = 0
                 if life.reads:
                     return
@@ -224,7 +229,9 @@ class Connection(asyncio.BufferedProtocol):
         """The frame just dispatched blocks: no other one is, and its bytes stay, until its answer is there."""
         self._life.step(_MUTE)
         self._keeps_frames = True
-        if frame_bytes > max(copy_max, 0):
+        if self._reader.stable:
+            return
+        if frame_bytes > copy_max:
             self._reader.hold()
             self._life.step(_LEFT_OVER)
         elif frame_bytes > ALLOWANCE:

@@ -104,13 +104,7 @@ class FrameReader:
             end = self.end - self.pos + count
             if self._backing is not None:
                 self._drop_backing()
-            if end <= ALLOWANCE:
-                # One copy for all that came (0.2-0.6 µs): a request that blocks for minutes (JoinGroup, a long poll)
-                # holds these few bytes and not the shared buffer.
-                self._backing = bytearray(self._pool.shared[:end])
-                self.view = memoryview(self._backing)
-            else:
-                self.view = self._pool.shared
+            self.view = self._pool.shared
             self.pos = 0
             self.end = end
         else:
@@ -150,6 +144,10 @@ class FrameReader:
         room for what the incomplete frame needs: call again before reading on.
         """
         left = self.end - self.pos
+        if left == 0 and self._backing is None:
+            self.view = _NOTHING
+            self.pos = self.end = 0
+            return True
         if self._held:
             return True
         if left == 0:
