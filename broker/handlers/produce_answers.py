@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from broker.wire.apis import ApiKey, is_flexible
+from broker.wire.apis import APIS, ApiKey, is_flexible
 from broker.wire.primitives import uvarint
 
 _ERRORS_SINCE: Final = 8  # record errors and an error message
@@ -31,17 +31,11 @@ _OUTCOME: Final = struct.Struct(">hqqq")
 _INT64_SIZE: Final = 8
 
 
-class Outcome(NamedTuple):
-    """What became of one batch. Offsets −1 and a `message` where it was refused; `append_time_ms` −1: none."""
+Outcome = tuple[int, int, int, int, str | None]
+"""What became of one batch: error, base offset, append time (ms, −1: none), the log's start, and a message: offsets −1
+and a message where it was refused."""
 
-    error: int
-    base_offset: int
-    append_time_ms: int
-    log_start_offset: int
-    message: str | None = None
-
-
-_MARKED: Final = Outcome(0x0A55, 0x1122334455667788, 0x2233445566778899, 0x33445566778899AA)
+_MARKED: Final[Outcome] = (0x0A55, 0x1122334455667788, 0x2233445566778899, 0x33445566778899AA, None)
 """What no name of a topic can be mistaken for: it has bytes that are no UTF-8."""
 
 
@@ -49,24 +43,66 @@ AnswerRow = tuple[str, int, Outcome]
 """One partition of an answer: topic, index, and what became of its batch."""
 
 
+class _Form:
+    """How one version says it: what each answer and each row of it has beside its facts."""
+
+    __slots__ = ("after", "before", "flexible", "row", "row_end", "says_errors", "says_start", "topic_end")
+
+    def __init__(self, version: int) -> None:
+        self.flexible = is_flexible(ApiKey.PRODUCE, version)
+        tags = _NO_TAGS if self.flexible else b""
+        self.before = tags  # of the header
+        self.after = _NO_THROTTLE + tags
+        self.topic_end = tags
+        self.says_start = version >= _LOG_START_SINCE
+        self.says_errors = version >= _ERRORS_SINCE
+        self.row_end = tags
+        if self.says_errors:
+            self.row_end = self.count(0) + _NULL[self.flexible] + tags  # no record errors, no message
+        self.row = struct.Struct(f">ihqqq{len(self.row_end)}s").pack
+
+    def count(self, count: int) -> bytes:
+        return uvarint(count + 1) if self.flexible else _INT32.pack(count)
+
+    def string(self, text: str) -> bytes:
+        data = text.encode()
+        return (uvarint(len(data) + 1) if self.flexible else _INT16.pack(len(data))) + data
+
+    def refused(self, index: int, outcome: Outcome) -> bytes:
+        """A row with a message; before there were messages, and before a log's start was told, a row."""
+        error, base_offset, append_time_ms, log_start_offset, message = outcome
+        facts = _INT32.pack(index) + _OUTCOME.pack(error, base_offset, append_time_ms, log_start_offset)
+        if not self.says_start:
+            facts = facts[:-_INT64_SIZE]
+        if message is None or not self.says_errors:
+            return facts + self.row_end
+        return facts + self.count(0) + self.string(message) + self.topic_end
+
+
+_FORMS: Final = {version: _Form(version) for version in range(APIS[ApiKey.PRODUCE].version_max + 1)}
+
+
 def answer(version: int, correlation_id: int, rows: Sequence[AnswerRow]) -> bytes:
     """The answer to one request, with its length prefix. Rows of one topic that follow each other are one topic's."""
-    flexible = is_flexible(ApiKey.PRODUCE, version)
-    body: list[bytes] = []
-    topics = first = 0
-    while first < len(rows):
-        name = rows[first][0]
-        last = first
-        while last < len(rows) and rows[last][0] == name:
-            last += 1
-        body += (_string(flexible, name), _count(flexible, last - first))
-        body += (_row(version, flexible, row) for row in rows[first:last])
-        if flexible:
-            body.append(_NO_TAGS)
-        topics, first = topics + 1, last
-    before = (_NO_TAGS if flexible else b"") + _count(flexible, topics)  # the header's tags
-    after = _NO_THROTTLE + (_NO_TAGS if flexible else b"")
-    joined = b"".join((before, *body, after))
+    form = _FORMS[version]
+    pack, row_end, says_start = form.row, form.row_end, form.says_start
+    topics: list[tuple[str, list[bytes]]] = []
+    last = None
+    for topic, index, outcome in rows:
+        if topic != last:
+            packed: list[bytes] = []
+            topics.append((topic, packed))
+            last = topic
+        error, base_offset, append_time_ms, log_start_offset, message = outcome
+        if message is None and says_start:
+            packed.append(pack(index, error, base_offset, append_time_ms, log_start_offset, row_end))
+        else:
+            packed.append(form.refused(index, outcome))
+    parts = [form.before, form.count(len(topics))]
+    for topic, packed in topics:
+        parts += (form.string(topic), form.count(len(packed)), *packed, form.topic_end)
+    parts.append(form.after)
+    joined = b"".join(parts)
     return _HEAD.pack(_HEAD.size - _PREFIX_SIZE + len(joined), correlation_id) + joined
 
 
@@ -101,25 +137,3 @@ class AloneAnswer:
                 for correlation_id, offset in zip(correlation_ids, offsets, strict=True)
             ]
         )
-
-
-def _row(version: int, flexible: bool, row: AnswerRow) -> bytes:
-    _, index, (error, base_offset, append_time_ms, log_start_offset, message) = row
-    fields = [_INT32.pack(index), _OUTCOME.pack(error, base_offset, append_time_ms, log_start_offset)]
-    if version < _LOG_START_SINCE:
-        fields[1] = fields[1][:-_INT64_SIZE]
-    if version >= _ERRORS_SINCE:
-        fields.append(_count(flexible, 0))  # no record errors
-        fields.append(_NULL[flexible] if message is None else _string(flexible, message))
-    if flexible:
-        fields.append(_NO_TAGS)
-    return b"".join(fields)
-
-
-def _count(flexible: bool, count: int) -> bytes:
-    return uvarint(count + 1) if flexible else _INT32.pack(count)
-
-
-def _string(flexible: bool, text: str) -> bytes:
-    data = text.encode()
-    return (uvarint(len(data) + 1) if flexible else _INT16.pack(len(data))) + data

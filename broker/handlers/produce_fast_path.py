@@ -54,10 +54,10 @@ class Route:
     def __init__(self, head: Head, principal: str) -> None:
         self.head = head
         self.principal = principal
-        # Of its last request for one partition:
+        self.key: tuple[str, int] | None = None  # of its last request for one partition
+        # Where it was not the first:
         self.alone: Alone | None = None
         self.form: AloneAnswer
-        self.key: tuple[str, int]
         self.checks: BatchChecks
 
 
@@ -111,7 +111,9 @@ class FastPath:
         if route.principal != peer.principal or context.throttle.is_busy or not context.gate.is_open():
             return 0, pos, None
         now_ms = context.world.clock.wall_ms()
-        run = self._alike(route, view, pos, end, now_ms) or self._mixed(route, view, pos, end, now_ms)
+        run: AlikeRun | MixedRun | None = self._alike(route, view, pos, end, now_ms)
+        if run is None and (route.alone is None or not route.alone.begins(view, pos, end)):
+            run = self._mixed(route, view, pos, end, now_ms)
         if run is None:
             return 0, pos, None
         refused: list[Refused] = []
@@ -131,11 +133,12 @@ class FastPath:
     def _alike(self, route: Route, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
         """The requests that are for the same partition as the peer's last one."""
         known = route.alone
-        if known is None:
+        if known is None or route.key is None:
             return None
         checks = route.checks
         if checks.partition is not self._partitions.get(route.key) or not checks.renew(now_ms):
-            return None  # what is mixed may as well be alike
+            route.alone = None
+            return None
         walked = walk_alike(known, checks.check, view, pos, end, self._frame_bytes_max)
         pos, correlation_ids, batches, headers = walked
         if not correlation_ids:
@@ -164,15 +167,24 @@ class FastPath:
                 break
             batches += len(found)
             requests.append((correlation_id, found, places))
-            if len(found) == 1 and head.version >= ALONE_SINCE:
-                route.alone = alone(head, view, pos, found[0])
-                route.key = topic, index = found[0][:2]
-                route.form = AloneAnswer(head.version, topic, index)
-                route.checks = places[0][0].checks
+            if len(found) == 1:
+                self._expect(route, view, pos, found[0], places[0][0].checks)
             pos = stop
         if not requests:
             return None
         return MixedRun(pos, [share for share in shares.values() if share.batches], head.version, requests)
+
+    @staticmethod
+    def _expect(route: Route, view: memoryview, pos: int, row: Row, checks: BatchChecks) -> None:
+        """The request at `pos` is for one partition: after the second one for the same, more of them are expected."""
+        head, topic, index = route.head, row[0], row[1]
+        if route.key != (topic, index):
+            route.key = topic, index
+            route.alone = None
+        elif route.alone is None and head.version >= ALONE_SINCE:
+            route.alone = alone(head, view, pos, row)
+            route.form = AloneAnswer(head.version, topic, index)
+            route.checks = checks
 
     def _take(
         self, head: Head, shares: dict[tuple[str, int], Share], view: memoryview, found: list[Row], now_ms: int

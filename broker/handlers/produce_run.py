@@ -72,15 +72,15 @@ class Share:
         appended, start = self.appended, self.checks.partition.log_start_offset
         if appended is not None:
             time_ms = appended.log_append_time_ms
-            return [Outcome(0, offset, time_ms, start) for offset in self.base_offsets(appended)]
+            return [(0, offset, time_ms, start, None) for offset in self.base_offsets(appended)]
         return [self._outcome(one, start) for one in self.each]
 
     def _outcome(self, one: Appended | Refused, log_start_offset: int) -> Outcome:
         why = self._failure if isinstance(one, Appended) else one
         if why is not None:
-            return Outcome(code_of(why), -1, -1, -1, str(why))
+            return code_of(why), -1, -1, -1, str(why)
         assert isinstance(one, Appended)
-        return Outcome(0, one.base_offset, one.log_append_time_ms, log_start_offset)
+        return 0, one.base_offset, one.log_append_time_ms, log_start_offset, None
 
 
 class MixedRun:

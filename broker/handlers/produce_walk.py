@@ -79,6 +79,13 @@ class Alone:
         self.unpack = struct.Struct(_FIXED.format(len(rest))).unpack_from
         self.size = 4 + _REST_AT + len(rest)
 
+    def begins(self, view: memoryview, pos: int, end: int) -> bool:
+        """Whether the request at `pos` is like this, as far as it is there."""
+        if end - pos < self.size:
+            return False
+        _, start, _, rest = self.unpack(view, pos)
+        return bool(start == self.head.start and rest == self.rest)
+
 
 def head_bytes(frame: memoryview, body_at: int, version: int) -> tuple[bytes, bytes] | None:
     """Start and rest of a frame (no length prefix) whose body begins at `body_at`, without a transactional id; None

@@ -290,17 +290,21 @@ def test_a_run_waits_for_nobody_where_offsets_or_room_have_to_be_waited_for() ->
 
     async def scenario() -> None:
         life = await stage()
-        log = life.partition("log").log
-        run = frames(life, batch_of(b"a"), batch_of(b"b"))
-        reserved, log.reserved_end = log.reserved_end, log.log_end_offset + 1
-        count, answer = together(life, run)
-        assert (count, [one.base_offset for one in await answers(answer)]) == (1, [1])
-        assert together(life, run[1:]) == (0, None)
-        log.reserved_end = reserved
-        life.context.throttle.is_draining = True
-        assert together(life, run[1:]) == (0, None)
-        life.context.throttle.is_draining = False
-        assert together(life, run[1:])[0] == 1
+        log, throttle = life.partition("log").log, life.context.throttle
+
+        def taken(offsets: int) -> int:
+            reserved, log.reserved_end = log.reserved_end, log.log_end_offset + offsets
+            count, _ = together(life, frames(life, batch_of(b"a"), batch_of(b"b")))
+            log.reserved_end = reserved
+            return count
+
+        assert [taken(offsets) for offsets in (0, 1, 2)] == [0, 1, 2]
+        # Now requests for this partition are expected.
+        assert [taken(offsets) for offsets in (0, 1, 2)] == [0, 0, 2]
+        throttle.is_draining = True
+        assert taken(2) == 0
+        throttle.is_draining = False
+        assert taken(2) == 2
         await life.stop()
 
     play(scenario())
