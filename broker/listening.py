@@ -6,7 +6,9 @@ taken is a wrong start (Refused), found before disk, bucket or lease were looked
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable
+from typing import Final
 
 from broker.config.addresses import show_address
 from broker.config.live import LiveConfig
@@ -18,6 +20,13 @@ from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Views
 from seams.tasks import FailureReport
 from seams.world import World
+
+_ADVICE: Final = {
+    errno.EADDRINUSE: "stop what uses the address, or choose another with {flag}",
+    errno.EADDRNOTAVAIL: "it is not an address of this machine: choose one of its own with {flag}, or 0.0.0.0 "
+    "for all of them, and say with --advertise what clients reach",
+    errno.EACCES: "a port below 1024 needs a privilege: choose a higher one with {flag}",
+}
 
 
 class Listening:
@@ -83,4 +92,5 @@ async def _bound(start: Awaitable[None], flag: str) -> None:
     try:
         await start
     except OSError as failed:
-        raise Refused(f"cannot listen: {failed}; stop what uses the address, or choose another with {flag}") from failed
+        advice = _ADVICE.get(failed.errno or 0, "choose another address with {flag}").format(flag=flag)
+        raise Refused(f"cannot listen: {failed}; {advice}") from failed

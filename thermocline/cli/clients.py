@@ -119,7 +119,7 @@ def plainly(what: str, error: KafkaError) -> str:
     advice = _ADVICE.get(error.code())
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
         advice = None  # the broker's own words: they may be about two names, not about letters
-    return f"{what}: {error.str()}" + (f"; {advice}" if advice else "")
+    return f"{what}: {error.str().rstrip('.')}; {advice}" if advice else f"{what}: {error.str()}"
 
 
 @contextmanager
@@ -131,7 +131,8 @@ def failing(what: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as failed:
-        raise CommandFailed(plainly(what, failed.args[0])) from failed
+        code = Exit.USAGE if failed.args[0].code() == KafkaError.INVALID_CONFIG else Exit.FAILED
+        raise CommandFailed(plainly(what, failed.args[0]), code) from failed
     except (ValueError, OverflowError) as refused:
         raise CommandFailed(f"{what}: {refused}", Exit.USAGE) from refused
 

@@ -41,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     from logformat.record_batch import CorruptBatch
     from thermocline.cli.batch_lines import BatchLines
 
+    if os.path.isdir(arguments.file):
+        raise CommandFailed(f"{arguments.file} is a directory; name one of the .log files in it", Exit.USAGE)
     with open(arguments.file, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:  # cannot be mapped
             return Exit.DONE

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import thermocline
 from thermocline.cli import archive, bucket, config, consume, debug, group, log_dump, produce, scrub, serve, tier, topic
 from thermocline.cli.arguments import Parser
-from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit, exit_of
+from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit, exit_of, plain_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOUNS = (serve, topic, produce, consume, group, config, tier, bucket, archive, scrub, log_dump, debug)
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as failed:
         # Commands open what they write by its name: a disk that is full without one is behind stdout.
         nameless = failed.filename is None and failed.errno in _FULL
-        what = f"writing the results to stdout: {failed.strerror}" if nameless else str(failed)
+        what = f"writing the results to stdout: {failed.strerror}" if nameless else plain_words(failed)
         return _fail(what, Exit.FAILED)
     except Exception as failed:
         from logformat.errors import ThermoclineError

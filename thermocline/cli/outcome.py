@@ -32,6 +32,12 @@ class CommandFailed(Exception):
         self.code = code
 
 
+def plain_words(failed: OSError) -> str:
+    """What failed, and why, without the number that Python puts before it."""
+    named = f"{failed.filename}: " if isinstance(failed.filename, str) else ""
+    return f"{named}{failed.strerror}" if failed.strerror else str(failed)
+
+
 def exit_of(error: ThermoclineError) -> Exit:
     """The exit code of an error of the house."""
     from coldstore.probe import StoreRefused

@@ -20,7 +20,7 @@ from typing import Final
 import thermocline
 from broker.config.broker_config import BrokerConfig
 from seams.interpreter import this_build
-from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.outcome import CommandFailed, Exit, plain_words
 
 log = logging.getLogger("thermocline.serve")
 
@@ -67,7 +67,9 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
         try:
             with open(arguments.config, encoding="utf-8") as file:
                 file_text = file.read()
-        except (OSError, UnicodeDecodeError) as failed:
+        except OSError as failed:
+            raise CommandFailed(f"--config {plain_words(failed)}", Exit.USAGE) from failed
+        except UnicodeDecodeError as failed:
             raise CommandFailed(f"--config {arguments.config}: {failed}", Exit.USAGE) from failed
     launch = Launch(
         take_over=arguments.take_over,

@@ -182,6 +182,14 @@ def test_log_dump_stops_at_damage(tmp_path: Path, capsys: pytest.CaptureFixture[
     file.write_bytes(b"")
     assert main(["log", "dump", str(file)]) == 0
     assert main(["log", "dump", str(tmp_path / "none.log")]) == 1
+    assert capsys.readouterr().err == f"thermocline: {tmp_path}/none.log: No such file or directory\n"
+
+
+def test_log_dump_of_a_directory_says_what_to_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said `[Errno 21] Is a directory`: what scripts of Kafka's tools give is the partition's directory."""
+    assert main(["log", "dump", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"thermocline: {tmp_path} is a directory; name one of the .log files in it\n"
 
 
 @given(st.binary(max_size=40))

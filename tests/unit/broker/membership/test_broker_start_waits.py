@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import re
 import socket
@@ -62,6 +63,35 @@ def test_serve_on_a_taken_port_makes_no_directory(tmp_path: Path, flag: str) -> 
     assert done.returncode == 3, done.stderr
     assert "cannot listen: [Errno 98]" in done.stderr and f"choose another with {flag}" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EADDRINUSE, "stop what uses the address, or choose another with --listen"),
+        (errno.EADDRNOTAVAIL, "not an address of this machine"),
+        (errno.EACCES, "choose a higher one with --listen"),
+        (-2, "choose another address with --listen"),  # getaddrinfo: a name that nobody knows
+    ],
+)
+def test_what_to_do_depends_on_why_it_cannot_listen(number: int, advice: str) -> None:
+    """Until 2026-11-22 whoever gave another machine's address was told to stop what used it."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = place.make(port=9500)
+        failed = OSError(number, "no")
+
+        async def bind(*_: object) -> None:
+            raise failed
+
+        place.net.bind = bind  # type: ignore[method-assign, assignment]
+        with pytest.raises(Refused) as refused:
+            await life.start()
+        said = str(refused.value)
+        assert advice in said and ("stop what uses" in said) == (number == errno.EADDRINUSE)
+
+    play(scenario())
 
 
 def test_a_port_that_is_bound_and_not_served_yet_refuses_connections() -> None:
