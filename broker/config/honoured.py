@@ -76,7 +76,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "socket.send.buffer.bytes": H(
         "The kernel's send buffer of a connection; -1: the kernel's own size (BBR: a local fetch at half speed). "
-        "Where it is not set, up to 128 connections that fetch more than it holds get 1 MiB, or `net.core.wmem_max`."
+        "Where it is not set, up to 630 connections that fetch more than it holds get 208 KiB."
     ),
     "socket.receive.buffer.bytes": H(
         "The kernel's receive buffer of a connection; -1: the kernel's own size.",

@@ -28,5 +28,5 @@ class NetLimits:
     connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: above it new ones wait
     connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
-    wide_send_buffers_max: int = 128  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel
+    wide_send_buffers_max: int = 630  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel
     drain_ms_max: int = 10_000  # SIGTERM: what answers in flight get

@@ -3,11 +3,14 @@
 Owns how many there are. Always true: at most `connections_max` at once, each of at most `WIDE_BYTES`; a connection has
 one from the first file range its socket had no room for until it ends. Must not know what is sent.
 
-A reader of 1 MB answers needs the broker once an answer instead of three to five times: the kernel keeps the rest, and
-sends it while the reader takes it. It keeps references to pages of the page cache, no copies; what a reader that takes
-nothing can hold that way is 2 MiB (the kernel doubles what it is asked for), all of them together 256 MiB. Beyond that,
-and where `net.core.wmem_max` is smaller (usually 208 KiB), buffers are as large as they may be and more turns are
-needed, nothing else.
+A reader of 1 MB answers needs the broker half as often: the kernel keeps more, and sends it while the reader takes it.
+It keeps references to pages of the page cache, no copies; what a reader that takes nothing can hold that way is 416 KiB
+(the kernel doubles what it is asked for), all of them together 256 MiB. Beyond that, and where `net.core.wmem_max` is
+smaller, buffers are as large as they may be and more turns are needed, nothing else.
+
+Not larger: once an answer fits whole, BBR paces it by what it saw the reader take (1 MB to a reader that works 1.6 ms
+on it: 2.0 ms with 208 KiB, 4 to 10 with 320 KiB and more), and eight readers that only read cost 0.73 s/GB of CPU,
+theirs included, instead of 0.57.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from typing import Final
 
 from seams.net import Net
 
-WIDE_BYTES: Final = 1 << 20
-"""Asked of the kernel. Kafka's consumers ask for 1 MiB a partition."""
+WIDE_BYTES: Final = 208 << 10
+"""Asked of the kernel; the usual `net.core.wmem_max`."""
 
 
 class SendRoom:

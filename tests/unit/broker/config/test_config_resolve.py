@@ -45,7 +45,7 @@ def test_precedence_is_flag_set_environment_file_default() -> None:
 
 def test_a_send_buffer_that_was_set_stays_as_large_as_it_was_set() -> None:
     """Also at Kafka's default, and at the kernel's own size; where nothing was said it grows for who fetches much."""
-    assert net_limits(config()).wide_send_buffers_max == 128
+    assert net_limits(config()).wide_send_buffers_max == 630
     for said in ("102400", "-1", "50000"):
         limits = net_limits(config(file=f"socket.send.buffer.bytes={said}"))
         assert (limits.wide_send_buffers_max, limits.buffers.send) == (0, int(said))
