@@ -82,7 +82,7 @@ class ColdReader:
         manifest = manifests.manifest
         if manifest is None:
             raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")
-        place = (manifest.topic_id, manifest.partition, offset)
+        place = (manifest.topic_id.int, manifest.partition, offset)
         try:
             found = answer(self._hold, place, bytes_max, min_one, self._clock.monotonic_s())
             if isinstance(found, Missing):
@@ -95,7 +95,7 @@ class ColdReader:
             opened, end = found.opened, found.end
             following = (place[0], place[1], end.offset)
             if end.position < opened.footer.log_bytes:
-                self._hold.places.add(following, opened.entry.uuid, end.position)
+                self._hold.places.add(following, opened.entry.uuid.int, end.position)
             self._ahead.served(manifests, place, following, opened, end.position)
         return found.found
 
@@ -104,7 +104,7 @@ class ColdReader:
         if opened is None:
             self.misses += 1
             return self._hydrator.want_place(manifests, missing.place)
-        if (opened.entry.uuid, index) not in self._hydrator.flights:
+        if (opened.entry.uuid.int, index) not in self._hydrator.flights:
             self.misses += 1
         waiting = self._hydrator.want_chunk(manifests, opened, index)
         self._ahead.read_on(manifests, missing.place, opened, index)
@@ -130,7 +130,7 @@ class ColdReader:
     async def forget(self, keys: Collection[SegmentKey]) -> None:
         """The objects were deleted: give back what is kept of them, the disk under a directory bucket's open files
         among it."""
-        self._hold.forget({key.uuid for key in keys})
+        self._hold.forget({key.uuid.int for key in keys})
         await self._cache.drop_segments({str(key) for key in keys})
 
     # ── the chunk cache's room, and figures ──────────────────────────────────────────────────────────────────────

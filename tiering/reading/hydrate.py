@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
-from uuid import UUID
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest import Manifest, RemoteSegment
@@ -27,7 +26,7 @@ from seams.tasks import Tasks
 from seams.workers import Lane, Workers
 from tiering.reading.cut import HeldChunk, OpenSegment
 from tiering.reading.flights import Flights
-from tiering.reading.hold import AtHand, ChunkId, LogPlace
+from tiering.reading.hold import AtHand, ChunkId, LogPlace, SegmentId
 from tiering.reading.limits import ReadLimits
 from tiering.reading.source import ChunkSource
 
@@ -36,7 +35,7 @@ from tiering.reading.source import ChunkSource
 RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 
-Key = ChunkId | LogPlace | UUID  # a chunk, an offset's place with its first chunk, a segment's footer
+Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its first chunk, a segment's footer
 
 
 class ManifestView(Protocol):
@@ -87,12 +86,12 @@ class Hydrator:
 
     def want_chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> asyncio.Future[None]:
         """The chunk is there."""
-        return self.flights.want((opened.entry.uuid, index), lambda: self._load(manifests, opened, index))
+        return self.flights.want((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index))
 
     # ── what nobody waits for yet; the caller asked `flights.free_ahead` ────────────────────────────────────────────
     def load_ahead(self, manifests: ManifestView, opened: OpenSegment, index: int) -> None:
         self.counts.prefetched += 1
-        self.flights.start((opened.entry.uuid, index), lambda: self._load(manifests, opened, index, ahead=True))
+        self.flights.start((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index, ahead=True))
 
     def open_ahead(self, manifests: ManifestView, place: LogPlace, then: Callable[[OpenSegment], None]) -> None:
         """Open the segment that begins at `place`."""
@@ -118,9 +117,9 @@ class Hydrator:
                 length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
                 found = find_in_block(await self.read(manifests, opened, position, length), position, place[2])
                 if isinstance(found, LocatedBatch):
-                    self._hold.places.add(place, opened.entry.uuid, found.position)
+                    self._hold.places.add(place, opened.entry.uuid.int, found.position)
                     self._hold.chunks.pin(
-                        (opened.entry.uuid, opened.chunk_at(found.position)), self._clock.monotonic_s()
+                        (opened.entry.uuid.int, opened.chunk_at(found.position)), self._clock.monotonic_s()
                     )
                     return
                 position = found
@@ -145,9 +144,9 @@ class Hydrator:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> HeldChunk:
-        chunk_id = (opened.entry.uuid, index)
+        chunk_id = (opened.entry.uuid.int, index)
         held = self._hold.chunks.peek(chunk_id)
-        if held is None or not self._hold.segments.is_there(opened.entry.uuid, self._clock.monotonic_s()):
+        if held is None or not self._hold.segments.is_there(opened.entry.uuid.int, self._clock.monotonic_s()):
             await self.flights.finished(chunk_id, lambda: self._load(manifests, opened, index))
             held = self._hold.chunks.peek(chunk_id)
         if held is None:
@@ -166,13 +165,13 @@ class Hydrator:
 
     async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:
         """The segment that a manifest names by `entry`, with its footer."""
-        opened = self._hold.segments.get(entry.uuid)
+        opened = self._hold.segments.get(entry.uuid.int)
         if opened is None:
             manifest = manifests.manifest
             assert manifest is not None, "an entry came from it"
             key = entry.key(manifest.topic_id, manifest.partition)
-            await self.flights.finished(entry.uuid, lambda: self._load_footer(key, entry))
-            opened = self._hold.segments.get(entry.uuid)
+            await self.flights.finished(entry.uuid.int, lambda: self._load_footer(key, entry))
+            opened = self._hold.segments.get(entry.uuid.int)
         if opened is None:
             raise Retryable(f"segment {entry.uuid} was pushed out at once; fetch again")
         return opened
@@ -185,7 +184,7 @@ class Hydrator:
 
     async def _load(self, manifests: ManifestView, opened: OpenSegment, index: int, ahead: bool = False) -> None:
         """A chunk; where it is at hand, a look whether its object is still there."""
-        chunk_id = (opened.entry.uuid, index)
+        chunk_id = (opened.entry.uuid.int, index)
         began_s = self._clock.monotonic_s()
         try:
             if chunk_id in self._hold.chunks:
@@ -197,7 +196,7 @@ class Hydrator:
                 pinned = not ahead or chunk_id in self.flights.asked
                 self._hold.chunks.add(chunk_id, held, self._clock.monotonic_s(), pinned=pinned)
             believed_s = RECHECK_S if self._source.is_directory else FOR_EVER_S
-            self._hold.segments.seen(opened.entry.uuid, self._clock.monotonic_s() + believed_s)
+            self._hold.segments.seen(opened.entry.uuid.int, self._clock.monotonic_s() + believed_s)
         except ObjectMissing:
             await self._forget_missing(manifests, opened)
             raise
@@ -206,10 +205,10 @@ class Hydrator:
 
     async def _forget_missing(self, manifests: ManifestView, opened: OpenSegment) -> None:
         """A 404 may mean that the manifest moved on. If it did, the next read starts from the new one."""
-        self._hold.chunks.drop_segments({opened.entry.uuid})
+        self._hold.chunks.drop_segments({opened.entry.uuid.int})
         try:
             if await manifests.reload_if_changed():
-                self._hold.forget({opened.entry.uuid})
+                self._hold.forget({opened.entry.uuid.int})
         except ThermoclineError:
             return  # the 404 is what the reader is told
 

@@ -43,7 +43,7 @@ class ChunkSpan:
         self._first = index = opened.chunk_at(start)
         self._chunks: list[HeldChunk] = []
         self.end = start  # log bytes before it are at hand
-        uuid = opened.entry.uuid
+        uuid = opened.entry.uuid.int
         if not hold.segments.is_there(uuid, now_s):
             return
         while self.end < want:

@@ -118,7 +118,7 @@ class ReadAhead:
                 ahead.append((opened, index))
                 index += 1
                 continue
-            place = (opened.key.topic_id, opened.key.partition, opened.entry.end_offset)
+            place = (opened.key.topic_id.int, opened.key.partition, opened.entry.end_offset)
             following = self._hold.segments.beginning_at(place)
             if following is None:
                 self._open(manifests, place, count - len(ahead), opened.footer.chunk_bytes)
@@ -144,7 +144,7 @@ class ReadAhead:
             count -= -(-entry.log_bytes // chunk_bytes)
 
     def _state(self, opened: OpenSegment, index: int) -> tuple[ChunkState, int]:
-        chunk_id = (opened.entry.uuid, index)
+        chunk_id = (opened.entry.uuid.int, index)
         length = min(opened.footer.chunk_bytes, opened.footer.log_bytes - index * opened.footer.chunk_bytes)
         if chunk_id in self._hold.chunks:
             return ChunkState.HELD, length

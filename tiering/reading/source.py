@@ -28,7 +28,9 @@ from seams.workers import Lane, Workers
 from tiering.reading.cut import HeldChunk, OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
 
-_PIECE_BYTES: Final = 256 << 10
+_PIECE_BYTES: Final = 1 << 20
+"""Read and checked at once. After each the worker has to win the interpreter back from a loop that is busy sending what
+other chunks hold, so larger is faster; beyond this the caches are left."""
 
 
 class ChunkSource:
@@ -38,6 +40,7 @@ class ChunkSource:
         self._store = store
         self._cache = cache
         self._workers = workers
+        self._spare: list[memoryview] = []  # pieces no worker has now: fresh memory costs as much as its CRC
         self.is_directory: bool | None = None  # whether objects are local files; None until the first chunk was loaded
         self.fetched_bytes = 0
         self.requests = 0
@@ -101,7 +104,10 @@ class ChunkSource:
         file = self._store.open_local(chunk.key)
         if file is None:
             return None
-        scratch = memoryview(bytearray(min(_PIECE_BYTES, chunk.length)))
+        try:
+            scratch = self._spare.pop()
+        except IndexError:
+            scratch = memoryview(bytearray(_PIECE_BYTES))
         at, crc = 0, 0
         while at < chunk.length:
             piece = scratch[: min(len(scratch), chunk.length - at)]
@@ -110,6 +116,7 @@ class ChunkSource:
                 break
             crc = crc32c(piece, crc)
             at += got
+        self._spare.append(scratch)
         if at < chunk.length or crc != chunk.crc32c or file.size() != object_bytes:
             file.close()
             raise Corrupt(

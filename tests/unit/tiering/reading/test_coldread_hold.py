@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ from tests.support.cold_objects import batches, segment_object
 from tiering.reading.cut import HeldChunk, OpenSegment, Place, TooLarge, cut
 from tiering.reading.hold import CHUNKS_MAX, PINNED_TIMES, HeldChunks, OpenSegments, Places
 
-SEGMENT = UUID(int=1)
+SEGMENT = 1
 PIN_S = 30.0
 UNREAD_MAX = 1000
 
@@ -123,7 +121,7 @@ def test_open_segments_are_bounded_by_their_footers_bytes() -> None:
     for segment in all_of_them:
         segments.add(segment)
     assert len(segments) <= 2
-    topic = first.key.topic_id
+    topic = first.key.topic_id.int
     assert segments.beginning_at((topic, 0, 400)) is all_of_them[-1]
     assert segments.beginning_at((topic, 0, 0)) is None
 
