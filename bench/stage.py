@@ -33,6 +33,7 @@ from bench.table import Measured, Row
 LOG_BYTES = 1 << 30
 MORE_ROUNDS = 5  # where the first ones differ by more than SPREAD_MAX
 SPREAD_MAX = 0.15
+TOUCHED = 2 << 30  # bytes of memory before a turn that says nothing else: three times what most write
 ROUNDS_TO_JUDGE = 3  # fewer are a quick look
 PAGED = {"thermocline.flush": "os"}
 
@@ -124,7 +125,7 @@ class Stage:
         topic: str,
         partitions: int,
         run: Callable[[str], Measured],
-        nbytes: int = CalmMachine.BYTES,
+        nbytes: int = TOUCHED,
         **configs: object,
     ) -> Measured:
         """`run`, which writes `nbytes` at most, on a topic made for this turn alone.
@@ -150,7 +151,7 @@ class Stage:
         self._settle()
         return run()
 
-    def _settle(self, nbytes: int = CalmMachine.BYTES) -> None:
+    def _settle(self, nbytes: int = TOUCHED) -> None:
         if not self._warming_up:
             self._machine.settle(nbytes)
 

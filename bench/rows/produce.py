@@ -6,8 +6,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from bench import loads
-from bench.sides import CalmMachine, Side
-from bench.stage import Stage
+from bench.sides import Side
+from bench.stage import TOUCHED, Stage
 from bench.table import Floor, Measured, Row
 
 PERF: Final = {"records": 400_000, "warmup": 100_000}
@@ -23,7 +23,7 @@ class Shape(NamedTuple):
     cpu_ratio: float
     seconds: float = 6.0
     warm: float = 2.0
-    nbytes: int = CalmMachine.BYTES  # more than is written in a turn
+    nbytes: int = TOUCHED  # more than is written in a turn
 
 
 SHAPES: Final = {
