@@ -38,8 +38,8 @@ class Resent(NamedTuple):
     last_offset: int
 
 
-class Admitted(dict[int, tuple[int, list[BatchRecord], int]]):
-    """By producer id, as an append leaves it: epoch, batches (oldest first, the last of them count), when seen (ms)."""
+Admitted = dict[int, tuple[int, list[BatchRecord], int]]
+"""By producer id, as an append leaves it: epoch, batches (oldest first, the last of them count), when seen (ms)."""
 
 
 _record: Callable[[tuple[int, int, int, int, int]], BatchRecord] = partial(tuple.__new__, BatchRecord)
@@ -84,7 +84,8 @@ class Producers:
         where resends are mixed with new batches: clients resend a request as it was), or DuplicateSequence for a
         resend that is older than what is remembered.
         """
-        entries, admitted = self._entries, Admitted()
+        entries = self._entries
+        admitted: Admitted = {}
         resent: list[BatchRecord] = []
         offset = base_offset
         for header in headers:
