@@ -1,7 +1,8 @@
 """Where in the files a range of offsets lies: the segments of one log in order, and the positions worth remembering.
 
-Owns the list of segments and two bounded memories of (offset → position): ends of recent appends, so that readers at
-the tail and the high watermark need no index, and ends of recent reads, so that whoever reads on pays no scan.
+Owns the list of segments and two bounded memories of (offset → position): ends of recent appends, of one batch or of a
+run, so that readers at the tail and the high watermark need no index (it stands where an append ended); and ends of
+recent reads, so that whoever reads on pays no scan.
 Always true: a position is of the batch that begins at exactly that offset, inside the segment that holds the offset;
 segments are contiguous, the last one is active. Must not know: durability, config, why a limit is where it is.
 
@@ -88,7 +89,7 @@ class Locator:
         self._read_ends.clear()
 
     def appended(self, end_offset: int, end_position: int) -> None:
-        """A batch was written to the active segment up to `end_position`."""
+        """Batches were written to the active segment up to `end_position`."""
         ends = self._append_ends
         ends[end_offset] = end_position
         if len(ends) > APPEND_ENDS_MAX:

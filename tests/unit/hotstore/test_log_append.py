@@ -150,3 +150,25 @@ def with_epoch(data: bytes, epoch: int) -> bytes:
     changed = data[:12] + epoch.to_bytes(4, "big") + data[16:]
     assert read_header(changed).leader_epoch == epoch
     return changed
+
+
+def test_a_reader_may_begin_and_end_inside_a_run() -> None:
+    """The position of a run's end alone is remembered; the index and the headers know the batches in between."""
+    log = leader()
+    runs = [[batch(1 + (number + at) % 3, size=40 * at) for at in range(5)] for number in range(12)]
+    stored: list[bytes] = []
+    for run in runs:
+        base = log.log_end_offset
+        appended = append(log, bytearray(b"".join(run)))
+        assert (appended.base_offset, appended.last_offset) == (base, log.log_end_offset - 1)
+        stored += run
+    headers = headers_of(read_all(log, 0))
+    assert [header.size for header in headers] == [len(one) for one in stored]
+    for first, start in enumerate(headers):
+        for offset in (start.base_offset, start.last_offset):
+            for last, limit in enumerate(headers[first:], first):
+                found = log.read(offset, 1 << 20, limit.next_offset, min_one=True)
+                assert found is not None
+                size = sum(len(one) for one in stored[first : last + 1])
+                at = sum(len(one) for one in stored[:first])
+                assert (found.position, found.length) == (at, size)
