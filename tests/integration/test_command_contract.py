@@ -18,11 +18,13 @@ from pathlib import Path
 
 import pytest
 
+from seams.interpreter import this_build
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.buckets import DirectoryBucket
 from tests.support.ports import free_port
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.waiting import wait_until
+from thermocline.cli.serve_process import PLAIN_BUILD
 from thermocline.cli.wire_client import BROKER_RESOURCE, WireClient
 
 USAGE, REFUSED, FINDINGS = 2, 3, 5
@@ -126,6 +128,9 @@ def test_the_ready_line_names_what_is_served(site: Site, broker: BrokerProcess) 
     assert broker.ready["data"] == str(site.data_dir())
     assert broker.ready["bucket"] == site.bucket.url
     assert re.fullmatch(r"[A-Za-z0-9_-]{22,36}", broker.ready["cluster"])
+    build = this_build()
+    (line,) = [line for line in broker.log().splitlines() if f"{build}" in line]
+    assert (PLAIN_BUILD in line) == (build.optimised is False)
 
 
 WRONG = {
