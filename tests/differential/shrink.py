@@ -58,7 +58,7 @@ def shrink(steps: list[Step], differs: Callable[[list[Step]], bool], trials: int
     return steps
 
 
-def told(seed: int | str, failure: BaseException) -> str:
+def told(seed: int | str, failure: BaseException, trials: int = TRIALS_MAX) -> str:
     """How to repeat it, and the least that shows it."""
     number = getattr(failure, "history", -1)
     words = [f"{type(failure).__name__}: {failure}", f"python -m tests.differential --site {seed}"]
@@ -67,7 +67,7 @@ def told(seed: int | str, failure: BaseException) -> str:
         kind = kind_of(failure)
         if _differs(seed, steps, kind):
             words[1] += f" --history {number}"
-            steps = shrink(steps, lambda fewer: _differs(seed, fewer, kind))
+            steps = shrink(steps, lambda fewer: _differs(seed, fewer, kind), trials)
             try:
                 run_site(seed, (0,), given=steps)
             except Exception as least:  # noqa: BLE001 - as above

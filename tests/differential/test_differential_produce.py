@@ -8,10 +8,14 @@ from random import Random
 import pytest
 
 from tests.differential.batches import batch, plain
-from tests.differential.history import Burst, Cut, draw, site
+from tests.differential.brokers import Pair
+from tests.differential.history import Burst, Cut, Happening, Kind, Site, Topic, draw, site
 from tests.differential.reference import indexes, walk
+from tests.differential.requests import Frame, Part, Style, produce
 from tests.differential.run import Tally, run_site
 from tests.differential.shrink import shrink, told
+from tests.sim.clock import EPOCH_MS
+from tests.support.broker_kit import play
 
 HISTORIES = 40  # of a site
 FIXED = [f"fixed.{number}" for number in range(6)]
@@ -25,7 +29,7 @@ def live(seeds: list[str]) -> Tally:
         try:
             total.add(run_site(seed, range(HISTORIES)))
         except Exception as failure:  # noqa: BLE001 - whatever it is, it is told with what repeats it
-            pytest.fail(told(seed, failure))
+            pytest.fail(told(seed, failure, trials=30))
     return total
 
 
@@ -44,6 +48,36 @@ def test_the_short_way_makes_no_difference_in_the_same_histories_every_time() ->
 def test_the_short_way_makes_no_difference_in_fresh_histories() -> None:
     """160 histories nobody lived before; a failure prints the seed that repeats it."""
     assert live(FRESH).histories == len(FRESH) * HISTORIES
+
+
+@pytest.mark.parametrize("topics", [("at-once", "flushed"), ("flushed", "at-once")])
+def test_a_run_is_acknowledged_once_all_of_its_partitions_are(topics: tuple[str, str]) -> None:
+    """One topic counts the page cache, the other waits for a sync that does not end: neither way answers before it."""
+    place = Site(
+        (Topic("at-once", 1, {}), Topic("flushed", 1, {"flush.messages": "1"})),
+        ("auto.create.topics.enable=false", "thermocline.flush=os"),
+    )
+
+    def burst(count: int) -> Burst:
+        batches = [Part(topic, 0, bytes(batch(plain(1, 10, 0, False), EPOCH_MS))) for topic in topics]
+        frames = [Frame(produce(Style(9, "c", -1, 30_000), batches, number), "") for number in range(count)]
+        return Burst(0, frames, Cut.AT_ONCE, False, 0)
+
+    async def scenario() -> None:
+        pair = Pair(place)
+        await pair.start()
+        await pair.perform(burst(1))  # from now on the short way knows them
+        for way in pair.ways:
+            way.wires[0].answered.clear()
+        await pair.perform(Happening(Kind.HOLD))
+        await pair.perform(burst(3))
+        assert [bytes(way.wires[0].answered) for way in pair.ways] == [b"", b""]
+        await pair.perform(Happening(Kind.RELEASE))
+        short, long = (bytes(way.wires[0].answered) for way in pair.ways)
+        assert short == long != b"" and pair.ways[0].runs[3] == 1
+        await pair.close()
+
+    play(scenario())
 
 
 def test_a_seed_is_one_history() -> None:

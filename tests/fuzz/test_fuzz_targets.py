@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.kept import kept
-from tests.fuzz.targets import answers_in_proportion, load, names
+from tests.fuzz.targets import answers_in_proportion, load, names, produce_runs
 
 MUTANTS = 40
 quickly = settings(deadline=None, max_examples=MUTANTS, suppress_health_check=list(HealthCheck), database=None)
@@ -43,6 +43,7 @@ def what_targets_keep() -> Iterator[None]:
     """Some keep a broker from input to input."""
     yield
     answers_in_proportion.close()
+    produce_runs.close()
 
 
 @pytest.mark.parametrize("name", names())
