@@ -1,7 +1,7 @@
 # One broker. Nothing secret is in here and nothing secret belongs in an image: credentials come by the usual chain
 # (a role, or AWS_… variables given to `docker run`). Data lies in the volume; the bucket is named on the command line.
-# The official Python image is configured with --enable-optimizations and --with-lto; a plain build is slower by a tenth
-# and more (docs/operations.md, Sizing).
+# The official Python image is configured with --enable-optimizations and --with-lto; a plain build takes more CPU
+# (docs/operations.md, Sizing).
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml setup.py requirements.lock README.md LICENSE ./

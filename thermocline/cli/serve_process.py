@@ -24,7 +24,7 @@ from thermocline.cli.outcome import CommandFailed, Exit, plain_words
 
 log = logging.getLogger("thermocline.serve")
 
-PLAIN_BUILD: Final = "a build with PGO takes 10 to 20 % less CPU for small requests; see docs/operations.md, Sizing"
+PLAIN_BUILD: Final = "a build with PGO takes 8 to 20 % less CPU for small requests; see docs/operations.md, Sizing"
 
 # Flags that stand for a config (cli contract); the rest of the flags concern this process only.
 _CONFIG_OF_FLAG = {
