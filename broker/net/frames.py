@@ -19,9 +19,12 @@ _PREFIX: Final = struct.Struct(">i")
 _read_length = _PREFIX.unpack_from
 _NOTHING: Final = memoryview(b"")
 
+_WINDOW_FROM: Final = 64 << 10  # bytes of an expected frame; several smaller ones fit the shared buffer
+_AHEAD: Final = 7
 _AHEAD_MAX: Final = 1 << 20
-"""Room behind an expected large frame. A read that ends with the frame leaves the rest to go cold in the kernel: with
-room for the next one 1 MB frames cost a quarter less CPU (0.65 against 0.89 ms), though part of that one is copied."""
+"""Room behind an expected large frame: so many more of them, and bytes. A read that ends with the frame leaves the rest
+to go cold in the kernel: with room for the next one 1 MB frames cost a quarter less CPU (0.65 against 0.89 ms), though
+part of that one is copied; 128 KB frames a third less (98 against 145 µs), for several are answered as one."""
 
 
 class FrameLengthRefused(Exception):
@@ -86,8 +89,8 @@ class FrameReader:
         """Where the next bytes go; never empty. Not to be asked while `left` frames wait behind a `hold`."""
         pool = self._pool
         if self._backing is None:
-            if self._expected > SHARED_SIZE and not self._budget.exhausted:
-                self._open_window(self._expected + min(self._expected, _AHEAD_MAX))
+            if self._expected > _WINDOW_FROM and not self._budget.exhausted:
+                self._open_window(self._expected + min(_AHEAD * self._expected, _AHEAD_MAX))
                 return self.view
             return pool.shared_small if self._budget.exhausted else pool.shared
         if self.end < len(self.view):
@@ -196,7 +199,8 @@ class FrameReader:
                 self._keep_copy(left)
             return True
         wanted = min(need, max(2 * left, self._expected))
-        if self._backing is not None and self.pos == 0 and self.end < capacity and (capacity >= need or wanted < need):
+        fits = capacity <= 2 * max(need, self._expected) and (capacity >= need or wanted < need)
+        if self._backing is not None and self.pos == 0 and self.end < capacity and fits:
             return True
         cost = size_class(wanted)
         if not self._budget.take(self, cost):
@@ -236,7 +240,7 @@ class FrameReader:
         self._charge_forced(len(self._backing))
 
     def _close_window(self) -> None:
-        if self._pooled and self.end <= SHARED_SIZE:
+        if self._pooled and self.end <= min(SHARED_SIZE, self._expected >> 1):
             self._expected >>= 1
         self._drop_backing()
         self.view = _NOTHING

@@ -152,6 +152,27 @@ def test_a_window_for_a_large_frame_is_given_up_when_little_comes() -> None:
     assert reader.charged == 0
 
 
+@pytest.mark.parametrize("size", [80_000, 131_072, 200_000, 2 * MIB])
+def test_several_expected_large_frames_come_in_one_read(size: int) -> None:
+    """There is room for eight, or for a MiB more than one; what is incomplete afterwards holds no such window."""
+    budget = FrameBudget(64 * MIB, FRAME_MAX)
+    reader = reader_of(budget=budget)
+    for _ in range(3):
+        assert read(reader, frame(bytes(size))) == [bytes(size)]
+        assert budget.used == 0
+        window = len(reader.buffer())
+        assert window == size + 4 + min(7 * (size + 4), MIB)
+        reader.settle(False)
+    sent = frame(bytes(size)) * (window // (size + 4))
+    assert read(reader, sent) == [bytes(size)] * (window // (size + 4))
+    for left in (ALLOWANCE + 1, size // 2):
+        reader.buffer()[:left] = frame(bytes(size))[:left]
+        reader.received(left)
+        assert reader.next() is None and reader.settle(False)
+        assert left <= budget.used <= 2.5 * (size + 4)
+        assert read(reader, frame(bytes(size))[left:]) == [bytes(size)]
+
+
 def test_small_frames_after_large_ones_stop_asking_for_large_windows() -> None:
     """The memory of large frames fades."""
     reader = reader_of()
