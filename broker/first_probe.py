@@ -14,15 +14,15 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.observe.status import Health
 from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import ObjectStore
-from coldstore.probe import Verification, probe, race
+from coldstore.probe import ProbeReport, probe, race
 from logformat.errors import Retryable
 from seams.world import World
 
 log = logging.getLogger(__name__)
 
 
-async def first_probe(store: ObjectStore, world: World, outage: Outage, health: Health) -> bool:
-    """Try the store's conditional writes until it answers; whether uploads are to be verified by HEAD.
+async def first_probe(store: ObjectStore, world: World, outage: Outage, health: Health) -> ProbeReport:
+    """Try the store's conditional writes until it answers: what it does.
 
     StoreRefused: it gets them wrong.
     """
@@ -37,7 +37,7 @@ async def first_probe(store: ObjectStore, world: World, outage: Outage, health: 
                 (await race(store, world.rng)).require()
             if lasted := outage.answered():
                 log.info("the bucket answers, after %s", lasted)
-            return report.verification is Verification.HEAD
+            return report
         except Retryable as failure:
             if outage.failed(failure):
                 log.warning("not ready: the bucket %s does not answer (%s); %s", store.url, outage, WHAT_TO_DO)

@@ -9,6 +9,7 @@ from broker.config.resolve import BrokerConfig
 from broker.membership.session import Refused
 from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits
+from coldstore.probe import ProbeReport, Verification
 from seams.net import SocketBuffers
 from tiering.tier_config import TierLimits
 
@@ -29,8 +30,8 @@ def net_limits(config: BrokerConfig) -> NetLimits:
     )
 
 
-def tier_limits(config: BrokerConfig, *, verify_by_head: bool) -> TierLimits:
-    """What tiering may take. `verify_by_head`: the probe saw the store refuse a wrong checksum."""
+def tier_limits(config: BrokerConfig, probed: ProbeReport) -> TierLimits:
+    """What tiering may take, and what it may leave to the store."""
     return TierLimits(
         copy_partitions_max=config.copy_partitions_max,
         copy_backoff_ms=config.copy_backoff_ms,
@@ -49,7 +50,8 @@ def tier_limits(config: BrokerConfig, *, verify_by_head: bool) -> TierLimits:
         answer_bytes_max=config.fetch_max_bytes,
         store_timeout_s=config.store_timeout_ms / 1000,
         upload_timeout_s=config.store_upload_timeout_ms / 1000,
-        verify_by_head=verify_by_head,
+        verify_by_head=probed.verification is Verification.HEAD,
+        one_pass=probed.takes_trailers,
     )
 
 

@@ -70,11 +70,23 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A body to store: its size, CRC32C, and a way to read it in order, again for every attempt, in bounded pieces."""
+    """A body to store: its size, CRC32C, and a way to read it in order, again for every attempt, in bounded pieces.
+
+    A piece is valid until the next one is asked for. Where `crc32c` is None it is known only when the last piece was
+    taken (`sealed` says it then): it travels behind the bytes instead of before them, and they are read once.
+    """
 
     size: int
-    crc32c: int
+    crc32c: int | None
     open: Callable[[], Iterator[Buffer]]
+    sealed: Callable[[], int] | None = None
+
+    def checksum(self) -> int:
+        """CRC32C of the whole body; where it comes last, of what was handed out since the last `open`."""
+        if self.crc32c is not None:
+            return self.crc32c
+        assert self.sealed is not None, "a body without a checksum"
+        return self.sealed()
 
 
 class ReadStore(Protocol):

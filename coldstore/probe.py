@@ -68,10 +68,12 @@ class StoreCondition(Enum):
     LISTED = "a listing shows what was put"
     DELETED = "a deletion deletes"
     CHECKSUM = "a wrong CRC32C is refused"
+    TRAILER = "a CRC32C may come behind the bytes"
 
 
-# Without it copies are read back whole; every other failed condition refuses the store.
-OPTIONAL = frozenset({StoreCondition.CHECKSUM})
+# Without the first copies are read back whole, without the second a segment is read twice for its upload; every other
+# failed condition refuses the store.
+OPTIONAL = frozenset({StoreCondition.CHECKSUM, StoreCondition.TRAILER})
 
 
 class Verification(Enum):
@@ -92,12 +94,16 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a store did."""
+    """What a store did. `takes_trailers`: a segment may be proved while it is sent."""
 
     url: str
     provider: str
     findings: tuple[ProbeFinding, ...]
     verification: Verification
+
+    @property
+    def takes_trailers(self) -> bool:
+        return any(finding.condition is StoreCondition.TRAILER and finding.passed for finding in self.findings)
 
     @property
     def passed(self) -> bool:
@@ -146,7 +152,7 @@ def provider_of(url: str) -> str:
 
 
 async def probe(store: ObjectStore, rng: Rng) -> ProbeReport:
-    """Ask for every condition, one after the other (about 20 requests)."""
+    """Ask for every condition, one after the other (about 25 requests)."""
     run = _Probe(store, f"{PREFIX}/{rng.uuid()}")
     try:
         if await run.roots():
@@ -211,7 +217,8 @@ class _Probe:
         self._store = store
         self._root, self._absent = f"{base}/root", f"{base}/absent"
         self._segment, self._wrong = f"{base}/segment", f"{base}/wrong"
-        self.written = [self._root, self._absent, self._segment, self._wrong]
+        self._trailed, self._wrong_trailer = f"{base}/trailed", f"{base}/wrong-trailer"
+        self.written = [self._root, self._absent, self._segment, self._wrong, self._trailed, self._wrong_trailer]
         self.findings: list[ProbeFinding] = []
         self.verification = Verification.READ_BACK
 
@@ -253,6 +260,27 @@ class _Probe:
         kept = (await self._store.head(self._segment)).crc32c
         if refused and kept == crc32c(data) and info.size == len(data):
             self.verification = Verification.HEAD
+        self._found(StoreCondition.TRAILER, await self._trailer_taken(data))
+
+    async def _trailer_taken(self, data: bytes) -> str | None:
+        """What was wrong with a checksum behind the bytes. Whatever it was: one before them does."""
+        try:
+            await self._store.put_segment(self._trailed, _trailed(data, crc32c(data)))
+            got = await self._store.get(self._trailed)
+            kept = (await self._store.head(self._trailed)).crc32c
+        except ThermoclineError as failure:
+            return str(failure)
+        if got.data != data:
+            return f"{len(got.data)} bytes were stored, not the {len(data)} sent"
+        if self.verification is Verification.HEAD and kept != crc32c(data):
+            return f"a HEAD says {kept}"
+        try:
+            await self._store.put_segment(self._wrong_trailer, _trailed(data, crc32c(data) ^ 1))
+        except ChecksumRefused:
+            return None
+        except ThermoclineError as failure:
+            return f"a wrong one: {failure}"
+        return "a wrong one was stored as if it were right"
 
     async def deletion(self) -> None:
         """Listings and deletions."""
@@ -324,3 +352,7 @@ async def _same(read: Callable[[], Awaitable[bytes]], expected: bytes) -> str | 
 
 def _upload(data: bytes, checksum: int) -> Upload:
     return Upload(len(data), checksum, lambda: iter((data,)))
+
+
+def _trailed(data: bytes, checksum: int) -> Upload:
+    return Upload(len(data), None, lambda: iter((data,)), lambda: checksum)

@@ -21,21 +21,25 @@ from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment, check_segment
-from coldstore.packed_indexes import is_worth_packing, pack, thinned, unpack
-from coldstore.segment_scanner import INDEX_INTERVAL_BYTES, Scan
+from coldstore.packed_indexes import PACKED_ENTRIES_MIN, THIN_BYTES, is_worth_packing, pack, thinned, unpack
+from coldstore.segment_scanner import CHUNK_BYTES, INDEX_INTERVAL_BYTES, Scan
 from coldstore.segment_sections import (
     OPTIONAL,
     TRAILER_SIZE,
     Section,
     Trailer,
     encode_footer,
+    footer_bytes,
     read_sections,
     read_trailer,
 )
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
+from logformat.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
+from logformat.record_batch import INT32_MAX, INT64_MAX
+from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from logformat.time_index import TimeIndex
 
 CHUNK_BYTES_MIN: Final = 1024
@@ -43,6 +47,9 @@ CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
 _TAIL_REST_BYTES: Final = 8 * 1024  # what is no index: statistics, lineage, a hundred producers
 _INDEXED_BYTES: Final = 5  # of both indexes, packed, for each interval of the log
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
+_ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
+_PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
+_GAPS_EXPECTED: Final = 8  # at most, of one object; each is the end of a tail that was lost
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
 _TRANSACTIONS: Final = struct.Struct(">I")
@@ -121,11 +128,12 @@ def build_footer(
     lineage: LeaderEpochs,
     producers: ProducerState,
     transactions: Sequence[DecidedTransaction] = (),
+    size: int | None = None,
 ) -> bytes:
     """What follows the log bytes that `scan` saw, in the object `key`.
 
     `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state *at* the
-    range's end, not before it (C8).
+    range's end, not before it (C8). `size`: what `footer_room` said before the scan; FooterOutgrown if that is too few.
     """
     assert (key.base_offset, producers.end_offset) == (scan.base_offset, scan.end_offset), (key, producers.end_offset)
     statistics = SegmentStatistics(
@@ -161,7 +169,49 @@ def build_footer(
     if packed:
         sections[Section.PACKED_INDEXES] = packed
     flags = {kind: OPTIONAL if kind in _OPTIONAL else 0 for kind in sections}
-    return encode_footer(scan.log_bytes, ((kind, flags[kind], payload) for kind, payload in sections.items()))
+    return encode_footer(scan.log_bytes, [(kind, flags[kind], payload) for kind, payload in sections.items()], size)
+
+
+def footer_room(
+    key: SegmentKey, topic: str, end_offset: int, log_bytes: int, *, lineage: LeaderEpochs, producers: ProducerState
+) -> int:
+    """Bytes that the footer of `log_bytes` of log takes at most, before anybody looked at them: for who has to say how
+    long the object is before its first byte.
+
+    An index entry covers more than `INDEX_INTERVAL_BYTES`, a batch's epoch is one of the lineage's. Possible, and so
+    rare that `build_footer` may refuse them, are more than `_GAPS_EXPECTED` declared gaps, and indexes that pack badly.
+    """
+    entries = log_bytes // INDEX_INTERVAL_BYTES
+    plain, thin = min(entries, PACKED_ENTRIES_MIN), log_bytes // THIN_BYTES
+    indexes = max(plain * _ENTRY_BYTES, thin * _ENTRY_BYTES + entries * _PACKED_ENTRY_BYTES) + TIME_ENTRY_SIZE
+    epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
+    widest = SegmentStatistics(
+        topic=topic,
+        topic_id=key.topic_id,
+        partition=key.partition,
+        uuid=key.uuid,
+        leader_epoch=key.epoch,
+        base_offset=key.base_offset,
+        end_offset=end_offset,
+        log_bytes=log_bytes,
+        log_crc32c=2**32 - 1,
+        batches=log_bytes,
+        records=INT64_MAX,
+        min_timestamp_ms=-INT64_MAX,
+        max_timestamp_ms=-INT64_MAX,
+        gaps=((INT64_MAX, INT64_MAX),) * _GAPS_EXPECTED,
+        epochs=((INT32_MAX, INT64_MAX),) * epochs,
+    )
+    return footer_bytes(
+        (
+            *(0, 0, indexes),  # of three sections
+            _CHUNKS.size + 4 * -(-log_bytes // CHUNK_BYTES),
+            len(_ENCODER.encode(widest)),
+            len(lineage.to_bytes()),
+            len(encode_producer_state(producers)),
+            len(_encode_transactions(())),
+        )
+    )
 
 
 def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:

@@ -9,19 +9,20 @@ Must not know what sections hold.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from crc32c import crc32c
 
-from logformat.errors import Corrupt
+from logformat.errors import Corrupt, ThermoclineError
 from logformat.values import NewerFormat
 
 MAGIC: Final = b"THERMSEG"
 VERSION: Final = 1
 OPTIONAL: Final = 0x0001
+FILLER: Final = 9  # a section of zeros that says nothing: every reader skips it
 FOOTER_BYTES_MAX: Final = 64 * 1024 * 1024
 SECTIONS_MAX: Final = 256
 
@@ -33,7 +34,7 @@ TRAILER_SIZE: Final = _TRAILER.size
 
 
 class Section(IntEnum):
-    """Types of sections; numbers are never reused."""
+    """Types of the sections that every object has; numbers are never reused, the filler's neither."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
@@ -55,8 +56,25 @@ class Trailer:
     footer_crc32c: int
 
 
-def encode_footer(log_bytes: int, sections: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """Sections as (type, flags, payload), then the trailer: everything that follows `log_bytes` of log."""
+class FooterOutgrown(ThermoclineError):
+    """The footer is longer than was announced before its sections were known: announce what it really takes."""
+
+
+def footer_bytes(payloads: Iterable[int]) -> int:
+    """Size of a footer and its trailer, with a filler, for sections with payloads of so many bytes."""
+    return sum(SECTION_HEADER_SIZE + length for length in (*payloads, 0)) + TRAILER_SIZE
+
+
+def encode_footer(log_bytes: int, sections: Sequence[tuple[int, int, bytes]], size: int | None = None) -> bytes:
+    """Sections as (type, flags, payload), then the trailer: everything that follows `log_bytes` of log.
+
+    `size`: make it exactly so many bytes, by a filler. Raises FooterOutgrown where that is too few.
+    """
+    if size is not None:
+        needed = footer_bytes(len(payload) for _, _, payload in sections)
+        if needed > size:
+            raise FooterOutgrown(f"a footer of {size} bytes was announced, its sections take {needed}")
+        sections = (*sections, (FILLER, OPTIONAL, bytes(size - needed)))
     parts: list[bytes] = []
     for kind, flags, payload in sections:
         parts += (_SECTION.pack(kind, flags, len(payload), crc32c(payload)), payload)

@@ -13,7 +13,7 @@ POINTS: dict[str, str] = {
     "append.written": "bytes of a batch are in the page cache, nothing was acknowledged",
     "flush.synced": "fdatasync returned, the flushed end has not moved",
     "roll.created": "the new active segment's file exists, its directory is not synced",
-    "copy.checked": "a segment was read and checked, nothing was uploaded",
+    "copy.checked": "a segment was read, checked and sent but for its footer: there is no object yet",
     "copy.uploaded": "the segment object is in the bucket, no manifest names it",
     "copy.page_written": "a manifest page is in the bucket, no root names it",
     "copy.committed": "the manifest names the object, it was not read back",

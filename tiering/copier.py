@@ -1,51 +1,36 @@
-"""Copying one range of a log to the bucket: check, upload, commit, verify.
+"""Copying one range of a log to the bucket: upload it, proved on the way, commit, verify.
 
-Owns one attempt at a time per partition: check, upload, commit. What fails before the upload left nothing; what fails
-later left an object that may still appear: garbage. Always true: every batch's CRC was checked in the pass that made
-the object's checksums (C12), the object's name is new, and only after the commit was read back and the object seen
-again is the range noted as verified, which is what lets local bytes go. Memory is two pieces of 1 MiB, whatever the
-segment's size. A failed attempt's object is deleted when no attempt of ours can still commit it, else left to gc
-(C3). Must not know when to copy."""
+Owns one attempt at a time per partition: upload, commit. What fails before its end left an object that may still
+appear: garbage. Always true: every batch's CRC was checked in the pass that made the object's checksums (C12,
+`segment_body`), the store confirmed them before the commit, the object's name is new, and only after the commit was
+read back and the object seen again is the range noted as verified, which is what lets local bytes go. A failed
+attempt's object is deleted when no attempt of ours can still commit it, else left to gc (C3). Must not know when to
+copy."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload
-from coldstore.segment_object import build_footer, object_crc32c
-from coldstore.segment_scanner import Scan, SegmentScanner
-from hotstore.locator import ByteRange
-from hotstore.partition_log import PartitionLog
+from coldstore.segment_sections import FooterOutgrown
 from logformat.errors import Corrupt, Fenced, Retryable
-from logformat.leader_epochs import LeaderEpochs
-from logformat.producer_snapshot import ProducerState
 from seams.crash_points import reach
-from seams.disk import Buffer
 from seams.workers import Lane
 from tiering.copy_plan import CopyRange
 from tiering.partition_state import Block, TieredPartition
+from tiering.segment_body import ProvenBody, Source, checked_body, source_of
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES: Final = 1 << 20
 READ_BACK_BYTES: Final = 8 << 20
 GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; what goes beyond is left to gc
-
-
-class Checked(NamedTuple):
-    """A range that was read and proven: what follows it in the object, and the manifest's entry."""
-
-    footer: bytes
-    entry: RemoteSegment
-    upload: Upload
 
 
 @dataclass(slots=True)
@@ -71,34 +56,40 @@ class Copier:
         """Copy one range; the manifest names it when this returns, and it is verified unless the store did not answer
         that. Raises Retryable, Corrupt (local bytes are damaged), Fenced, OSError."""
         partition = self._partition
-        key = SegmentKey(
-            partition.topic_id, partition.partition, wanted.start_offset, partition.epoch, partition.world.rng.uuid()
-        )
         copied = False
         try:
-            entry = await self._attempt(key, wanted)
+            try:
+                entry = await self._attempt(wanted, one_pass=partition.limits.one_pass)
+            except FooterOutgrown as outgrown:
+                log.info("%s: %s; reading the range twice", partition.name, outgrown)
+                entry = await self._attempt(wanted, one_pass=False)
             copied = True
         finally:
             self._counters.copy_errors += not copied
         self._counters.copied_segments += 1
         self._counters.copied_bytes += entry.log_bytes
-        await self._verify_after_commit(key, entry)
+        await self._verify_after_commit(entry)
         return entry
 
-    async def _attempt(self, key: SegmentKey, wanted: CopyRange) -> RemoteSegment:
-        checked = await self._check(key, wanted)
-        reach("copy.checked")
+    async def _attempt(self, wanted: CopyRange, *, one_pass: bool) -> RemoteSegment:
+        partition = self._partition
+        key = SegmentKey(
+            partition.topic_id, partition.partition, wanted.start_offset, partition.epoch, partition.world.rng.uuid()
+        )
+        source = await self._source(wanted)
+        run = partition.world.workers.run
+        body = ProvenBody(key, source) if one_pass else await run(checked_body, key, source, lane=Lane.COPY)
         committed = False
         try:
-            await self._upload(key, checked.upload)
+            await self._upload(key, body.upload)
             reach("copy.uploaded")
-            await self._commit(checked.entry)
+            await self._commit(body.entry)
             committed = True
         finally:
             if not committed:  # refused, cut off or unknown: the object may be there, and may still appear
                 self._remember_garbage(key)
         reach("copy.committed")
-        return checked.entry
+        return body.entry
 
     async def _commit(self, entry: RemoteSegment) -> None:
         partition = self._partition
@@ -114,14 +105,13 @@ class Copier:
         except EditRefused as refused:
             raise Retryable(f"{partition.name}: the manifest moved on: {refused}") from refused
 
-    async def _check(self, key: SegmentKey, wanted: CopyRange) -> Checked:
-        """First pass over the local bytes, in a worker: every batch, the checksums, the footer."""
+    async def _source(self, wanted: CopyRange) -> Source:
         partition = self._partition
         local = partition.log
         ranges = local.batch_ranges(wanted.start_offset, wanted.end_offset)
         lineage = local.epochs.truncate_from_end(wanted.end_offset)
         return await partition.world.workers.run(
-            check_range, local, key, partition.config.topic, tuple(ranges), wanted, lineage, lane=Lane.COPY
+            source_of, local, partition.config.topic, ranges, wanted, lineage, lane=Lane.COPY
         )
 
     async def _upload(self, key: SegmentKey, upload: Upload) -> None:
@@ -131,17 +121,17 @@ class Copier:
                 info = await partition.store.put_segment(str(key), upload)
         except TimeoutError as late:
             raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
-        if info.size != upload.size or info.crc32c not in (None, upload.crc32c):
+        if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
             raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
 
-    async def _verify_after_commit(self, key: SegmentKey, entry: RemoteSegment) -> None:
+    async def _verify_after_commit(self, entry: RemoteSegment) -> None:
         """Failing to verify costs nothing but time: expiry verifies again before local bytes go."""
         try:
             await self.verify(entry, read_back=True)
         except (Corrupt, ObjectMissing) as damaged:
-            log.error("%s: committed object %s is not what was sent: %s", self._partition.name, key, damaged)
+            log.error("%s: committed object %s is not what was sent: %s", self._partition.name, entry.uuid, damaged)
         except Retryable as unanswered:
-            log.warning("%s: %s not verified yet: %s", self._partition.name, key, unanswered)
+            log.warning("%s: %s not verified yet: %s", self._partition.name, entry.uuid, unanswered)
         else:
             reach("copy.verified")
 
@@ -243,73 +233,3 @@ async def verify_head(store: ObjectStore, key: str, entry: RemoteSegment) -> boo
     if info.crc32c != entry.crc32c:
         raise Corrupt(f"object {key} has CRC32C {info.crc32c:#010x}, {entry.crc32c:#010x} was written")
     return True
-
-
-def check_range(
-    local: PartitionLog,
-    key: SegmentKey,
-    topic: str,
-    ranges: Sequence[ByteRange],
-    wanted: CopyRange,
-    lineage: LeaderEpochs,
-) -> Checked:
-    """Blocking: prove the range's bytes and make all that the object and the manifest say of them.
-
-    Raises Corrupt with the offset of the first batch that is not what was appended; OSError.
-    """
-    scan = scan_range(ranges, wanted.start_offset, wanted.end_offset, lineage)
-    producers = local.producer_snapshot_at(wanted.end_offset)
-    if producers is None:
-        # Recovery writes one for every roll point: somebody removed it. Records matter more than resends.
-        log.warning("%s at %d: no producer state, resends will not be known after a lost disk", key, wanted.end_offset)
-        producers = ProducerState(wanted.end_offset, ())
-    footer = build_footer(key, topic, scan, lineage=lineage, producers=producers)
-    size = scan.log_bytes + len(footer)
-    crc = object_crc32c(scan.log_crc32c, footer)
-    return Checked(footer, entry_of(key, scan, size, crc), Upload(size, crc, lambda: _body(ranges, footer)))
-
-
-def scan_range(ranges: Sequence[ByteRange], start_offset: int, end_offset: int, lineage: LeaderEpochs) -> Scan:
-    """Blocking: one pass in pieces of 1 MiB through one buffer."""
-    scanner = SegmentScanner(start_offset, sum(r.length for r in ranges), lineage=lineage)
-    buffer = memoryview(bytearray(PIECE_BYTES))
-    for file, position, length in ranges:
-        end = position + length
-        while position < end:
-            piece = buffer[: min(PIECE_BYTES, end - position)]
-            if file.read_into(position, piece) != len(piece):
-                raise Corrupt(f"{file.path}: ends before position {end}; the log says it holds more")
-            scanner.feed(piece)
-            position += len(piece)
-    return scanner.finish(end_offset)
-
-
-def entry_of(key: SegmentKey, scan: Scan, object_bytes: int, crc: int) -> RemoteSegment:
-    """The manifest's entry for an object of `scan`'s bytes."""
-    return RemoteSegment(
-        uuid=key.uuid,
-        base_offset=scan.base_offset,
-        end_offset=scan.end_offset,
-        leader_epoch=key.epoch,
-        log_bytes=scan.log_bytes,
-        object_bytes=object_bytes,
-        records=scan.records,
-        min_timestamp_ms=scan.min_timestamp_ms,
-        max_timestamp_ms=scan.max_timestamp_ms,
-        crc32c=crc,
-        epochs=scan.epochs,
-        gaps=scan.gaps,
-    )
-
-
-def _body(ranges: Sequence[ByteRange], footer: bytes) -> Iterator[Buffer]:
-    """Second pass: the object's bytes. What changed since the first fails the checksum that travels with them."""
-    for file, position, length in ranges:
-        end = position + length
-        while position < end:
-            piece = file.read_at(position, min(PIECE_BYTES, end - position))
-            if not piece:
-                raise Corrupt(f"{file.path}: ends before position {end}; the log says it holds more")
-            yield piece
-            position += len(piece)
-    yield footer

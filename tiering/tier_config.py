@@ -44,7 +44,8 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """A broker's limits. `verify_by_head`: the probe saw the store refuse a wrong checksum (C12)."""
+    """A broker's limits. `verify_by_head`: the probe saw the store refuse a wrong checksum (C12); `one_pass`: also one
+    that came behind the bytes, so that a segment may be proved while it is sent."""
 
     copy_partitions_max: int = 10
     copy_backoff_ms: int = 500
@@ -64,6 +65,7 @@ class TierLimits:
     store_timeout_s: float = 30.0
     upload_timeout_s: float = 600.0
     verify_by_head: bool = False
+    one_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)

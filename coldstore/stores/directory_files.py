@@ -161,7 +161,7 @@ class DirectoryFiles:
             self._sync_names(key, all_parents=True)
         finally:
             self._drop(temporary)
-        return ObjectInfo(key, body.size, etag, body.crc32c)
+        return ObjectInfo(key, body.size, etag, body.checksum())
 
     def write_root(self, key: str, data: bytes, if_match: str | None) -> str:
         """Compare and replace under the key's lock; the new ETag. PreconditionFailed, ConditionalConflict."""
@@ -353,15 +353,16 @@ def _etag_of(file: File, size: int) -> str:
 
 
 def _fill(file: File, key: str, body: Upload) -> None:
-    """Write the body, and refuse it when it is not what was announced."""
+    """Write the body, and refuse it when what was written is not what its source says."""
     position = checksum = 0
     for piece in body.open():
         checksum = crc32c(piece, checksum)
         position += file.write_at(position, [piece])
         if position > body.size:
             break
-    if position != body.size or checksum != body.crc32c:
+    if position != body.size:
+        raise ChecksumRefused(f"PUT {key}: {position} bytes came, {body.size} were announced; read the source again")
+    if checksum != (announced := body.checksum()):
         raise ChecksumRefused(
-            f"PUT {key}: {position} bytes with CRC32C {checksum:08x} came, "
-            f"{body.size} with {body.crc32c:08x} were announced; read the source again"
+            f"PUT {key}: bytes with CRC32C {checksum:08x} came, the source says {announced:08x}; read it again"
         )

@@ -30,7 +30,7 @@ from crc32c import crc32c
 from coldstore.object_store import Got, ObjectInfo, StoreAway, StoreUnavailable, Upload
 from coldstore.stores.limits import GET_BYTES_MAX, PART_BYTES, check_key, check_range
 from coldstore.stores.s3_errors import mapped, refusal
-from coldstore.stores.s3_upload import decoded_crc32c, encoded_crc32c, put_object
+from coldstore.stores.s3_upload import announce_trailer, decoded_crc32c, encoded_crc32c, put_object
 from coldstore.url import DEFAULT_REGION, S3Url
 from logformat.errors import InvalidRequest, ThermoclineError
 from seams.clock import Clock
@@ -314,10 +314,12 @@ class S3Store:
         session = boto3.session.Session()
         arguments = self._client_arguments(session.region_name)
         small, segment = self._deadlines.small_s, max(self._deadlines.small_s, self._deadlines.segment_s / 5)
-        return (
+        writers = (
             session.client("s3", config=Config(**self._config(small)), **arguments),
             session.client("s3", config=Config(**self._config(segment)), **arguments),
         )
+        writers[1].meta.events.register("before-sign.s3.PutObject", announce_trailer)
+        return writers
 
 
 def _etag(answer: dict[str, Any], key: str) -> str:

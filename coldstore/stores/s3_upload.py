@@ -1,11 +1,16 @@
 """Storing one object over boto3, in the caller's thread: bounded in memory, checked at the far end.
 
 Owns the bodies. Always true: at most one piece of the source is in memory; the whole object's CRC32C travels with it
-(versitygw and LocalStack store a short object when a client without one dies in mid-body); nothing is sent twice; a
-failure of the source comes out as itself, not as the store's. Must not know the loop or what is stored.
+(versitygw and LocalStack store a short object when a client without one dies in mid-body), before the bytes or behind
+them; nothing is sent twice; a failure of the source comes out as itself, not as the store's. Must not know the loop or
+what is stored.
 
 One streaming PUT up to 256 MiB, parts of 64 MiB above (`limits.PART_BYTES`), because every part is a billed request.
-Parts need their checksum in a header, so a multipart upload reads its source twice (CRC32C runs at 9 GB/s).
+Parts have their checksum in a header, so a multipart upload reads its source twice (CRC32C runs at 9 GB/s and more).
+
+A checksum that its source knows only at the end is a trailer of the `aws-chunked` encoding, as the AWS SDKs send it
+over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own encoder wants a C library for CRC32C and makes
+frames of 1 MiB, so the frame is made here, and `announce_trailer` makes it sign them.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from logformat.errors import InvalidRequest
 from seams.disk import Buffer
 
 PARTS_MAX = 10_000  # S3
+_TRAILER = "x-amz-checksum-crc32c"
 
 
 class SegmentBody:
@@ -66,6 +72,55 @@ class SegmentBody:
         return 0
 
 
+class TrailedBody(SegmentBody):
+    """The same in a frame, the checksum behind it."""
+
+    def __init__(self, body: Upload, expired: Callable[[], bool]) -> None:
+        super().__init__(lambda: _framed(body), framed_size(body.size), expired)
+        self.decoded_size = body.size
+
+
+def announce_trailer(request: Any, **_: object) -> None:
+    """botocore's `before-sign`: say in the headers that a TrailedBody comes, and have them signed for one."""
+    if isinstance(request.data, TrailedBody):
+        request.headers["Content-Encoding"] = "aws-chunked"
+        request.headers["X-Amz-Trailer"] = _TRAILER
+        request.headers["X-Amz-Decoded-Content-Length"] = str(request.data.decoded_size)
+        request.context["checksum"] = {"request_algorithm": {"in": "trailer", "algorithm": "crc32c", "name": _TRAILER}}
+
+
+def framed_size(size: int) -> int:
+    """Bytes of `_framed` for a body of `size`."""
+    return len(_frame_head(size)) + size + len(_end(size, 0))
+
+
+def _framed(body: Upload) -> Iterator[Buffer]:
+    """The body as `aws-chunked`: one frame of all its bytes, an empty one, the trailer.
+
+    One, as the AWS SDK for Go sends what it knows the length of: the head of every further frame would be a packet of
+    its own, which costs as much as copying a quarter of a megabyte.
+    """
+    if body.size:
+        yield _frame_head(body.size)
+    given = 0
+    for piece in body.open():
+        given += len(piece)
+        if given > body.size:
+            break
+        yield piece
+    if given != body.size:
+        raise ChecksumRefused(f"the source gave {given} bytes, {body.size} were announced")
+    yield _end(body.size, body.checksum())
+
+
+def _frame_head(size: int) -> bytes:
+    return b"%x\r\n" % size if size else b""
+
+
+def _end(size: int, checksum: int) -> bytes:
+    return (b"\r\n0\r\n" if size else b"0\r\n") + f"{_TRAILER}:{encoded_crc32c(checksum)}\r\n\r\n".encode()
+
+
 class _Source:
     """An upload's pieces, cut at part borders."""
 
@@ -83,6 +138,12 @@ class _Source:
             size -= len(piece)
             yield piece
 
+    def ended(self) -> bool:
+        """Whether nothing is left; asks for the next piece."""
+        if not self._left:
+            self._left = memoryview(next(self._pieces, b""))
+        return not self._left
+
 
 def put_object(
     client: Any,
@@ -95,8 +156,7 @@ def put_object(
 ) -> ObjectInfo:
     """Store `body` under `target` (Bucket, Key); raises botocore's errors, ours, or those of the source."""
     if body.size <= part_bytes * SINGLE_PARTS:
-        answer = _send(client.put_object, body.open, body.size, body.crc32c, expired, **target, **extra)
-        return _stored(answer, key, body)
+        return _stored(_put_whole(client, body, expired, **target, **extra), key, body)
     return _put_parts(client, target, key, body, extra, expired, part_bytes)
 
 
@@ -124,22 +184,23 @@ def _said(answer: dict[str, Any], name: str, key: str) -> str:
 
 def _stored(answer: dict[str, Any], key: str, body: Upload) -> ObjectInfo:
     etag, stored = _said(answer, "ETag", key), decoded_crc32c(answer.get("ChecksumCRC32C"))
-    if stored is not None and stored != body.crc32c:
-        raise ChecksumRefused(f"PUT {key}: stored with CRC32C {stored:08x}, sent with {body.crc32c:08x}")
+    if stored is not None and stored != (sent := body.checksum()):
+        raise ChecksumRefused(f"PUT {key}: stored with CRC32C {stored:08x}, sent with {sent:08x}")
     return ObjectInfo(key, body.size, etag, stored)
 
 
-def _send(
-    operation: Callable[..., dict[str, Any]],
-    open_pieces: Callable[[], Iterator[Buffer]],
-    size: int,
-    checksum: int,
-    expired: Callable[[], bool],
-    **parameters: Any,
-) -> dict[str, Any]:
-    body = SegmentBody(open_pieces, size, expired)
+def _put_whole(client: Any, body: Upload, expired: Callable[[], bool], **parameters: Any) -> dict[str, Any]:
+    if body.crc32c is None:
+        framed = framed_size(body.size)
+        return _send(client.put_object, TrailedBody(body, expired), ContentLength=framed, **parameters)
+    checksum = encoded_crc32c(body.crc32c)
+    source = SegmentBody(body.open, body.size, expired)
+    return _send(client.put_object, source, ContentLength=body.size, ChecksumCRC32C=checksum, **parameters)
+
+
+def _send(operation: Callable[..., dict[str, Any]], body: SegmentBody, **parameters: Any) -> dict[str, Any]:
     try:
-        return operation(Body=body, ContentLength=size, ChecksumCRC32C=encoded_crc32c(checksum), **parameters)
+        return operation(Body=body, **parameters)
     except (BotoCoreError, ClientError):
         if body.failure is not None:
             raise body.failure from None
@@ -158,21 +219,20 @@ def _put_parts(
     sizes = [min(part_bytes, body.size - at) for at in range(0, body.size, part_bytes)]
     if len(sizes) > PARTS_MAX:
         raise InvalidRequest(f"{target['Key']}: {body.size} bytes need more than {PARTS_MAX} parts")
-    checksums = _part_checksums(body, sizes)
+    checksums, whole = _part_checksums(body, sizes)
     begun = client.create_multipart_upload(ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **target, **extra)
     upload = {**target, "UploadId": _said(begun, "UploadId", key)}
     try:
         source = _Source(body.open())
         parts = []
         for number, (size, checksum) in enumerate(zip(sizes, checksums, strict=True), start=1):
-            pieces = partial(iter, source.take(size))
-            answer = _send(client.upload_part, pieces, size, checksum, expired, PartNumber=number, **upload)
-            parts.append(
-                {"PartNumber": number, "ETag": _said(answer, "ETag", key), "ChecksumCRC32C": encoded_crc32c(checksum)}
-            )
+            part = SegmentBody(partial(iter, source.take(size)), size, expired)
+            said = {"PartNumber": number, "ChecksumCRC32C": encoded_crc32c(checksum)}
+            answer = _send(client.upload_part, part, ContentLength=size, **said, **upload)
+            parts.append({**said, "ETag": _said(answer, "ETag", key)})
         answer = client.complete_multipart_upload(
             MultipartUpload={"Parts": parts},
-            ChecksumCRC32C=encoded_crc32c(body.crc32c),
+            ChecksumCRC32C=encoded_crc32c(whole),
             ChecksumType="FULL_OBJECT",
             **upload,
         )
@@ -185,7 +245,8 @@ def _put_parts(
         raise
 
 
-def _part_checksums(body: Upload, sizes: list[int]) -> list[int]:
+def _part_checksums(body: Upload, sizes: list[int]) -> tuple[list[int], int]:
+    """Of each part, and of the whole."""
     source, checksums, whole = _Source(body.open()), [], 0
     for size in sizes:
         checksum = 0
@@ -193,6 +254,8 @@ def _part_checksums(body: Upload, sizes: list[int]) -> list[int]:
             checksum = crc32c(piece, checksum)
             whole = crc32c(piece, whole)
         checksums.append(checksum)
-    if whole != body.crc32c:
-        raise ChecksumRefused(f"the source has CRC32C {whole:08x}, {body.crc32c:08x} was announced; read it again")
-    return checksums
+    if not source.ended():
+        raise ChecksumRefused(f"the source gave more than the {body.size} bytes that were announced")
+    if whole != (announced := body.checksum()):
+        raise ChecksumRefused(f"the source has CRC32C {whole:08x}, {announced:08x} was announced; read it again")
+    return checksums, whole

@@ -55,7 +55,7 @@ class RemoteBucket:
 
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
         data = b"".join(bytes(piece) for piece in body.open())
-        sent = Upload(body.size, body.crc32c, lambda: iter((data,)))
+        sent = Upload(body.size, body.checksum(), lambda: iter((data,)))
         return await self._ask(self._store.put_segment(key, sent))  # type: ignore[no-any-return]
 
     async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -68,11 +68,11 @@ class MemoryStore:
             pieces.append(bytes(piece))
             await asyncio.sleep(0)
         data = b"".join(pieces)
-        if len(data) != body.size or (self._checks_checksums and crc32c(data) != body.crc32c):
+        if len(data) != body.size or (self._checks_checksums and crc32c(data) != body.checksum()):
             raise ChecksumRefused(f"PUT {key}: {len(data)} bytes do not match the size or checksum sent with them")
         if key in self.objects:
             raise InvalidRequest(f"PUT {key}: the name is taken; immutable objects never reuse one")
-        stored = StoredObject(data, _etag(data), body.crc32c if self._checks_checksums else None)
+        stored = StoredObject(data, _etag(data), body.checksum() if self._checks_checksums else None)
         self.objects[key] = stored
         return ObjectInfo(key, len(data), stored.etag, stored.crc32c)
 
@@ -123,6 +123,27 @@ def upload_of(data: bytes, piece: int = 1 << 20) -> Upload:
     """An `Upload` over bytes in memory, in pieces of at most `piece` bytes."""
     view = memoryview(data)
     return Upload(len(data), crc32c(data), lambda: (view[at : at + piece] for at in range(0, len(view), piece)))
+
+
+def trailed(data: bytes, *, size: int | None = None, checksum: int | None = None, piece: int = 1 << 20) -> Upload:
+    """The same, its checksum (a wrong one where `checksum` says so) known only once the last piece was taken. The
+    pieces lie in one buffer, which the next one overwrites."""
+    taken: list[int] = []
+
+    def pieces() -> Iterator[memoryview]:
+        taken.clear()
+        buffer = memoryview(bytearray(piece))
+        for at in range(0, len(data), piece):
+            part = data[at : at + piece]
+            buffer[: len(part)] = part
+            taken.append(len(part))
+            yield buffer[: len(part)]
+
+    def sealed() -> int:
+        assert sum(taken) == len(data), "asked before the last piece was taken"
+        return crc32c(data) if checksum is None else checksum
+
+    return Upload(len(data) if size is None else size, None, pieces, sealed)
 
 
 def _etag(data: bytes) -> str:

@@ -56,6 +56,7 @@ LIMITS = TierLimits(
     store_timeout_s=10.0,
     upload_timeout_s=20.0,
     verify_by_head=True,
+    one_pass=True,
     local_bytes_max=1 << 40,
 )
 LOG = LogConfig(segment_bytes=2000, tiered=True, local_retention_ms=-1, retention_ms=-1)

@@ -31,9 +31,10 @@ from coldstore.probe import (
 )
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore
 from coldstore.stores.operations import Operation
+from logformat.errors import InvalidRequest
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.memory_store import MemoryStore, StoredObject
+from tests.support.memory_store import MemoryStore, StoredObject, upload_of
 
 
 def probed(store: ObjectStore) -> ProbeReport:
@@ -114,13 +115,44 @@ class KeepsAnyChecksum(MemoryStore):
 
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
         info = await super().put_segment(key, body)
-        self.objects[key].crc32c = body.crc32c
+        self.objects[key].crc32c = body.checksum()
         return info
 
 
 class ForgetsChecksums(MemoryStore):
     async def head(self, key: str) -> ObjectInfo:
         return dataclasses.replace(await super().head(key), crc32c=None)
+
+
+class KnowsNoTrailers(MemoryStore):
+    """A checksum behind the bytes is answered with `failure`."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        if body.crc32c is None:
+            raise self.failure
+        return await super().put_segment(key, body)
+
+
+class StoresTheFrames(MemoryStore):
+    """Older gateways: `aws-chunked` is no encoding to them, but what the object holds."""
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        if body.crc32c is None:
+            body = upload_of(b"80000\r\n" + b"".join(bytes(piece) for piece in body.open()) + b"\r\n0\r\n\r\n")
+        return await super().put_segment(key, body)
+
+
+class IgnoresTrailers(MemoryStore):
+    """The bytes are right, whatever the checksum behind them says."""
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        if body.crc32c is None:
+            body = upload_of(b"".join(bytes(piece) for piece in body.open()))
+        return await super().put_segment(key, body)
 
 
 class KeepsDeleted(MemoryStore):
@@ -148,7 +180,7 @@ def test_an_exact_store_passes_and_is_left_clean() -> None:
     report.require()
     asked = [finding.condition for finding in report.findings]
     assert sorted(asked, key=list(StoreCondition).index) == list(StoreCondition)
-    assert report.verification is Verification.HEAD and not store.objects
+    assert report.verification is Verification.HEAD and report.takes_trailers and not store.objects
 
 
 @pytest.mark.parametrize(
@@ -180,6 +212,25 @@ def test_a_store_whose_checksums_prove_nothing_is_read_back(store: MemoryStore) 
     report = probed(store)
     report.require()
     assert report.verification is Verification.READ_BACK
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        KnowsNoTrailers(InvalidRequest("400 x-amz-content-sha256")),
+        KnowsNoTrailers(AccessRefused("403 SignatureDoesNotMatch")),
+        KnowsNoTrailers(StoreUnavailable("501 NotImplemented")),
+        KnowsNoTrailers(StoreAway("no answer within 300 s")),
+        StoresTheFrames(),
+        IgnoresTrailers(),
+    ],
+)
+def test_a_store_that_wants_its_checksum_first_gets_it_first(store: MemoryStore) -> None:
+    """No refusal of the store, whatever it says to a trailer: segments are read twice for it."""
+    report = probed(store)
+    report.require()
+    assert failed(report) == {StoreCondition.TRAILER} and not report.takes_trailers
+    assert report.verification is Verification.HEAD and not store.objects
 
 
 def test_a_500_is_a_refusal_too() -> None:

@@ -41,6 +41,7 @@ from tests.support.tier_kit import (
     settle,
 )
 from tests.support.workers import LoopWorkers
+from tiering import segment_body
 from tiering.reservation import LocalReservation, write_reservation
 
 
@@ -59,12 +60,14 @@ async def check_bucket(house: House) -> None:
     assert damage == []
 
 
-def test_sealed_segments_sink_byte_for_byte() -> None:
-    """Every sealed segment becomes one object with the same log bytes, named by the manifest, and is verified."""
+@pytest.mark.parametrize("one_pass", [True, False])
+def test_sealed_segments_sink_byte_for_byte(one_pass: bool) -> None:
+    """Every sealed segment becomes one object with the same log bytes, named by the manifest, and is verified; also in
+    a store that wants the checksum before the bytes."""
 
     async def scenario() -> None:
         house = House()
-        life = await house.start()
+        life = await house.start(limits=replace(LIMITS, one_pass=one_pass))
         opened = await life.open(new=True)
         await life.fill(60)
         await settle(lambda: sunk(opened))
@@ -279,12 +282,37 @@ def test_design_c08_the_footer_holds_the_producers_at_the_segments_end() -> None
     run_fast(scenario())
 
 
-def test_bit_rot_before_the_copy_is_refused_not_sealed_under_new_checksums() -> None:
-    """C12: the pass that makes the object's checksums checks every batch's own; nothing is uploaded."""
+def test_a_footer_that_outgrew_its_room_costs_a_second_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was announced was too little: no object, then the same range once more with its size known, under another
+    name. What the first attempts left is asked for and deleted."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(segment_body, "footer_room", lambda *_, **__: 300)
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(60)
+        await settle(lambda: sunk(opened))
+        await asyncio.sleep(5)
+        manifest = await house.manifest()
+        assert cold_bytes(house, manifest) == local_bytes(opened.log, 0, manifest.remote_end_offset)
+        assert len(house.objects()) == len(manifest.tail) == life.service.copy_counters.copied_segments
+        assert life.service.copy_counters.copy_errors == 0
+        assert life.service.copy_counters.garbage_objects == len(manifest.tail)
+        await check_bucket(house)
+        assert not house.failures
+        await life.stop()
+
+    run_fast(scenario())
+
+
+@pytest.mark.parametrize("one_pass", [True, False])
+def test_bit_rot_before_the_copy_is_refused_not_sealed_under_new_checksums(one_pass: bool) -> None:
+    """C12: the pass that makes the object's checksums checks every batch's own; nothing is stored."""
 
     async def scenario() -> None:
         house = House()
-        life = await house.start()
+        life = await house.start(limits=replace(LIMITS, one_pass=one_pass))
         opened = await life.open(new=True)
         opened.tier.visible_end = lambda: 0
         await life.fill(60)

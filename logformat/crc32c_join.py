@@ -1,0 +1,44 @@
+"""The CRC32C of two strings joined, from the CRC of each: nobody looks at their bytes again.
+
+A CRC is linear: appending n zero bytes multiplies its register, a vector of 32 bits, by a matrix (Mark Adler's
+crc32_combine, zlib). Costs 3 to 7 µs for each bit that is set in the length: it is for pieces of a megabyte and more,
+as the hardware goes through 16 KiB in 1 µs. Must not know what the strings are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from crc32c import crc32c
+
+_ONES: Final = 0xFFFFFFFF
+
+
+def join_crc32c(first: int, second: int, second_bytes: int) -> int:
+    """CRC32C of what has `first`, then `second_bytes` bytes that have `second`."""
+    power = 0
+    while second_bytes:
+        if second_bytes & 1:
+            first = _times(_zero_bytes(power), first)
+        second_bytes >>= 1
+        power += 1
+    return first ^ second
+
+
+@cache  # one a bit of a length
+def _zero_bytes(power: int) -> tuple[int, ...]:
+    """The matrix, by columns, of 2**`power` zero bytes."""
+    if power == 0:
+        return tuple(crc32c(b"\0", 1 << bit ^ _ONES) ^ _ONES for bit in range(32))
+    half = _zero_bytes(power - 1)
+    return tuple(_times(half, column) for column in half)
+
+
+def _times(matrix: tuple[int, ...], vector: int) -> int:
+    product = 0
+    for column in matrix:
+        if vector & 1:
+            product ^= column
+        vector >>= 1
+    return product

@@ -1,0 +1,160 @@
+"""What a copy sends: the log bytes of a range, every batch proved, then the footer that says what they are.
+
+Owns the two ways there. `ProvenBody`: one pass, a piece is proved and handed out from the same buffer; the object's
+size is announced before (`footer_room`), its checksum follows the bytes. `checked_body`: two passes, for stores that
+want the checksum first and for a footer that outgrew its room. Always true of both: the last bytes of the object are
+not handed out before every batch was proved, so a range that is not what was appended never becomes an object; the
+checksum is of what was proved. Memory is one piece of 1 MiB, whatever the range's size. All of it blocks: call it in a
+worker. Must not know stores, names of attempts or when to copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from coldstore.keys import SegmentKey
+from coldstore.manifest import RemoteSegment
+from coldstore.object_store import Upload
+from coldstore.segment_object import build_footer, footer_room, object_crc32c
+from coldstore.segment_scanner import Scan, SegmentScanner
+from hotstore.locator import ByteRange
+from hotstore.partition_log import PartitionLog
+from logformat.errors import Corrupt
+from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import ProducerState
+from seams.crash_points import reach
+from seams.disk import Buffer
+from tiering.copy_plan import CopyRange
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A range of one log: where its bytes lie, and what its footer says that is not in them."""
+
+    topic: str
+    ranges: Sequence[ByteRange]
+    start_offset: int
+    end_offset: int
+    lineage: LeaderEpochs
+    producers: ProducerState
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(r.length for r in self.ranges)
+
+    def scanner(self) -> SegmentScanner:
+        return SegmentScanner(self.start_offset, self.log_bytes, lineage=self.lineage)
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes in order, through one buffer: a piece is valid until the next one is asked for."""
+        buffer = memoryview(bytearray(min(PIECE_BYTES, max(r.length for r in self.ranges))))
+        for file, position, length in self.ranges:
+            end = position + length
+            while position < end:
+                piece = buffer[: min(PIECE_BYTES, end - position)]
+                if file.read_into(position, piece) != len(piece):
+                    raise Corrupt(f"{file.path}: ends before position {end}; the log says it holds more")
+                yield piece
+                position += len(piece)
+
+    def footer(self, key: SegmentKey, scan: Scan, size: int | None = None) -> bytes:
+        return build_footer(key, self.topic, scan, lineage=self.lineage, producers=self.producers, size=size)
+
+
+def source_of(
+    local: PartitionLog, topic: str, ranges: Sequence[ByteRange], wanted: CopyRange, lineage: LeaderEpochs
+) -> Source:
+    """Read what the footer takes from beside the range's bytes. Raises Corrupt, OSError."""
+    producers = local.producer_snapshot_at(wanted.end_offset)
+    if producers is None:
+        # Recovery writes one for every roll point: somebody removed it. Records matter more than resends.
+        log.warning(
+            "%s at %d: no producer state, resends will not be known after a lost disk", local.path, wanted.end_offset
+        )
+        producers = ProducerState(wanted.end_offset, ())
+    return Source(topic, ranges, wanted.start_offset, wanted.end_offset, lineage, producers)
+
+
+class Body(NamedTuple):
+    """An object on its way. `entry` once it was handed out whole: what the manifest says of it."""
+
+    upload: Upload
+    entry: RemoteSegment
+
+
+class ProvenBody:
+    """One pass over `source`. One upload at a time; each `open` of it begins anew."""
+
+    def __init__(self, key: SegmentKey, source: Source) -> None:
+        self._key = key
+        self._source = source
+        self._room = footer_room(
+            key, source.topic, source.end_offset, source.log_bytes, lineage=source.lineage, producers=source.producers
+        )
+        self._entry: RemoteSegment | None = None
+        self.upload = Upload(source.log_bytes + self._room, None, self._pieces, lambda: self.entry.crc32c)
+
+    @property
+    def entry(self) -> RemoteSegment:
+        """What the manifest says of the object, once all of it was handed out."""
+        assert self._entry is not None, "asked before every batch was proved"
+        return self._entry
+
+    def _pieces(self) -> Iterator[Buffer]:
+        """Raises Corrupt with the offset of the first batch that is not what was appended, FooterOutgrown, OSError."""
+        self._entry = None
+        scanner = self._source.scanner()
+        for piece in self._source.pieces():
+            scanner.feed(piece)
+            yield piece
+        scan = scanner.finish(self._source.end_offset)
+        footer = self._source.footer(self._key, scan, self._room)
+        reach("copy.checked")
+        self._entry = entry_of(self._key, scan, footer)
+        yield footer
+
+
+def checked_body(key: SegmentKey, source: Source) -> Body:
+    """First pass: prove the range's bytes and make all that the object and the manifest say of them.
+
+    Raises Corrupt with the offset of the first batch that is not what was appended; OSError.
+    """
+    scanner = source.scanner()
+    for piece in source.pieces():
+        scanner.feed(piece)
+    scan = scanner.finish(source.end_offset)
+    footer = source.footer(key, scan)
+    entry = entry_of(key, scan, footer)
+
+    def again() -> Iterator[Buffer]:
+        """Second pass. What changed since the first fails the checksum that travels with it."""
+        yield from source.pieces()
+        reach("copy.checked")
+        yield footer
+
+    return Body(Upload(entry.object_bytes, entry.crc32c, again), entry)
+
+
+def entry_of(key: SegmentKey, scan: Scan, footer: bytes) -> RemoteSegment:
+    """The manifest's entry for an object of `scan`'s bytes and `footer`."""
+    return RemoteSegment(
+        uuid=key.uuid,
+        base_offset=scan.base_offset,
+        end_offset=scan.end_offset,
+        leader_epoch=key.epoch,
+        log_bytes=scan.log_bytes,
+        object_bytes=scan.log_bytes + len(footer),
+        records=scan.records,
+        min_timestamp_ms=scan.min_timestamp_ms,
+        max_timestamp_ms=scan.max_timestamp_ms,
+        crc32c=object_crc32c(scan.log_crc32c, footer),
+        epochs=scan.epochs,
+        gaps=scan.gaps,
+    )
