@@ -157,3 +157,18 @@ def test_what_a_kill_left_goes_back_when_the_log_is_opened() -> None:
     name = next(name for name in left.list_dir(LOG_PATH) if name.endswith(".log"))
     stat = left.stat(f"{LOG_PATH}/{name}")
     assert stat is not None and stat.size == found.local_bytes
+
+
+def test_what_a_kill_left_goes_back_on_the_file_system_of_this_machine(tmp_path: Path) -> None:
+    """The log is opened over the files of one that never closed; its size alone says where it ends."""
+    _, log = real_log(tmp_path)
+    for _ in range(15):
+        append(log, batch(size=200_000))
+    path = tmp_path / "orders-0"
+    assert held_bytes(path) > log.local_bytes + (1 << 19)
+    found = PartitionLog.open(
+        PosixDisk(), log.path, "orders", 0, CONFIG, recovery_point=0, log_start=0, clean=False, now_ms=5
+    )
+    assert found.local_bytes == log.local_bytes and found.recovery.truncated_bytes == 0
+    assert held_bytes(path) <= log.local_bytes + 8192
+    assert read_all(found, 0) == read_all(log, 0)
