@@ -89,19 +89,21 @@ class FastPath:
         if head is None:
             head = self._heads[key] = Head(call.version, request.acks, request.timeout_ms, *begins)
         for name in names:
-            if name not in head.topics.values():
-                self._remember(key, head, name)
+            self._remember(key, head, name)
         route = peer.produce_route
         if not isinstance(route, Route) or route.head is not head:
             peer.produce_route = Route(head, peer.principal)
 
     def _remember(self, key: HeadKey, head: Head, name: str) -> None:
+        encoded = name.encode()
+        if encoded in head.topics:
+            return
         if self._topics >= _TOPICS_MAX:
             for other in self._heads.values():
                 other.topics.clear()  # peers hold on to their heads
             self._heads = {key: head}
             self._topics = 0
-        head.topics[name.encode()] = name
+        head.topics[encoded] = name
         self._topics += 1
 
     def answer(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
