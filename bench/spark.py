@@ -250,7 +250,7 @@ def scan_1k(bench: Bench) -> list[Row | Figure]:
             PARQUET: lambda: count_and_sum(bench.spark.read.parquet(parquet)),
         },
     )
-    floors = {"connector": "2.5×", "connector, tuned": "1.5×", PARQUET: "0.7×"}
+    floors = {"connector": "2.5×", "connector, tuned": "1.4×", PARQUET: "0.75×"}
     return rows_of("Spark: count + sum(length(value)), 1 KB", log, seconds, floors)
 
 

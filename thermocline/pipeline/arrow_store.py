@@ -14,6 +14,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -56,6 +57,8 @@ class ArrowStore:
     def __init__(self, filesystem: fs.FileSystem, root: str, url: str) -> None:
         self.requests = 0
         self.bytes_read = 0
+        self.is_directory = isinstance(filesystem, fs.LocalFileSystem)
+        """Whether reading costs a copy out of the page cache, mostly, and not a request."""
         self._fs = filesystem
         self._root = root.rstrip("/")
         self._url = url
@@ -83,6 +86,15 @@ class ArrowStore:
             raise self._mapped(key, failure, look_again=True) from failure
         self._count(key, start, length, data.size)
         return data
+
+    def announce(self, key: str, start: int, length: int) -> None:
+        """These bytes of an object that is open will be read soon: a directory's kernel fetches what it has not got."""
+        with self._lock:
+            handle = self._handles.get(key)
+        if handle is None or not self.is_directory or not hasattr(os, "posix_fadvise"):
+            return
+        with suppress(OSError):  # advice that a file system has no use for; the read itself will say what is wrong
+            os.posix_fadvise(handle.fileno(), start, length, os.POSIX_FADV_WILLNEED)
 
     def forget(self, key: str) -> None:
         """Let go of what is remembered of the object: its answers are in doubt."""
@@ -153,7 +165,8 @@ class ArrowStore:
     def _opened(self, key: str) -> pa.NativeFile:
         check_key(key)
         try:
-            handle = self._fs.open_input_file(f"{self._root}/{key}")
+            path = f"{self._root}/{key}"
+            handle = pa.OSFile(path) if self.is_directory else self._fs.open_input_file(path)  # one that has a number
         except (OSError, pa.ArrowException) as failure:
             raise self._mapped(key, failure) from failure
         with self._lock:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,13 +40,14 @@ def rows(
 ) -> list[tuple[int, bytes, bytes]]:
     """All rows of events-0 (or of the range asked), scanned as one task after the other would."""
     found: list[tuple[int, bytes, bytes]] = []
+    how = {"window_bytes": window_bytes, "prefetch": asked.pop("prefetch", None)}
     loss = Loss() if loss is None else loss
     with History.open(bucket.url) as history:
         part = history.partition("events", 0)
         start, end = asked.pop("start", part.log_start), asked.pop("end", part.remote_end)
         splits = history.plan({("events", 0): (start, end)}, fail_on_data_loss=fail, loss=loss, **asked)
         for split in splits:
-            scanned = scan(history.store, split, COLUMNS, fail_on_data_loss=fail, loss=loss, window_bytes=window_bytes)
+            scanned = scan(history.store, split, COLUMNS, fail_on_data_loss=fail, loss=loss, **how)
             for made in scanned:
                 assert made.schema.names == list(COLUMNS)
                 found += zip(*(column.to_pylist() for column in made.columns), strict=True)
@@ -64,14 +67,15 @@ def offsets(found: list[tuple[int, bytes, bytes]]) -> list[int]:
     bounds=st.tuples(st.integers(0, 10_000), st.integers(0, 10_000)),
     target=st.integers(500, 20_000),
     window=st.sampled_from([1, 700, 3000, 1 << 20]),
+    prefetch=st.sampled_from([0, 1, 2]),
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_row_once_and_in_order(tmp_path_factory, segments, bounds, target, window):
+def test_every_row_once_and_in_order(tmp_path_factory, segments, bounds, target, window, prefetch):
     """Whatever the objects, the cuts and the windows: exactly the rows asked for."""
     bucket, _ = a_bucket(tmp_path_factory.mktemp("b"), segments)
     total = sum(map(sum, segments))
     start, end = sorted((bounds[0] % (total + 1), bounds[1] % (total + 1)))
-    got = rows(bucket, start=start, end=end, target_bytes=target, window_bytes=window)
+    got = rows(bucket, start=start, end=end, target_bytes=target, window_bytes=window, prefetch=prefetch)
     assert got == expected(start, end)
 
 
@@ -413,15 +417,41 @@ def test_records_out_of_order_in_time(tmp_path):
     assert sorted(times) == wanted
 
 
+def test_a_directory_is_read_by_the_thread_that_decodes(tmp_path, monkeypatch):
+    """What it reads is in its cache then. The kernel is told of each window before: from a disk it comes meanwhile."""
+    bucket, _ = a_bucket(tmp_path, [[5] * 100] * 2)
+    told: list[tuple[int, int]] = []
+    read: list[tuple[int, int]] = []
+    advise, answer = os.posix_fadvise, ArrowStore.read
+
+    def noted(self: ArrowStore, key: str, at: int, size: int) -> pa.Buffer:
+        assert threading.current_thread() is threading.main_thread()
+        read.append((at, size))
+        assert len(read) <= 2 or (at, size) in told or at + size == self.size(key)
+        return answer(self, key, at, size)
+
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, at, size, how: told.append((at, size)) or advise(fd, at, size, how)
+    )
+    monkeypatch.setattr(ArrowStore, "read", noted)
+    before = threading.active_count()
+    store = open_arrow_store(bucket.url)
+    with History(store) as history:
+        splits = history.plan({("events", 0): (0, 500)})
+        planning_threads = threading.active_count() - before
+        (split,) = splits
+        assert sum(made.num_rows for made in scan(store, split, COLUMNS, window_bytes=2000)) == 500
+        assert threading.active_count() == before + planning_threads
+    assert len(told) == len(set(told)) > 10
+
+
 def test_closing_early_ends_the_threads(tmp_path):
     """A task that stops in the middle (a LIMIT) leaves nothing running."""
-    import threading
-
     bucket, _ = a_bucket(tmp_path, [[5] * 100] * 5)
     store = open_arrow_store(bucket.url)
     with History(store) as history:
         (split,) = history.plan({("events", 0): (0, 2500)})
-        scanned = scan(store, split, COLUMNS, window_bytes=500)
+        scanned = scan(store, split, COLUMNS, window_bytes=500, prefetch=2)
         assert isinstance(next(scanned), pa.RecordBatch)
         scanned.close()
     for thread in threading.enumerate():
