@@ -28,6 +28,7 @@ from tests.support.broker_kit import Place
 from tests.support.crash_disk import CrashDisk, Fault, Inode
 
 _SYNCS: Final = (Lane.FLUSH, Lane.BULK_FLUSH)
+_SETTLED_S: Final = 2.0  # after a start: claims and reservations are written by then
 _CHANGE_S: Final = 60.0  # of virtual time
 _BYTES_MAX: Final = 3_000  # of a burst that comes byte by byte
 _REASONS: Final = logging.getLogger("broker.net.lifecycle")
@@ -360,6 +361,7 @@ class Pair:
         for way in self.ways:
             await way.start(self.site)
             self._reasons.of[way.host] = way.reasons
+        await asyncio.sleep(_SETTLED_S)
         _REASONS.addHandler(self._reasons)
         _REASONS.setLevel(logging.DEBUG)
 

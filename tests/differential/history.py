@@ -197,7 +197,7 @@ class Draw:
             if rng.random() < 0.2:
                 steps.append(Happening(Kind.PASS, rng.choice((1, 9, 12, 60))))
             if rng.random() < 0.05:
-                steps.append(Happening(Kind.WALL, rng.choice((1, 999, 1001, 5000, -700, 86_400_001))))
+                steps.append(Happening(Kind.WALL, rng.choice((1, 999, 1001, 5000, -700))))
         return steps
 
     # ── who sends ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -357,6 +357,10 @@ class Draw:
             return [Happening(kind, 0, name, index)], [Happening(Kind.LEAD, 0, name, index)]
         if kind is Kind.LEAD:
             return [Happening(Kind.RESIGN, 0, name, index), Happening(Kind.LEAD, 0, name, index)], []
+        if (
+            kind is Kind.WALL
+        ):  # producers are silent for too long; no tick in between, whose moments are each broker's own
+            return [Happening(kind, 86_400_001)], [Happening(kind, -86_400_001)]
         if kind is Kind.DELETE:
             if rng.random() < 0.7:
                 self._clients[0].targets[:] = [("going", 0), ("plain", 2), ("going", 1)][: rng.choice((1, 2, 3))]
@@ -374,6 +378,7 @@ _TROUBLES: Final = (
     *[Kind.RESIGN] * 2,
     *[Kind.LEAD] * 2,
     Kind.SLEEP,
+    Kind.WALL,
     Kind.WRITE_FAILS,
     Kind.SYNC_FAILS,
     Kind.DELETE,
