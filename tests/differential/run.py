@@ -72,6 +72,8 @@ class Judge:
 
     def wires(self, step: int) -> None:
         short, long = self.pair.ways
+        if "answers together" in facts.NOT_YET and self._answers_wait(step):
+            return
         found: list[str] = []
         for connection in sorted(short.wires.keys() | long.wires.keys()):
             pair = short.wires.get(connection), long.wires.get(connection)
@@ -81,6 +83,17 @@ class Judge:
         for way in (short, long):
             for wire in way.wires.values():
                 wire.answered.clear()
+
+    def _answers_wait(self, step: int) -> bool:
+        """Whether the short way may still owe answers that the long way gave: those it gave are the first of them."""
+        short, long = self.pair.ways
+        for connection, wire in short.wires.items():
+            given = long.wires[connection]
+            if not given.answered.startswith(wire.answered):
+                raise Difference(step, facts.differences(facts.of_wire(wire), facts.of_wire(given)))
+            if wire.closed and given.closed:  # what was owed is lost
+                wire.answered[:] = given.answered
+        return not short.workers.open.is_set()
 
     def all(self, step: int, touched: set[tuple[str, int]]) -> None:
         short, long = self.pair.ways
