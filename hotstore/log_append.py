@@ -26,8 +26,11 @@ from hotstore.segment import Segment
 from logformat.errors import StorageFailed
 from logformat.record_batch import (
     HEADER,
+    LAST_OFFSET_DELTA,
+    LENGTH,
     LOG_OVERHEAD,
     PLACE,
+    PRODUCER_ID,
     BatchHeader,
     Fields,
     read_header,
@@ -70,9 +73,9 @@ class LogAppend(LogCore):
         size = 0
         has_producer = False
         for header in headers:
-            size += header[1]
-            end_offset += header[6]
-            if header[9] >= 0:
+            size += header[LENGTH]
+            end_offset += header[LAST_OFFSET_DELTA]
+            if header[PRODUCER_ID] >= 0:
                 has_producer = True
         size += LOG_OVERHEAD * len(headers)
         end_offset += len(headers)
@@ -87,8 +90,8 @@ class LogAppend(LogCore):
         for batch, header in zip(batches, headers, strict=True):
             if append_time_ms >= 0:
                 stamp_log_append_time(batch, 0, append_time_ms)
-            _stamp(batch, 0, offset, header[1], leader_epoch)
-            offset += header[6] + 1
+            _stamp(batch, 0, offset, header[LENGTH], leader_epoch)
+            offset += header[LAST_OFFSET_DELTA] + 1
         try:
             self._write(segment, batches, size)
         except StorageFailed:

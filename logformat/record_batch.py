@@ -187,6 +187,16 @@ class BatchHeader(NamedTuple):
 Fields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 """A header as `HEADER.unpack_from` gives it, for hot paths; a BatchHeader is one."""
 
+# Which of the fields is which.
+LENGTH: Final = 1
+ATTRIBUTES: Final = 5
+LAST_OFFSET_DELTA: Final = 6
+BASE_TIMESTAMP: Final = 7
+MAX_TIMESTAMP: Final = 8
+PRODUCER_ID: Final = 9
+BASE_SEQUENCE: Final = 11
+RECORD_COUNT: Final = 12
+
 _unpack: Final = HEADER.unpack_from
 
 

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from logformat.offset_index import OffsetIndex
-from logformat.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, Fields
+from logformat.record_batch import (
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Fields,
+)
 from logformat.time_index import TimeIndex
 
 INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's default of index.interval.bytes
@@ -74,15 +82,15 @@ class SegmentIndexer:
         since, interval = self._since_entry_bytes, self._interval_bytes
         last_offset = base_offset - 1
         for header in headers:
-            last_offset += header[6] + 1
-            timestamp = header[8] if append_time_ms < 0 else append_time_ms
+            last_offset += header[LAST_OFFSET_DELTA] + 1
+            timestamp = header[MAX_TIMESTAMP] if append_time_ms < 0 else append_time_ms
             if timestamp > newest:
                 newest, newest_offset = timestamp, last_offset
             if since > interval:
                 self.offset_index.append(last_offset, position)
                 self.time_index.maybe_append(newest, newest_offset)
                 since = 0
-            size = header[1] + LOG_OVERHEAD
+            size = header[LENGTH] + LOG_OVERHEAD
             since += size
             position += size
         self.max_timestamp, self.max_timestamp_offset = newest, newest_offset

@@ -17,9 +17,14 @@ from broker.errors import ApiError
 from broker.handlers.produce_records import RECORDS_BYTES_MAX, Found, Look, NeedsWorker, is_cheap, look, must_look
 from broker.partition.replica import Partition
 from logformat.record_batch import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
     CODEC_MASK,
     INT64_MAX,
+    LENGTH,
     LOG_OVERHEAD,
+    MAX_TIMESTAMP,
     NO_TIMESTAMP,
     BatchHeader,
     Codec,
@@ -31,8 +36,6 @@ from logformat.record_batch import (
 )
 
 _ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
-
-_LENGTH, _ATTRIBUTES, _BASE_TIMESTAMP, _MAX_TIMESTAMP, _BASE_SEQUENCE = 1, 5, 7, 8, 11  # of a header's fields
 
 
 class BatchChecks:
@@ -92,12 +95,12 @@ class BatchChecks:
         right is repaired in place (and the CRC): checked again, the batch passes.
         """
         fields = check_fields(view, pos, end, self._bytes_max, self._timestamp_min, self._timestamp_max)
-        if fields[_LENGTH] + LOG_OVERHEAD != end - pos:
+        if fields[LENGTH] + LOG_OVERHEAD != end - pos:
             raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
-        if self._zstd_refused and fields[_ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
+        if self._zstd_refused and fields[ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
         # Without one of these three `must_look` says no, which is what nearly every batch gets.
-        if self._validates_records or fields[_MAX_TIMESTAMP] < fields[_BASE_TIMESTAMP] or fields[_BASE_SEQUENCE] == 0:
+        if self._validates_records or fields[MAX_TIMESTAMP] < fields[BASE_TIMESTAMP] or fields[BASE_SEQUENCE] == 0:
             return self._look(view[pos:end], seen)
         return fields
 

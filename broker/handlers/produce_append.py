@@ -8,15 +8,12 @@ refused as a whole was not written, and each of its batches is appended, or refu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from broker.context import Context
 from broker.partition.replica import Partition
 from hotstore.partition_log import Appended
 from logformat.errors import StorageFailed, ThermoclineError
-from logformat.record_batch import Fields
-
-RECORD_COUNT: Final = 12  # of a header's fields
+from logformat.record_batch import RECORD_COUNT, Fields
 
 Refused = ThermoclineError | OSError
 """Why a batch was not appended."""

@@ -20,7 +20,7 @@ from broker.context import Call, Context
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce import ACKS
 from broker.handlers.produce_answers import ALONE_SINCE, AloneAnswer
-from broker.handlers.produce_append import RECORD_COUNT, Refused
+from broker.handlers.produce_append import Refused
 from broker.handlers.produce_run import AlikeRun, MixedRun, Place, Share
 from broker.handlers.produce_walk import (
     BATCHES_MAX,
@@ -37,7 +37,7 @@ from broker.handlers.request_deadline import deadline_s
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.wire.messages import ProduceRequest
 from logformat.errors import ThermoclineError
-from logformat.record_batch import Fields
+from logformat.record_batch import RECORD_COUNT, Fields
 
 _TOPICS_MAX: Final = 10_000
 """Topics of all heads together: clients with ever new names cost the general way, not memory (1.3 KB each at most)."""

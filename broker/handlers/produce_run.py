@@ -14,10 +14,10 @@ from broker.context import Context
 from broker.errors import code_of
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce_answers import AloneAnswer, Outcome, answer
-from broker.handlers.produce_append import RECORD_COUNT, Refused, append_run
+from broker.handlers.produce_append import Refused, append_run
 from broker.handlers.produce_walk import Row
 from hotstore.partition_log import Appended
-from logformat.record_batch import Fields
+from logformat.record_batch import RECORD_COUNT, Fields
 
 Place = tuple["Share", int]
 """A batch: whose, and the how manieth there."""
