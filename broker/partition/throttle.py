@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 # The kernel makes writers wait at dirty_ratio (20 % of memory by default) over all files: half of that for one log, and
 # never more than a few seconds of a fast disk. Its own writeback goes on meanwhile, so most of what a drain syncs is
 # clean.
-# One budget for all logs was measured too (8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4): p99, writes of
-# over 20 ms and MB/s were the same within noise. What makes a write wait is a commit of the journal, and each sync more
-# is one more of those. Writing back early (sync_file_range every 8 MiB) cost a fifth more CPU and gained nothing sure.
+# One budget for all logs was measured too (8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4, two runs each):
+# p99, time in writes of over 20 ms and MB/s differed as much between runs of one kind as between the kinds. What those
+# writes waited for was not traced. Writing back early (sync_file_range every 8 MiB) cost a fifth more CPU; p999 was no
+# better.
 DIRTY_BYTES_MAX: Final = 2 << 30
 DIRTY_SHARE_OF_MEMORY: Final = 10
 
 PRESSURE_DELAY_S: Final = 0.1
 PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above what active segments hold beside other programs' files
 PRESSURE_REFUSES_AT: Final = 0.1
-
 
 REFUSALS_OVER_S: Final = 5.0  # appends succeed and none was refused for so long: told as the end
 REFUSALS_END_S: Final = 60.0  # nobody produced meanwhile: another refusal is told again
