@@ -32,12 +32,8 @@ from broker.wire.messages import (
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
-from hotstore.partition_log import Appended
 from logformat.errors import ThermoclineError
-from logformat.record_batch import (
-    HEADER_SIZE,
-    read_header,
-)
+from logformat.record_batch import HEADER_SIZE, read_header
 from seams.workers import Lane
 
 Finish = Callable[[Later, ProduceResponse], None]
@@ -74,20 +70,6 @@ class PendingAcks:
         self._waiting -= 1
         if self._waiting == 0 and self._done is not None:
             self._done()
-
-
-def append_one(
-    context: Context,
-    partition: Partition,
-    version: int,
-    acks: int,
-    batch: memoryview,
-    now_ms: int,
-    seen: Look | None = None,
-) -> Appended:
-    """Check and append what one produce request carries for one partition. Raises ThermoclineError: nothing written."""
-    header = BatchChecks(context, partition, version, acks, now_ms).check(batch, 0, len(batch), seen)
-    return append_checked(context, partition, (batch,), (header,), now_ms)
 
 
 Looks = Mapping[int, Look]
@@ -171,13 +153,16 @@ def _append(
     now_ms: int,
     seen: Look | None,
 ) -> None:
+    """Check and append one batch, and say so in `answer`. Raises ThermoclineError, OSError: nothing written."""
     partition = context.registry.partitions.get((topic, data.index))
     if partition is None:
         refusal = context.registry.refusal(topic, data.index)
         raise ApiError(refusal, f"this broker does not lead {topic}-{data.index}")
     if data.records is None or not len(data.records):
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must carry one record batch a partition")
-    appended = append_one(context, partition, call.version, request.acks, data.records, now_ms, seen)
+    batch = data.records
+    header = BatchChecks(context, partition, call.version, request.acks, now_ms).check(batch, 0, len(batch), seen)
+    appended = append_checked(context, partition, (batch,), (header,), now_ms)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
@@ -188,7 +173,7 @@ def _append(
 def short_of_offsets(context: Context, request: ProduceRequest) -> dict[Partition, int]:
     """Partitions whose offset reservation ends before what the request brings them, and where that ends.
 
-    Batches are not checked yet: what cannot be read here is refused by `append_one`.
+    Batches are not checked yet: what cannot be read here is refused by the append.
     """
     ends: dict[Partition, int] = {}
     for topic in request.topic_data:
@@ -216,9 +201,8 @@ async def more_offsets(short: Mapping[Partition, int], wait_s: float) -> None:
         await partition.more_offsets(end_offset, until_s - loop.time())
 
 
-def refuse(answer: ProduceResponsePartition, refused: BaseException) -> None:
+def refuse(answer: ProduceResponsePartition, refused: Exception) -> None:
     """Make `answer` say why; no offset of it counts."""
-    assert isinstance(refused, Exception)
     answer.error_code = code_of(refused)
     answer.error_message = str(refused)
     answer.base_offset = answer.log_append_time_ms = -1
