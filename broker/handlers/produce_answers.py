@@ -18,7 +18,7 @@ from broker.wire.primitives import uvarint
 
 _ERRORS_SINCE: Final = 8  # record errors and an error message
 _LOG_START_SINCE: Final = 5
-ALONE_SINCE: Final = _LOG_START_SINCE  # no client of today sends an older version
+ALIKE_SINCE: Final = _LOG_START_SINCE  # no client of today sends an older version
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -106,8 +106,8 @@ def answer(version: int, correlation_id: int, rows: Sequence[AnswerRow]) -> byte
     return _HEAD.pack(_HEAD.size - _PREFIX_SIZE + len(joined), correlation_id) + joined
 
 
-class AloneAnswer:
-    """Answers to requests for one partition that say where their batches lie, from version ALONE_SINCE on."""
+class AlikeAnswer:
+    """Answers to requests for one partition that say where their batches lie, from version ALIKE_SINCE on."""
 
     __slots__ = ("_after", "_before", "_pack", "_row", "_size", "_version")
 

@@ -19,16 +19,16 @@ from typing import Final
 from broker.context import Call, Context
 from broker.handlers.batch_checks import BatchChecks
 from broker.handlers.produce import ACKS
-from broker.handlers.produce_answers import ALONE_SINCE, AloneAnswer
+from broker.handlers.produce_answers import ALIKE_SINCE, AlikeAnswer
 from broker.handlers.produce_append import Refused
 from broker.handlers.produce_run import AlikeRun, MixedRun, Place, Share
 from broker.handlers.produce_walk import (
     BATCHES_MAX,
     REQUESTS_MAX,
-    Alone,
+    AlikeHead,
     Head,
     Row,
-    alone,
+    alike_head,
     head_bytes,
     rows,
     walk_alike,
@@ -49,15 +49,15 @@ HeadKey = tuple[str, str, bytes, bytes]
 class Route:
     """What one peer does again and again, as that principal."""
 
-    __slots__ = ("alone", "checks", "form", "head", "key", "principal")
+    __slots__ = ("alike", "checks", "form", "head", "key", "principal")
 
     def __init__(self, head: Head, principal: str) -> None:
         self.head = head
         self.principal = principal
         self.key: tuple[str, int] | None = None  # of its last request for one partition
         # Where it was not the first:
-        self.alone: Alone | None = None
-        self.form: AloneAnswer
+        self.alike: AlikeHead | None = None
+        self.form: AlikeAnswer
         self.checks: BatchChecks
 
 
@@ -114,7 +114,7 @@ class FastPath:
             return 0, pos, None
         now_ms = context.world.clock.wall_ms()
         run: AlikeRun | MixedRun | None = self._alike(route, view, pos, end, now_ms)
-        if run is None and (route.alone is None or not route.alone.begins(view, pos, end)):
+        if run is None and (route.alike is None or not route.alike.begins(view, pos, end)):
             run = self._mixed(route, view, pos, end, now_ms)
         if run is None:
             return 0, pos, None
@@ -134,12 +134,12 @@ class FastPath:
 
     def _alike(self, route: Route, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
         """The requests that are for the same partition as the peer's last one."""
-        known = route.alone
+        known = route.alike
         if known is None or route.key is None:
             return None
         checks = route.checks
         if checks.partition is not self._partitions.get(route.key) or not checks.renew(now_ms):
-            route.alone = None
+            route.alike = None
             return None
         walked = walk_alike(known, checks.check, view, pos, end, self._frame_bytes_max)
         pos, correlation_ids, batches, headers = walked
@@ -182,10 +182,10 @@ class FastPath:
         head, topic, index = route.head, row[0], row[1]
         if route.key != (topic, index):
             route.key = topic, index
-            route.alone = None
-        elif route.alone is None and head.version >= ALONE_SINCE:
-            route.alone = alone(head, view, pos, row)
-            route.form = AloneAnswer(head.version, topic, index)
+            route.alike = None
+        elif route.alike is None and head.version >= ALIKE_SINCE:
+            route.alike = alike_head(head, view, pos, row)
+            route.form = AlikeAnswer(head.version, topic, index)
             route.checks = checks
 
     def _take(

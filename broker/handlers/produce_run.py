@@ -13,7 +13,7 @@ from itertools import accumulate
 from broker.context import Context
 from broker.errors import code_of
 from broker.handlers.batch_checks import BatchChecks
-from broker.handlers.produce_answers import AloneAnswer, Outcome, answer
+from broker.handlers.produce_answers import AlikeAnswer, Outcome, answer
 from broker.handlers.produce_append import Refused, append_run
 from broker.handlers.produce_walk import Row
 from hotstore.partition_log import Appended
@@ -123,7 +123,7 @@ class AlikeRun:
 
     __slots__ = ("_correlation_ids", "_form", "count", "end", "shares")
 
-    def __init__(self, end: int, share: Share, correlation_ids: Sequence[int], form: AloneAnswer) -> None:
+    def __init__(self, end: int, share: Share, correlation_ids: Sequence[int], form: AlikeAnswer) -> None:
         self.end = end
         self.count = len(correlation_ids)
         self.shares = (share,)

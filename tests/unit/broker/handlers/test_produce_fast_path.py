@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.handlers import produce_fast_path
-from broker.handlers.produce_answers import ALONE_SINCE, AloneAnswer, AnswerRow, Outcome, answer
-from broker.handlers.produce_walk import BATCHES_MAX, Head, alone, head_bytes, rows, walk_alike
+from broker.handlers.produce_answers import ALIKE_SINCE, AlikeAnswer, AnswerRow, Outcome, answer
+from broker.handlers.produce_walk import BATCHES_MAX, Head, alike_head, head_bytes, rows, walk_alike
 from broker.net.dispatch import CloseConnection, Peer
 from broker.wire.apis import ApiKey, response_header_version
 from broker.wire.codec import decode_request, encode_request, encode_response
@@ -84,7 +84,7 @@ def test_the_records_are_found_where_the_codec_put_them(version: int, size: int)
         assert walked(version, frame_of(version, wanted), "orders", long) == wanted
 
 
-@pytest.mark.parametrize("version", range(ALONE_SINCE, 10))
+@pytest.mark.parametrize("version", range(ALIKE_SINCE, 10))
 @pytest.mark.parametrize("size", SIZES)
 def test_requests_alike_are_taken_until_one_differs(version: int, size: int) -> None:
     """Correlation id and batch may vary; topic, partition, a refused batch or a part of a frame end it."""
@@ -96,7 +96,7 @@ def test_requests_alike_are_taken_until_one_differs(version: int, size: int) -> 
     head = head_of(version, first, "orders", "arders")
     found = rows(head, memoryview(first), head.size, len(first))
     assert found is not None
-    known = alone(head, memoryview(first), 0, found[0])
+    known = alike_head(head, memoryview(first), 0, found[0])
     batches = [b"a" * size, b"b" * 61, b"c" * size]
     run = b"".join(one(2 + at, batch) for at, batch in enumerate(batches))
 
@@ -193,11 +193,11 @@ def test_an_answer_is_the_codecs(version: int, told: list[tuple[str, int, Outcom
     assert answer(version, 99, told) == encoded(version, 99, told)
 
 
-@pytest.mark.parametrize("version", range(ALONE_SINCE, 10))
+@pytest.mark.parametrize("version", range(ALIKE_SINCE, 10))
 def test_answers_to_requests_for_one_partition_are_the_codecs(version: int) -> None:
     """The same, of those that are packed at once."""
     for topic in ("o", "orders", "n" * 249):
-        said = AloneAnswer(version, topic, 3).joined([99, -1], [2**40, 2**40 + 7], 1234, 17)
+        said = AlikeAnswer(version, topic, 3).joined([99, -1], [2**40, 2**40 + 7], 1234, 17)
         outcomes: list[Outcome] = [(0, 2**40, 1234, 17, None), (0, 2**40 + 7, 1234, 17, None)]
         wanted = zip((99, -1), outcomes, strict=True)
         assert said == b"".join(encoded(version, number, [(topic, 3, outcome)]) for number, outcome in wanted)
