@@ -44,7 +44,7 @@ _COUNT_BELIEVED_MAX: Final = 1 << 20
 
 
 class PendingAcks:
-    """What of one request's answer waits until its batches are committed."""
+    """What of an answer waits until its batches are committed."""
 
     __slots__ = ("_done", "_waiting")
 
@@ -55,18 +55,18 @@ class PendingAcks:
     def __bool__(self) -> bool:
         return self._waiting > 0
 
-    def wait(self, answer: ProduceResponsePartition, partition: Partition, end_offset: int, until_s: float) -> None:
-        """Count `answer` in unless everything below `end_offset` is committed; it is refused where that fails."""
-        if not partition.when_visible(end_offset, until_s, partial(self._acked, answer)):
+    def wait(self, partition: Partition, end_offset: int, until_s: float, fail: Callable[[Exception], None]) -> None:
+        """Wait unless everything below `end_offset` is committed; `fail` hears why where that fails."""
+        if not partition.when_visible(end_offset, until_s, partial(self._acked, fail)):
             self._waiting += 1
 
     def when_done(self, done: Callable[[], None]) -> None:
         """Call `done` once none of them waits, which one does now."""
         self._done = done
 
-    def _acked(self, answer: ProduceResponsePartition, failure: Exception | None) -> None:
+    def _acked(self, fail: Callable[[Exception], None], failure: Exception | None) -> None:
         if failure is not None:
-            refuse(answer, failure)
+            fail(failure)
         self._waiting -= 1
         if self._waiting == 0 and self._done is not None:
             self._done()
@@ -167,7 +167,8 @@ def _append(
     answer.log_append_time_ms = appended.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
     if request.acks == -1:
-        pending.wait(answer, partition, appended.last_offset + 1, deadline_s(request.timeout_ms))
+        until_s = deadline_s(request.timeout_ms)
+        pending.wait(partition, appended.last_offset + 1, until_s, partial(refuse, answer))
 
 
 def short_of_offsets(context: Context, request: ProduceRequest) -> dict[Partition, int]:

@@ -18,7 +18,7 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.handlers.batch_checks import BatchChecks
-from broker.handlers.produce import ACKS
+from broker.handlers.produce import ACKS, PendingAcks
 from broker.handlers.produce_answers import ALIKE_SINCE, AlikeAnswer
 from broker.handlers.produce_append import Refused
 from broker.handlers.produce_run import AlikeRun, MixedRun, Place, Share
@@ -55,7 +55,7 @@ class Route:
         self.head = head
         self.principal = principal
         self.key: tuple[str, int] | None = None  # of its last request for one partition
-        # Where it was not the first:
+        # These three once it was not the first for that partition:
         self.alike: AlikeHead | None = None
         self.form: AlikeAnswer
         self.checks: BatchChecks
@@ -230,23 +230,18 @@ class FastPath:
 
     def _later(self, run: AlikeRun | MixedRun, timeout_ms: int) -> Later | None:
         """The answer that leaves when every batch is committed, failed, or past the timeout; None: they are."""
-        later = Later(blocks=False)
+        pending = PendingAcks()
         until_s = deadline_s(timeout_ms)
-        waiting = 0
-
-        def acked(share: Share, failure: Exception | None) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if failure is not None:
-                share.fail(failure)
-            if waiting:
-                return
-            if self._context.gate.is_open():
-                later.answer([run.answers()])
-            else:
-                later.fail(CloseConnection("this process slept while a produce waited for its ack"))
-
         for share in run.shares:
-            if not share.checks.partition.when_visible(share.end_offset, until_s, partial(acked, share)):
-                waiting += 1
-        return later if waiting else None
+            pending.wait(share.checks.partition, share.end_offset, until_s, share.fail)
+        if not pending:
+            return None
+        later = Later(blocks=False)
+        pending.when_done(partial(self._complete, later, run))
+        return later
+
+    def _complete(self, later: Later, run: AlikeRun | MixedRun) -> None:
+        if self._context.gate.is_open():
+            later.answer([run.answers()])
+        else:
+            later.fail(CloseConnection("this process slept while a produce waited for its ack"))

@@ -20,7 +20,7 @@ from hotstore.partition_log import Appended
 from logformat.record_batch import RECORD_COUNT, Fields
 
 Place = tuple["Share", int]
-"""A batch: whose, and the how manieth there."""
+"""A batch: its share, and its number there."""
 
 
 class Share:
