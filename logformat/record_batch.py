@@ -5,9 +5,8 @@ broker stamps in place, and walking a buffer of concatenated batches. Always tru
 here, and a batch that `check_batch` or `check_stored` returned lies whole inside the buffer with a matching CRC.
 Must not know: records, codecs' libraries, files, clocks.
 
-Hot path: `check_fields`, `read_header`, `stamp` and `walk` run once per batch of every produce, so they use local
-variables and one `unpack_from`, and name the reason of a refusal only after the refusal (1.2 µs for 170
-bytes, CRC included).
+Hot path: `check_fields` runs once per batch of every produce, so it uses local variables and one `unpack_from`, and the
+reason of a refusal is named only after the refusal (1.2 µs for 170 bytes, CRC included).
 Source: Kafka's DefaultRecordBatch, KIP-98 (producer fields), KIP-360; layout in docs/formats/record-batch.md.
 """
 
