@@ -16,6 +16,7 @@ from seams.syncs import CutOff, Synced, WorkerSyncs
 from seams.workers import Lane
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import SteppedWorkers, settle
+from tests.support.syncs_in_hand import InHand
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -241,20 +242,6 @@ def test_names_that_got_no_answer_are_nobody_elses_failure() -> None:
         assert [type(answer) for answer in answers] == [SyncJob, CutOff, SyncJob]
 
     play(scene)
-
-
-class InHand:
-    """Syncs whose answers the test gives, each in the turn of the loop in which it says so."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, Synced]] = []
-
-    def sync(self, files: Sequence[File], synced: Synced) -> None:
-        self.asked.append((len(files), synced))
-
-    def answer(self, failure: OSError | None = None) -> None:
-        count, synced = self.asked.pop(0)
-        synced([failure] * count)
 
 
 def test_the_next_round_begins_in_the_turn_in_which_the_answers_came() -> None:

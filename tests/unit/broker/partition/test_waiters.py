@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.error_codes import ErrorCode
@@ -12,10 +12,9 @@ from broker.net.dispatch import Later
 from broker.partition.waiters import Acked, Waiters
 from broker.wire.apis import ApiKey
 from logformat.errors import StorageFailed
-from seams.disk import File
-from seams.syncs import Synced
 from tests.support.broker_kit import Life, Place, batch_of, decoded, produce_request
 from tests.support.broker_kit import play as play_broker
+from tests.support.syncs_in_hand import InHand
 
 FAR_S = 1e9
 
@@ -122,20 +121,6 @@ def test_an_ack_past_its_deadline_is_told_once() -> None:
         assert [name for name, _ in told.heard] == [2, 1]
 
     play(test)
-
-
-class InHand:
-    """Syncs whose answers the test gives."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, Synced]] = []
-
-    def sync(self, files: Sequence[File], synced: Synced) -> None:
-        self.asked.append((len(files), synced))
-
-    def answer(self, failure: OSError | None = None) -> None:
-        count, synced = self.asked.pop(0)
-        synced([failure] * count)
 
 
 def in_a_broker(scene: Callable[[Life, InHand], Awaitable[None]], topics: int = 1) -> None:
