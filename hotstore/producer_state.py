@@ -99,7 +99,8 @@ class Producers:
                     known_epoch, batches, seen_ms = known
                     if known_epoch != epoch or not batches or first != (batches[-1][1] + 1) & INT32_MAX:
                         is_silent = now_ms - seen_ms > self.expiration_ms
-                        record = _judge(producer_id, epoch, first, delta, known_epoch, batches, is_silent)
+                        recent = batches[-BATCHES_MAX:]  # what would be remembered by now
+                        record = _judge(producer_id, epoch, first, delta, known_epoch, recent, is_silent)
                         if record is not None:
                             resent.append(record)
                             continue
@@ -171,7 +172,10 @@ def _judge(
         for batch in batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        if batches and 0 < (batches[0].first_sequence - last) & INT32_MAX < _SEQUENCE_HALF:
+        # Only what five batches followed was surely appended. With fewer the oldest one is the first that came from a
+        # producer nobody knew: what it sent before that, and was refused, is nowhere.
+        is_old = len(batches) == BATCHES_MAX and 0 < (batches[0].first_sequence - last) & INT32_MAX < _SEQUENCE_HALF
+        if is_old:
             raise DuplicateSequence(
                 f"producer {producer_id} resent sequences {first}..{last}, remembered are only "
                 f"{batches[0].first_sequence}..{newest}: it is in the log, its offset is not known any more"

@@ -68,6 +68,18 @@ def test_the_last_five_are_answered_and_older_ones_named() -> None:
         check(producers, header(14, count=1), 0)  # a known sequence, but not the batch it came in
 
 
+def test_what_was_refused_before_the_first_batch_is_no_duplicate() -> None:
+    """A new producer has five in flight, the first is refused (too large, a full disk) and the others are taken: told
+    "duplicate" for its first one a client calls it written, and its records are nowhere. Kafka says out of order."""
+    producers = Producers(1_000)
+    for number in range(1, 5):
+        assert check(producers, header(2 * number, count=2), 0) is None
+        remember(producers, header(2 * number, count=2), 2 * number, 0)
+        for refused in (header(0, count=2), header(1)):  # as it was, and the second half of it, split
+            with pytest.raises(OutOfOrderSequence):
+                check(producers, refused, 0)
+
+
 def test_epochs_fence() -> None:
     """A lower epoch is refused, a higher one begins at 0 and forgets the older batches."""
     producers = Producers(1_000)
