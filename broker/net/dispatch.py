@@ -79,8 +79,8 @@ class Later:
             self._listeners.append(listener)
 
     def forget(self, listener: Callable[[Later], object]) -> None:
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+        """Do not call it, however often it asked."""
+        self._listeners = [one for one in self._listeners if one != listener]
 
     def _tell(self) -> None:
         self.is_done = True

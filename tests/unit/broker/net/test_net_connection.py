@@ -653,6 +653,32 @@ def test_a_closed_connection_is_forgotten_by_all() -> None:
     in_house(scenario)
 
 
+def test_a_request_that_waited_behind_another_keeps_no_lost_connection() -> None:
+    """A poll behind an ack is listened to twice: when it comes, and again once it is the first."""
+
+    async def scenario(house: House) -> None:
+        acks: list[Later] = []
+
+        def ack() -> Later:
+            acks.append(Later(blocks=False))
+            return acks[-1]
+
+        house.dispatcher.rules[b"ack"] = ack
+        house.answer_later(b"poll", blocks=True)
+        peer = house.net.arrive()
+        peer.give(frames(b"ack", b"poll"))
+        acks[0].answer([frame(b"acked")])
+        await settled()
+        assert wire(peer) == [b"acked"]
+        peer.abort()
+        await settled()
+        del peer
+        gc.collect()
+        assert not [thing for thing in gc.get_objects() if type(thing) is Connection]
+
+    in_house(scenario)
+
+
 def test_a_peer_knows_its_connection() -> None:
     """What handlers see of it, and that two connections are two peers."""
 
