@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from hotstore.segment import Segment
+from seams.disk import is_full
 
 UNIT_BYTES: Final = 1 << 20
 STEP_UNITS: Final = 4
@@ -54,8 +55,9 @@ class Ahead:
         if step:
             try:
                 segment.file.allocate_ahead(segment.size, end + step)
-            except OSError:  # not here, or not now: the append decides
+            except OSError as refused:  # not here, or not now: the append decides
                 step = 0
+                segment.has_ahead |= is_full(refused)  # some of it may have been there
         segment.ahead_until = end + (step or STEP_UNITS * self.unit_bytes)
         segment.has_ahead |= step > 0
         segment.ahead_bytes = step

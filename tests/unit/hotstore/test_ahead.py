@@ -123,6 +123,23 @@ def test_a_refusal_is_no_trouble_of_the_append(code: int) -> None:
     assert log.state is LogState.ONLINE and log.ballast.ahead.held_bytes == 0 and len(read_all(log, 0)) == 40
 
 
+def test_what_a_refusal_for_lack_of_room_took_goes_back_too() -> None:
+    """A full file system gives some of the blocks before it says no: with the roll they are somebody else's."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    disk.inject("allocate_ahead", errno.ENOSPC, ".log", times=-1)
+    for number in range(40):
+        append(log, batch(size=100, timestamp=number))
+    assert disk.hits["fault:allocate_ahead"]
+    log.roll()
+    flush(log)
+    disk.inject("truncate", errno.EIO, ".log")
+    with pytest.raises(OSError, match="injected"):
+        seal(log)
+    assert disk.hits["fault:truncate"] == 1, "of the log, not of the small files beside it"
+    seal(log)
+
+
 def test_a_full_disk_takes_the_append_that_fits_its_room_and_refuses_the_next() -> None:
     """What was taken is there to be used; only what needs more than that finds no space."""
     disk = CrashDisk()
