@@ -2,7 +2,8 @@
 
 Owns how they are made: templates of random values, stamped with their offset and time, so that a GB costs a few
 seconds; they come around after 64 MiB, so that no dictionary (Parquet's) sees a value twice. Segments go through
-coldstore's own writer; the broker is sent the same batches in Produce requests.
+coldstore's own writer, with the footers that a broker of ours makes; Kafka is sent the same batches in
+Produce requests.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from pathlib import Path
 from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
-from coldstore.segment_object import SegmentFooter, build_footer, entry_from_footer
+from coldstore.segment_object import SegmentFooter, build_footer, entry_from_footer, footer_room
 from coldstore.segment_scanner import SegmentScanner
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.records import Record, encode_batch
 from tests.support.history_bucket import HistoryBucket
+from tests.support.local_indexes import local_indexes
 
 PARTITIONS = 2
 BATCH_BYTES = 16_384  # a Java producer's default
@@ -103,8 +105,10 @@ def _add_segment(bucket: HistoryBucket, topic: str, partition: int, base: int, l
     key = SegmentKey(bucket._ids[topic], partition, base, 1, bucket._rng.uuid())
     scanner = SegmentScanner(base, len(log))
     scanner.feed(log)
-    lineage = LeaderEpochs((EpochStart(1, 0),))
-    footer = build_footer(key, topic, scanner.finish(end), lineage=lineage, producers=ProducerState(end, ()))
+    lineage, producers = LeaderEpochs((EpochStart(1, 0),)), ProducerState(end, ())
+    indexes = local_indexes(base, log)
+    room = footer_room(key, topic, end, len(log), lineage=lineage, producers=producers, indexes=indexes)
+    footer = build_footer(key, topic, scanner.finish(end), lineage=lineage, producers=producers, size=room)
     entry = entry_from_footer(SegmentFooter.parse(footer, len(log) + len(footer)), key)
     path: Path = bucket.object_path(key)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,14 +37,17 @@ def is_worth_packing(offset_index: OffsetIndex, log_bytes: int) -> bool:
     return PACKED_ENTRIES_MIN <= len(offset_index) <= log_bytes // _LOG_BYTES_MIN
 
 
-def thinned(offset_index: OffsetIndex, time_index: TimeIndex) -> tuple[OffsetIndex, TimeIndex]:
-    """Entries at least `THIN_BYTES` apart, and the time entries that were true where those were made."""
+def thinned(
+    offset_index: OffsetIndex, time_index: TimeIndex, apart: int | None = None
+) -> tuple[OffsetIndex, TimeIndex]:
+    """Entries at least `apart` bytes (`THIN_BYTES`) from one another, and the time entries that held at these."""
     offsets, positions = offset_index.columns
     timestamps, time_offsets = time_index.columns
     kept: list[int] = []
     last = 0
+    apart = THIN_BYTES if apart is None else apart
     for slot, position in enumerate(positions):
-        if position - last >= THIN_BYTES:
+        if position - last >= apart:
             kept.append(slot)
             last = position
     # The greatest timestamp where an entry was made is that of the last time entry at or below its offset.

@@ -22,7 +22,7 @@ from crc32c import crc32c
 from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment, check_segment
 from coldstore.packed_indexes import PACKED_ENTRIES_MIN, THIN_BYTES, is_worth_packing, pack, thinned, unpack
-from coldstore.segment_scanner import CHUNK_BYTES, INDEX_INTERVAL_BYTES, Scan
+from coldstore.segment_scanner import CHUNK_BYTES, INDEX_INTERVAL_BYTES, Scan, interval_of
 from coldstore.segment_sections import (
     OPTIONAL,
     TRAILER_SIZE,
@@ -49,6 +49,8 @@ _INDEXED_BYTES: Final = 5  # of both indexes, packed, for each interval of the l
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
 _PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
+# What other indexes may pack better, beside a tenth. Batches of 4096 bytes need most: Kafka's indexes see every second.
+_PACKED_SPARE_BYTES: Final = 512
 _GAPS_EXPECTED: Final = 8  # at most, of one object; each is the end of a tail that was lost
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
@@ -173,17 +175,23 @@ def build_footer(
 
 
 def footer_room(
-    key: SegmentKey, topic: str, end_offset: int, log_bytes: int, *, lineage: LeaderEpochs, producers: ProducerState
+    key: SegmentKey,
+    topic: str,
+    end_offset: int,
+    log_bytes: int,
+    *,
+    lineage: LeaderEpochs,
+    producers: ProducerState,
+    indexes: tuple[OffsetIndex, TimeIndex] | None = None,
 ) -> int:
     """Bytes that the footer of `log_bytes` of log takes at most, before anybody looked at them: for who has to say how
     long the object is before its first byte.
 
-    An index entry covers more than `INDEX_INTERVAL_BYTES`, a batch's epoch is one of the lineage's. Possible, and so
-    rare that `build_footer` may refuse them, are more than `_GAPS_EXPECTED` declared gaps, and indexes that pack badly.
+    `indexes`: others of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less: what a scan makes
+    packs about as they do. Without them it is the most that is probable, several times as much. A batch's epoch is one
+    of the lineage's. Possible, and so rare that `build_footer` may refuse them, are more than `_GAPS_EXPECTED` declared
+    gaps, and indexes that pack worse than these.
     """
-    entries = log_bytes // INDEX_INTERVAL_BYTES
-    plain, thin = min(entries, PACKED_ENTRIES_MIN), log_bytes // THIN_BYTES
-    indexes = max(plain * _ENTRY_BYTES, thin * _ENTRY_BYTES + entries * _PACKED_ENTRY_BYTES) + TIME_ENTRY_SIZE
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = SegmentStatistics(
         topic=topic,
@@ -204,7 +212,7 @@ def footer_room(
     )
     return footer_bytes(
         (
-            *(0, 0, indexes),  # of three sections
+            *(0, 0, _index_room(log_bytes, indexes)),  # of three sections
             _CHUNKS.size + 4 * -(-log_bytes // CHUNK_BYTES),
             len(_ENCODER.encode(widest)),
             len(lineage.to_bytes()),
@@ -212,6 +220,21 @@ def footer_room(
             len(_encode_transactions(())),
         )
     )
+
+
+def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -> int:
+    """Of both indexes, in three sections, whether they are packed or not."""
+    interval = interval_of(log_bytes)
+    entries = log_bytes // (interval + 1)  # at most: each covers more than the interval
+    plain = min(entries, PACKED_ENTRIES_MIN) * _ENTRY_BYTES
+    thin = log_bytes // THIN_BYTES * _ENTRY_BYTES
+    packed = entries * _PACKED_ENTRY_BYTES
+    if indexes is not None:
+        offset_index, time_index = thinned(*indexes, apart=interval + 1)
+        packed = min(packed, len(pack(offset_index, time_index)) * 11 // 10 + _PACKED_SPARE_BYTES)
+        if len(offset_index) >= PACKED_ENTRIES_MIN:  # a scan makes as many or more: it sees every batch
+            plain = 0
+    return max(plain, thin + packed) + TIME_ENTRY_SIZE
 
 
 def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:

@@ -11,14 +11,17 @@ Hot path: one `slice` about 3 µs when the position is remembered, wherever the 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 from hotstore.batch_walk import find_batch, whole_batches
 from hotstore.errors import DamagedLog
-from hotstore.segment import IndexCache, Segment
+from hotstore.segment import IndexCache, Segment, SegmentIndexes
+from logformat.offset_index import OffsetIndex
+from logformat.time_index import TimeIndex
 from seams.disk import File
 
 APPEND_ENDS_MAX: Final = 8192  # of the newest appends; about 1 MB a log at the very most
@@ -169,6 +172,30 @@ class Locator:
                 stop = last.position + last.size
             ranges.append(ByteRange(segment.file, position, stop - position))
         return ranges
+
+    def indexes_of(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
+        """Blocking. The entries within a range, positions from its first byte on; offsets are the segment's.
+
+        None: an entry is made only each more than `apart_max` bytes, or no segment has this file any more.
+        """
+        segment = next((one for one in list(self.segments) if one.file is batches.file), None)
+        if segment is None or segment.interval_bytes > apart_max:
+            return None
+        base, (offset_index, time_index) = segment.base_offset, segment.indexes(self.cache)
+        offsets, positions = offset_index.columns
+        timestamps, time_offsets = time_index.columns
+        first = bisect_right(positions, batches.position)
+        end = bisect_left(positions, batches.position + batches.length)
+        if first < end:
+            times = slice(bisect_left(time_offsets, offsets[first]), bisect_right(time_offsets, offsets[end - 1]))
+        else:
+            times = slice(0)
+        return SegmentIndexes(
+            OffsetIndex.from_columns(
+                base, offsets[first:end], array("i", [position - batches.position for position in positions[first:end]])
+            ),
+            TimeIndex.from_columns(base, timestamps[times], time_offsets[times]),
+        )
 
     def _cut(self, segment: Segment, position: int, bytes_max: int, stop: int, min_one: bool) -> int:
         """A length ≤ `bytes_max` (or one batch) that ends where a batch ends, by the index if it has such an end."""

@@ -25,7 +25,7 @@ from hotstore.log_core import LogState
 from hotstore.log_cut import LogCut
 from hotstore.producer_state import Producers
 from hotstore.recovery import Recovered, RecoveryReport, recover
-from hotstore.segment import IndexCache, Segment, SegmentInfo, create_segment
+from hotstore.segment import IndexCache, Segment, SegmentIndexes, SegmentInfo, create_segment
 from hotstore.timestamps import TimestampedOffset, find_timestamp, greatest_timestamp
 from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
@@ -165,6 +165,11 @@ class PartitionLog(LogAppend, LogCut):
     def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
         """For the copier: every whole batch that holds an offset of [start, end), file by file."""
         return self._locator.ranges(start_offset, end_offset)
+
+    def batch_indexes(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
+        """*Blocking*: what the indexes say of a range of `batch_ranges`. None: they have an entry only each more than
+        `apart_max` bytes, or the file is no longer the log's. Raises DamagedLog."""
+        return self._locator.indexes_of(batches, apart_max)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """*Blocking*: the first local record that is not older than `timestamp` (ms)."""

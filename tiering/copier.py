@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +26,7 @@ from seams.crash_points import reach
 from seams.workers import Lane
 from tiering.copy_plan import CopyRange
 from tiering.partition_state import Block, TieredPartition
-from tiering.segment_body import ProvenBody, Source, checked_body, source_of
+from tiering.segment_body import Body, ProvenBody, Source, checked_body, source_of
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ class Copier:
         )
         source = await self._source(wanted)
         run = partition.world.workers.run
-        body = ProvenBody(key, source) if one_pass else await run(checked_body, key, source, lane=Lane.COPY)
+        make: Callable[[SegmentKey, Source], Body | ProvenBody] = ProvenBody if one_pass else checked_body
+        body = await run(make, key, source, lane=Lane.COPY)
         committed = False
         try:
             await self._upload(key, body.upload)

@@ -19,12 +19,14 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest import RemoteSegment
 from coldstore.object_store import Upload
 from coldstore.segment_object import build_footer, footer_room, object_crc32c
-from coldstore.segment_scanner import Scan, SegmentScanner
+from coldstore.segment_scanner import Scan, SegmentScanner, interval_of
 from hotstore.locator import ByteRange
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
+from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState
+from logformat.time_index import TimeIndex
 from seams.crash_points import reach
 from seams.disk import Buffer
 from tiering.copy_plan import CopyRange
@@ -44,6 +46,8 @@ class Source:
     end_offset: int
     lineage: LeaderEpochs
     producers: ProducerState
+    indexes: tuple[OffsetIndex, TimeIndex] | None = None
+    """The local log's own, where they are dense enough to tell how long the footer's will be."""
 
     @property
     def log_bytes(self) -> int:
@@ -79,7 +83,10 @@ def source_of(
             "%s at %d: no producer state, resends will not be known after a lost disk", local.path, wanted.end_offset
         )
         producers = ProducerState(wanted.end_offset, ())
-    return Source(topic, ranges, wanted.start_offset, wanted.end_offset, lineage, producers)
+    indexes = None
+    if len(ranges) == 1:  # as `next_copy` has it
+        indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
+    return Source(topic, ranges, wanted.start_offset, wanted.end_offset, lineage, producers, indexes)
 
 
 class Body(NamedTuple):
@@ -90,13 +97,20 @@ class Body(NamedTuple):
 
 
 class ProvenBody:
-    """One pass over `source`. One upload at a time; each `open` of it begins anew."""
+    """One pass over `source`. One upload at a time; each `open` of it begins anew. Made in a worker: telling the
+    footer's room takes 15 ms for 128 MiB of log."""
 
     def __init__(self, key: SegmentKey, source: Source) -> None:
         self._key = key
         self._source = source
         self._room = footer_room(
-            key, source.topic, source.end_offset, source.log_bytes, lineage=source.lineage, producers=source.producers
+            key,
+            source.topic,
+            source.end_offset,
+            source.log_bytes,
+            lineage=source.lineage,
+            producers=source.producers,
+            indexes=source.indexes,
         )
         self._entry: RemoteSegment | None = None
         self.upload = Upload(source.log_bytes + self._room, None, self._pieces, lambda: self.entry.crc32c)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotstore.durability import write_index_files
 from hotstore.errors import (
     LeaderEpochFenced,
     LogFull,
@@ -439,6 +440,36 @@ def test_the_index_cache_is_bounded_and_forgets_the_oldest() -> None:
     assert segments[0] in kept and segments[-1] in kept and 2 <= len(kept) <= 3
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_the_indexes_of_a_range_are_its_segments_own(released: bool) -> None:
+    """Whole, they are the segment's; of its rest, those behind the first byte, positions counted from there. A log
+    whose entries are too far apart, and a file that is no longer the log's, have none."""
+    log = fresh(LogConfig(index_interval_bytes=200))
+    for number in range(30):
+        append(log, batch(2, size=60, timestamp=10 * number))
+    segment = log.active_segment
+    whole = segment.indexer
+    assert whole is not None
+    seal(log)
+    flush(log)
+    if released:
+        write_index_files(segment)
+        segment.release_indexes()
+    (everything,) = log.batch_ranges(0, 60)
+    found = log.batch_indexes(everything, 200)
+    assert found is not None and len(found.offsets) > 5
+    assert found.offsets.to_bytes() == whole.offset_index.to_bytes()
+    (rest,) = log.batch_ranges(30, 60)
+    found = log.batch_indexes(rest, 4096)
+    assert found is not None
+    assert [(e.offset, e.position + rest.position) for e in found.offsets.entries()] == [
+        (e.offset, e.position) for e in whole.offset_index.entries() if e.position > rest.position
+    ]
+    assert set(found.times.entries()) <= set(whole.time_index.entries()) and len(found.times) == len(found.offsets)
+    assert log.batch_indexes(rest, 199) is None
+    assert log.batch_indexes(rest._replace(file=fresh().active_segment.file), 4096) is None
+
+
 def test_a_worker_may_look_while_the_loop_appends() -> None:
     """An index entry that is half written is passed over."""
     log = fresh(LogConfig(index_interval_bytes=100))
@@ -451,6 +482,8 @@ def test_a_worker_may_look_while_the_loop_appends() -> None:
     found = log.offset_for_timestamp(191)
     assert found is not None and found[:2] == (191, 39)
     assert log.batch_ranges(39, 40)[0].length == len(read_all(log, 39)[0])
+    some = log.batch_indexes(log.batch_ranges(0, 40)[0], 100)
+    assert some is not None and len(some.offsets.columns[0]) == len(some.offsets.columns[1]) > 5
 
 
 @pytest.mark.parametrize(

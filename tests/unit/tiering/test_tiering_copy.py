@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from coldstore.audit import audit_manifest
 from coldstore.bucket_inspection import BucketInspector
 from coldstore.object_store import Upload
+from coldstore.segment_object import footer_room
 from coldstore.segment_reader import fetch_footer
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
@@ -19,7 +21,9 @@ from coldstore.stores.operations import Operation
 from hotstore.data_dir import DataDir
 from hotstore.log_host import make_log
 from logformat.errors import Corrupt
+from logformat.offset_index import OffsetIndex
 from logformat.record_batch import LEADER_EPOCH_AT, walk
+from logformat.time_index import TimeIndex
 from logformat.values import TopicPartition
 from seams.disk import read_file
 from seams.rng import SeededRng
@@ -277,6 +281,29 @@ def test_design_c08_the_footer_holds_the_producers_at_the_segments_end() -> None
             state = footer.producer_state()
             assert state.end_offset == segment.end_offset
             assert state.producers[0].batches[-1].last_offset == segment.end_offset - 1
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_a_footers_room_is_told_from_the_local_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the very segment, so that the object carries little filler; no copy needs a second pass."""
+    told: list[tuple[OffsetIndex, TimeIndex] | None] = []
+
+    def recorded(*args: Any, indexes: tuple[OffsetIndex, TimeIndex] | None, **others: Any) -> int:
+        told.append(indexes)
+        return footer_room(*args, indexes=indexes, **others)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(segment_body, "footer_room", recorded)
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(60)
+        await settle(lambda: sunk(opened))
+        manifest = await house.manifest()
+        bases = [indexes[0].base_offset for indexes in told if indexes is not None]
+        assert bases == [segment.base_offset for segment in manifest.tail] and len(told) == len(bases) > 1
         await life.stop()
 
     run_fast(scenario())
