@@ -17,6 +17,11 @@ class RecordListTooLarge(InvalidRequest):
     """One append is larger than a whole segment may be. Kafka's RECORD_LIST_TOO_LARGE."""
 
 
+class RunCrossesSegments(InvalidRequest):
+    """A segment ends before a run, or perhaps within it: nothing was written, append each batch by itself. Never told
+    a client."""
+
+
 class OutOfOrderSequence(InvalidRequest):
     """Batches before this one are missing. Kafka's OUT_OF_ORDER_SEQUENCE_NUMBER."""
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from hotstore.appender import continued, roll_reason
-from hotstore.errors import ReservationExhausted
+from hotstore.errors import ReservationExhausted, RunCrossesSegments
 from hotstore.log_core import LogCore, LogState
 from hotstore.producer_files import replay
 from hotstore.producer_state import Admitted, Resent
@@ -36,6 +36,7 @@ from logformat.record_batch import (
     read_header,
     stamp_log_append_time,
 )
+from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from seams import crash_points
 
 _stamp: Final = PLACE.pack_into
@@ -64,8 +65,8 @@ class LogAppend(LogCore):
         place with offset, epoch and, where the topic wants it, the time.
 
         Resends of remembered batches write nothing and answer their first offsets. Raises the sequence errors,
-        RecordListTooLarge, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was written then, and
-        the batches' bytes are as they came. A run that is refused may hold batches that are not.
+        RecordListTooLarge, RunCrossesSegments, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was
+        written then, and the batches' bytes are as they came. A run that is refused may hold batches that are not.
         """
         if self.state is LogState.FAILED:
             raise self._offline()
@@ -84,7 +85,7 @@ class LogAppend(LogCore):
             return Appended(admitted.first_offset, admitted.last_offset, True, -1)
         if self.ballast.is_short:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        segment = self._to_give(size, end_offset, leader_epoch, now_ms)
+        segment = self._to_give(size, end_offset, leader_epoch, now_ms, len(headers))
         append_time_ms = now_ms if self.config.log_append_time else -1
         offset = base
         for batch, header in zip(batches, headers, strict=True):
@@ -139,34 +140,41 @@ class LogAppend(LogCore):
         for header in headers:
             replay(self.producers, header, now_ms)
 
-    def _to_give(self, size: int, end_offset: int, leader_epoch: int, now_ms: int) -> Segment:
-        """Where a leader may write `size` bytes of offsets from the log's end to `end_offset`."""
+    def _to_give(self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1) -> Segment:
+        """Where a leader may write `count` batches, `size` bytes of offsets from the log's end to `end_offset`."""
         if end_offset > self.reserved_end:
             raise ReservationExhausted(
-                f"{self.topic}-{self.partition}: offsets up to {end_offset} wanted, reserved are those below "
-                f"{self.reserved_end}; the bucket must answer first",
+                f"{self.topic}-{self.partition}: offsets below {end_offset} wanted, more than are reserved; the bucket "
+                "must answer first",
                 end_offset,
             )
         if leader_epoch < self._leader_epoch:
             raise self._superseded(leader_epoch)
-        return self._segment_for(size, end_offset, now_ms)
+        return self._segment_for(size, end_offset, now_ms, count)
 
-    def _segment_for(self, size: int, end_offset: int, now_ms: int) -> Segment:
-        """The active segment, after a roll where the configuration asks for one."""
+    def _segment_for(self, size: int, end_offset: int, now_ms: int, count: int = 1) -> Segment:
+        """The active segment, after a roll where the configuration asks for one. RunCrossesSegments where a
+        roll is due before or, perhaps, within `count` batches: segments are cut as if each had come alone."""
         segment = self._active
         indexer = segment.indexer
         assert indexer is not None
+        config, may_fill_index = self.config, segment.size + size > self._index_room_bytes
         reason = roll_reason(
-            self.config,
+            config,
             segment_base=segment.base_offset,
             segment_size=segment.size,
             first_append_ms=segment.first_append_ms,
-            index_full=segment.size > self._index_room_bytes and indexer.is_full(self.config.segment_index_bytes),
+            index_full=may_fill_index and indexer.is_full(config.segment_index_bytes),
             incoming_bytes=size,
             incoming_base=self.log_end_offset,
             incoming_end=end_offset,
             now_ms=now_ms,
         )
+        if count > 1 and (
+            reason is not None
+            or (may_fill_index and indexer.is_full(config.segment_index_bytes - count * TIME_ENTRY_SIZE))
+        ):  # each batch adds an entry at most
+            raise RunCrossesSegments(f"{self.topic}-{self.partition}: a segment ends within a run of {count} batches")
         if reason is None:
             return segment
         self._roll()

@@ -30,6 +30,54 @@ def append_checked(
     except StorageFailed as refused:
         throttle.refuse(refused)
         raise
+    _count(context, partition, batches, headers, appended)
+    return appended
+
+
+def append_run(
+    context: Context,
+    partition: Partition,
+    batches: Sequence[memoryview],
+    headers: Sequence[Fields],
+    now_ms: int,
+    *,
+    ends_refused: bool = False,
+) -> Appended | list[Appended | Refused]:
+    """Append a run: Appended where its batches lie one behind the other from there on, else what became of each.
+
+    `ends_refused`: nothing is appended behind a batch that was refused, of which nothing is said then.
+    """
+    if len(headers) > 1:
+        try:
+            context.throttle.check_room()
+            appended = partition.append(batches, headers, now_ms)
+        except (ThermoclineError, OSError):
+            pass  # of all of them: each by itself says what is wrong with it, and is counted
+        else:
+            if not appended.duplicate:
+                _count(context, partition, batches, headers, appended)
+                return appended
+            # Nothing was written, and each has its own old offset.
+    each: list[Appended | Refused] = []
+    for batch, header in zip(batches, headers, strict=True):
+        try:
+            each.append(append_checked(context, partition, (batch,), (header,), now_ms))
+        except (ThermoclineError, OSError) as refused:
+            each.append(refused)
+            if ends_refused:
+                break
+    if len(headers) == 1 and isinstance(each[0], Appended):
+        return each[0]
+    return each
+
+
+def _count(
+    context: Context,
+    partition: Partition,
+    batches: Sequence[memoryview],
+    headers: Sequence[Fields],
+    appended: Appended,
+) -> None:
     size = sum(map(len, batches))
     if appended.duplicate:
         records = sum([header[RECORD_COUNT] for header in headers])
@@ -41,30 +89,4 @@ def append_checked(
     partition.produced_bytes += size
     partition.produced_records += records
     partition.produced_batches += len(headers)
-    throttle.appended(partition)
-    return appended
-
-
-def append_run(
-    context: Context, partition: Partition, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int
-) -> Appended | list[Appended | Refused]:
-    """Append a run: Appended where its batches lie one behind the other from there on, else what became of each."""
-    try:
-        appended = append_checked(context, partition, batches, headers, now_ms)
-    except (ThermoclineError, OSError) as refused:
-        if len(headers) == 1:
-            return [refused]
-    else:
-        if len(headers) == 1 or not appended.duplicate:
-            return appended
-        # Nothing was written, and each has its own old offset.
-    return [_append_one(context, partition, *one, now_ms) for one in zip(batches, headers, strict=True)]
-
-
-def _append_one(
-    context: Context, partition: Partition, batch: memoryview, header: Fields, now_ms: int
-) -> Appended | Refused:
-    try:
-        return append_checked(context, partition, (batch,), (header,), now_ms)
-    except (ThermoclineError, OSError) as refused:
-        return refused
+    context.throttle.appended(partition)

@@ -118,12 +118,14 @@ class FastPath:
             run = self._mixed(route, view, pos, end, now_ms)
         if run is None:
             return 0, pos, None
+        acks = route.head.acks
+        # A refusal closes the connection of acks=0: what came behind it is not looked at, as in Kafka.
+        ends_refused = acks == 0 and run.count > 1
         refused: list[Refused] = []
         for share in run.shares:
-            refused += share.append(context, now_ms)
-        context.metrics.requests[0] += run.count
+            refused += share.append(context, now_ms, ends_refused=ends_refused)
+        context.metrics.requests[0] += run.tried
         context.metrics.failed_produce_requests += len(refused)
-        acks = route.head.acks
         if acks == 0:
             if refused:
                 raise CloseConnection(f"produce with acks=0 failed: {refused[0]}")
@@ -156,7 +158,8 @@ class FastPath:
         shares: dict[tuple[str, int], Share] = {}
         requests: list[tuple[int, list[Row], list[Place]]] = []
         batches = 0
-        while end - pos >= head.size and len(requests) < REQUESTS_MAX:
+        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # one's refusal must keep the next from being appended
+        while end - pos >= head.size and len(requests) < requests_max:
             size, start, correlation_id, rest = head.unpack(view, pos)
             stop = pos + 4 + size
             if start != head.start or rest != head.rest or stop > end or size > self._frame_bytes_max:
@@ -244,4 +247,4 @@ class FastPath:
         if self._context.gate.is_open():
             later.answer([run.answers()])
         else:
-            later.fail(CloseConnection("this process slept while a produce waited for its ack"))
+            later.fail(CloseConnection("this process slept or was superseded while the request was under way"))

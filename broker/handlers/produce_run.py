@@ -44,9 +44,10 @@ class Share:
         """Else what became of each."""
         self._failure: Exception | None = None
 
-    def append(self, context: Context, now_ms: int) -> Sequence[Refused]:
-        """Append it; why what of it was refused."""
-        result = append_run(context, self.checks.partition, self.batches, self.headers, now_ms)
+    def append(self, context: Context, now_ms: int, *, ends_refused: bool) -> Sequence[Refused]:
+        """Append it, as `append_run`; why what of it was refused."""
+        partition = self.checks.partition
+        result = append_run(context, partition, self.batches, self.headers, now_ms, ends_refused=ends_refused)
         self.batches = []  # the bytes are somebody else's from now on
         if isinstance(result, Appended):
             self.appended = result
@@ -76,10 +77,11 @@ class Share:
         return [self._outcome(one, start) for one in self.each]
 
     def _outcome(self, one: Appended | Refused, log_start_offset: int) -> Outcome:
-        why = self._failure if isinstance(one, Appended) else one
+        if not isinstance(one, Appended):
+            return code_of(one), -1, -1, -1, str(one)
+        why = self._failure
         if why is not None:
-            return code_of(why), -1, -1, -1, str(why)
-        assert isinstance(one, Appended)
+            return code_of(why), -1, -1, log_start_offset, str(why)
         return 0, one.base_offset, one.log_append_time_ms, log_start_offset, None
 
 
@@ -102,6 +104,11 @@ class MixedRun:
         self.shares = shares
         self._version = version
         self._requests = requests
+
+    @property
+    def tried(self) -> int:
+        """See `AlikeRun.tried`; a request's batches are all tried."""
+        return self.count
 
     def answers(self) -> bytes:
         """In their order."""
@@ -129,6 +136,11 @@ class AlikeRun:
         self.shares = (share,)
         self._correlation_ids = correlation_ids
         self._form = form
+
+    @property
+    def tried(self) -> int:
+        """Of its requests, once they were appended: none behind a refused one where that ends the run."""
+        return len(self.shares[0].each) or self.count
 
     def answers(self) -> bytes:
         """In their order."""

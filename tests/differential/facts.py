@@ -14,8 +14,12 @@ from hotstore.segment import Segment
 from tests.differential.brokers import Way, Wire
 from tests.support.crash_disk import Inode
 
-NOT_YET = frozenset({"segments", "refusals", "frames", "resends counted", "answers together"})
-"""Differences that were found and are not mended yet: nothing else may differ."""
+NOT_YET = frozenset({"frames", "answers together"})
+"""Differences that were found and are not mended yet: nothing else may differ. Frames: of a run of acks=0 that closes
+its connection, those before the refused one are neither counted nor timed. Answers together: a request of a run that
+need not wait for an acknowledgement is answered with those that do."""
+
+_ITS_OWN = frozenset({"partition.metadata", "thermocline-reservation", "recovery-point-offset-checkpoint"})
 
 
 class Seen:
@@ -81,7 +85,7 @@ def of_broker(way: Way) -> dict[str, Any]:
     metrics, counters = way.context.metrics, way.server.counters
     return {
         "requests": metrics.requests[:],
-        "answered": [sum(buckets) for buckets in metrics.latency.buckets],
+        "answered": [sum(buckets) for buckets in metrics.latency.buckets] if "frames" not in NOT_YET else 0,
         "malformed": metrics.malformed,
         "appended": (metrics.produce_bytes_in, metrics.messages_in) if "resends counted" not in NOT_YET else 0,
         "failed produces": metrics.failed_produce_requests,
@@ -94,17 +98,18 @@ def of_broker(way: Way) -> dict[str, Any]:
             counters.connections_open,
         ),
         "closes": dict(counters.closes),
-        "reasons": [text.partition("this process slept")[0] for text in way.reasons[-5:]],
+        "reasons": way.reasons[-5:],
         "partitions": sorted(way.context.registry.partitions),
     }
 
 
 def of_files(way: Way) -> dict[str, bytes]:
-    """Every file of the data directory but what names this directory."""
+    """Every file of the data directory but those with a topic's id or a reservation in them, and the one that says how
+    far syncs had come when it was written."""
     return {
         path: bytes(inode.data)
         for path, inode in way.disk._names.items()
-        if path.startswith("/data/") and not inode.is_dir
+        if path.startswith("/data/") and not inode.is_dir and path.rpartition("/")[2] not in _ITS_OWN
     }
 
 

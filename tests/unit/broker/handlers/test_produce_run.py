@@ -157,9 +157,11 @@ def test_requests_that_name_several_partitions_and_topics(version: int, acks: in
             await parts_of(life.dispatcher.dispatch(life.peer, life.frame(ApiKey.PRODUCE, version, request)))
             run = [life.frame(ApiKey.PRODUCE, version, request) for _ in range(3)]
             if together_:
-                count, answer = together(life, run)
-                assert count == 3
-                parts = await parts_of(answer)
+                # With acks=0 each by itself: a refusal must keep the next one from being appended.
+                runs = [[frame] for frame in run] if acks == 0 else [run]
+                answered = [together(life, one) for one in runs]
+                assert [count for count, _ in answered] == [len(one) for one in runs]
+                parts = await parts_of(answered[0][1])
             else:
                 general = [await parts_of(life.dispatcher.dispatch(life.peer, frame)) for frame in run]
                 parts = None if acks == 0 else [part for one in general for part in one or ()]
@@ -196,19 +198,22 @@ def test_a_request_of_which_one_batch_is_refused_goes_the_general_way_whole() ->
 
 
 def test_unacknowledged_requests_are_taken_together_and_a_refusal_closes() -> None:
-    """acks=0 has no answer; what the log refuses can be told by closing the connection only."""
+    """acks=0 has no answer; what the log refuses can be told by closing the connection only, and what came behind it
+    is not appended (it was: the run went on)."""
 
     async def scenario() -> None:
         life = await stage()
         (first,) = frames(life, batch_of(b"known"), acks=0)
         assert life.dispatch_frame(life.peer, first) is None
-        assert together(life, frames(life, batch_of(b"a"), batch_of(b"b"), acks=0)) == (2, None)
-        assert life.partition("log").log.log_end_offset == 4
+        for known in (b"a", b"b"):
+            assert together(life, frames(life, batch_of(known), acks=0)) == (1, None)
+        assert together(life, frames(life, batch_of(b"c"), batch_of(b"d"), acks=0)) == (2, None)
+        assert life.partition("log").log.log_end_offset == 6
         ahead = batch_of(b"x", producer_id=5, producer_epoch=0, base_sequence=0)
         skipped = batch_of(b"y", producer_id=5, producer_epoch=0, base_sequence=7)
         with pytest.raises(CloseConnection, match="acks=0 failed"):
-            together(life, frames(life, ahead, skipped, acks=0))
-        assert life.partition("log").log.log_end_offset == 5
+            together(life, frames(life, ahead, skipped, batch_of(b"z"), acks=0))
+        assert life.partition("log").log.log_end_offset == 7
         await life.stop()
 
     play(scenario())
