@@ -189,7 +189,10 @@ class Draw:
             trouble = self._trouble_around() if rng.random() < self._trouble else ()
             before, after = trouble if trouble else ((), ())
             steps += before
-            steps += [self._burst(reads=not trouble) for _ in range(rng.choice((1, 1, 2)))]
+            # Who waits for room, offsets or the gate does so in its own turns: which of two is first, nobody promised.
+            waits = any(isinstance(step, Happening) and step.kind in _MAKES_WAIT for step in before)
+            bursts = 1 if waits else rng.choice((1, 1, 2))
+            steps += [self._burst(reads=not trouble) for _ in range(bursts)]
             steps += after
             if rng.random() < 0.2:
                 steps.append(Happening(Kind.PASS, rng.choice((1, 9, 12, 60))))
@@ -357,6 +360,7 @@ class Draw:
         return [Happening(Kind.HANG_UP, rng.randrange(CONNECTIONS))], []
 
 
+_MAKES_WAIT: Final = frozenset({Kind.PRESSURE, Kind.RESERVE, Kind.SLEEP})
 _CUTS: Final = (*[Cut.AT_ONCE] * 4, *[Cut.ANYWHERE] * 3, Cut.BY_FRAME, Cut.BYTES)
 _SPOILERS: Final = tuple(SPOILERS)
 _TROUBLES: Final = (
