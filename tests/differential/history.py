@@ -372,8 +372,7 @@ _TROUBLES: Final = (
     *[Kind.LEAD] * 2,
     Kind.SLEEP,
     Kind.WALL,
-    Kind.WRITE_FAILS,
-    Kind.SYNC_FAILS,
+    Kind.WRITE_FAILS,  # not SYNC_FAILS: which appends came before it depends on each broker's own turns
     Kind.DELETE,
     Kind.HANG_UP,
 )

@@ -96,7 +96,7 @@ PLANTS = (
         "a decompressed batch may exceed its cap by one",
         "decompress",
         "logformat.compression",
-        "_within",
+        "_decompressed",
         "if len(out) > cap:",
         "if len(out) > cap + 1:",
     ),
