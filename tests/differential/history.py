@@ -236,7 +236,11 @@ class Draw:
     def _burst(self, *, reads: bool) -> Burst:
         rng = self.rng
         client = rng.choice(self._clients)
-        count = rng.choice((1, 1, 2, 3, 4, 6, 10, 20)) if rng.random() < 0.98 else 150
+        count = rng.choice((1, 1, 2, 3, 4, 6, 10, 20))
+        if (
+            reads and rng.random() < 0.02
+        ):  # not in trouble: a run is one answer in flight, of which there are 128 at most
+            count = 150
         frames: list[Frame] = []
         for at in range(count):
             draw = rng.random()
