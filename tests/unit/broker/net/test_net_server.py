@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import socket
@@ -130,6 +131,7 @@ def test_a_full_socket_is_watched_and_forgotten_whatever_becomes_of_the_connecti
     async def scenario(house: House) -> None:
         file = PosixDisk().open(str(tmp_path / "log"))
         house.dispatcher.rules[b"fetch"] = lambda: [struct.pack(">i", len(content)), FileRange(file, 0, len(content))]
+        gc.collect()  # what an earlier test left open would be closed in the middle
         before = len(os.listdir("/proc/self/fd"))
         for takes in (10 * MIB + 8, 2 * MIB):
             with socket.socket() as peer:
@@ -145,7 +147,7 @@ def test_a_full_socket_is_watched_and_forgotten_whatever_becomes_of_the_connecti
                 assert got == expected[:takes]
                 assert house.server.counters.connections_open == 1
             await house.wait_for(lambda: house.server.counters.connections_open == 0)
-            await house.wait_for(lambda: len(os.listdir("/proc/self/fd")) == before)
+            await house.wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
     in_house(scenario, NetLimits(wide_send_buffers_max=0))
     in_house(scenario)
