@@ -1,14 +1,16 @@
 """Who waits for one partition: acknowledgements for the high watermark, readers for anything new.
 
-Owns the waiting lists. Always true: acknowledgements are kept in the order they were asked for, which is that of their
-offsets, and each is told once, on the loop, in the turn in which the high watermark passed it; whoever fails over being
-told keeps nobody else from it, and the loop's exception handler hears of that; a session's reader is told once, then it
-asks again; when leadership ends everybody is told at once. Must not know what moved it, nor Kafka's requests.
+Owns the waiting lists. Always true: acknowledgements are kept in the order of their offsets, also of a resend that asks
+behind newer ones, and each is told once, on the loop, in the turn in which the high watermark passed it; whoever fails
+over being told keeps nobody else from it, and the loop's exception handler hears of that; a session's reader is told
+once, then it asks again; when leadership ends everybody is told at once. Must not know what moved it, nor Kafka's
+requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 
@@ -37,7 +39,11 @@ class Waiters:
         """Call `acked` once everything below `end_offset` is committed, which it is not now; with a failure as `fail`
         says, and with TimeoutError soon after the loop's time `deadline_s`: `expire` looks once a second, so that an
         ack costs no timer of its own."""
-        self._acks.append((end_offset, deadline_s, acked))
+        acks = self._acks
+        if acks and end_offset < acks[-1][0]:  # a resend of what is not committed yet
+            acks.insert(bisect_right([ack[0] for ack in acks], end_offset), (end_offset, deadline_s, acked))
+        else:
+            acks.append((end_offset, deadline_s, acked))
 
     @property
     def await_flush(self) -> bool:

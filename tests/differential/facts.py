@@ -62,19 +62,14 @@ def of_partition(way: Way, partition: Partition, seen: Seen) -> dict[str, Any]:
         "state": log.state,
         "producers": log.producers.at(log.log_end_offset).state(),
         "local bytes": log.local_bytes,
-        "produced": (partition.produced_batches, partition.produced_records, partition.produced_bytes)
-        if "resends counted" not in NOT_YET
-        else 0,
+        "produced": (partition.produced_batches, partition.produced_records, partition.produced_bytes),
         "waiters": len(partition.waiters._acks),
         "bytes": b"".join([seen.news(way, s) for s in segments]),
+        "segments": [(s.base_offset, s.end_offset, s.size, s.first_append_ms) for s in segments[-20:]],
+        "max timestamps": [s.max_timestamp for s in segments[-20:]],
+        "offset index": indexer.offset_index.to_bytes(),
+        "time index": indexer.time_index.to_bytes(),
     }
-    if "segments" not in NOT_YET:
-        found |= {
-            "segments": [(s.base_offset, s.end_offset, s.size, s.first_append_ms) for s in segments[-20:]],
-            "max timestamps": [s.max_timestamp for s in segments[-20:]],
-            "offset index": indexer.offset_index.to_bytes(),
-            "time index": indexer.time_index.to_bytes(),
-        }
     if log.config.waits_for_flush:  # else what is synced is nobody's business, and depends on turns of the loop
         found |= {"flushed end": log.flushed_end_offset, "dirty bytes": log.dirty_bytes}
     return found
@@ -87,10 +82,10 @@ def of_broker(way: Way) -> dict[str, Any]:
         "requests": metrics.requests[:],
         "answered": [sum(buckets) for buckets in metrics.latency.buckets] if "frames" not in NOT_YET else 0,
         "malformed": metrics.malformed,
-        "appended": (metrics.produce_bytes_in, metrics.messages_in) if "resends counted" not in NOT_YET else 0,
+        "appended": (metrics.produce_bytes_in, metrics.messages_in),
         "failed produces": metrics.failed_produce_requests,
         "unexpected": metrics.unexpected_errors,
-        "refused for room": dict(way.context.throttle.refused) if "refusals" not in NOT_YET else 0,
+        "refused for room": dict(way.context.throttle.refused),
         "throttled": way.context.throttle.throttled_count,
         "net": (
             counters.bytes_out * ("answers together" not in NOT_YET),

@@ -56,6 +56,20 @@ def test_what_is_committed_is_told_at_once_and_in_order() -> None:
     play(test)
 
 
+def test_a_resend_that_asks_behind_newer_ones_is_told_by_its_own_offset() -> None:
+    """It waited for the newest one's commit, and could be too late although it was committed itself."""
+
+    def test(waiters: Waiters, told: Told) -> None:
+        for end_offset in (5, 10, 5, 7):
+            waiters.ack(end_offset, FAR_S, told.by(end_offset))
+        waiters.moved(7)
+        assert told.heard == [(5, ""), (5, ""), (7, "")] and waiters.has_acks
+        waiters.moved(10)
+        assert told.heard[3:] == [(10, "")] and not waiters.has_acks
+
+    play(test)
+
+
 def test_who_fails_over_being_told_keeps_nobody_else_from_it() -> None:
     """Neither of those behind it, nor the readers; and it is reported."""
 
