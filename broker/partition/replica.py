@@ -250,7 +250,7 @@ class Partition:
 
     def awaits_flush(self) -> bool:
         """Whether an acknowledgement or a reader waits for the flushed end."""
-        return self.waiters.await_flush
+        return self.waiters.awaits_flush()
 
     def start_moved(self) -> None:
         """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""

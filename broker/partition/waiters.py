@@ -45,8 +45,7 @@ class Waiters:
         else:
             acks.append((end_offset, deadline_s, acked))
 
-    @property
-    def await_flush(self) -> bool:
+    def awaits_flush(self) -> bool:
         """Whether an acknowledgement or a reader waits for the flushed end."""
         return bool(self._acks or self._watchers) or any(reader.awaits_flush() for reader in self._readers)
 
