@@ -1,8 +1,8 @@
-"""One machine, its disk, a bucket, and the brokers that run on it.
+"""Machines, a bucket, and the brokers that run on them.
 
-Owns what survives a process: the disk, the bucket, the network. Always true: a broker is started by `broker.app.run`
-with the seams of its process; `kill` runs none of its code any more; a power cut kills every process at once and leaves
-what `CrashDisk.crash` keeps; with a directory bucket the cut hits the bucket too.
+Owns what survives a process: machines, the bucket, the network. Always true: a broker is started by `broker.app.run`
+with the seams of its process; `kill` runs none of its code any more; a power cut kills every process of its machine at
+once; a directory bucket lies on the disk of the only machine, so that the cut hits the bucket too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from seams.world import World
 from tests.sim.bucket import RemoteBucket
 from tests.sim.clock import SimClock
 from tests.sim.loop import PROCESS, Process, SimLoop
+from tests.sim.machines import Machine
 from tests.sim.net import SimNet
 from tests.sim.workers import SimWorkers
 from tests.support.crash_disk import CrashDisk
@@ -70,11 +71,12 @@ class Observed(Broker):
 class Node(Process):
     """One broker process. `exit_code` once it ended by itself."""
 
-    def __init__(self, name: str, address: tuple[str, int], disk: ProcessDisk, clock: SimClock) -> None:
+    def __init__(self, name: str, address: tuple[str, int], machine: Machine) -> None:
         super().__init__(name)
         self.address = address
-        self.disk = disk
-        self.clock = clock
+        self.machine = machine
+        self.disk = ProcessDisk(machine.disk)
+        self.clock: SimClock = machine.clock()
         self.workers: SimWorkers
         self.stop: asyncio.Event
         self.main: asyncio.Task[int]
@@ -94,17 +96,25 @@ class Node(Process):
 class Cluster:
     """The world of one run; everything random in it comes from `seed`."""
 
-    def __init__(self, loop: SimLoop, seed: str, *, directory_bucket: bool, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        seed: str,
+        *,
+        directory_bucket: bool,
+        settings: Sequence[str] = (),
+        machines: Sequence[str] = ("",),
+    ) -> None:
+        assert len(machines) == 1 or not directory_bucket, "a directory bucket lies on one machine"
         self.loop = loop
         self.seed = seed
         self.settings = list(settings)
         self.directory_bucket = directory_bucket
-        self.disk = CrashDisk()
+        self.machines = [Machine(loop, name) for name in machines]
         self.net = SimNet(loop, SeededRng(f"{seed}/net"))
         self.outside = copy_context()
         self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
         self.store_hits: Counter[Any] = Counter()
-        self.boots = 1
         self.over = False
         self.losses = 0  # events after which the promises allow some loss
         self.started = 0
@@ -114,13 +124,11 @@ class Cluster:
         self.failures: list[str] = []  # what no promise allows: a broker that ended by an exception nobody expected
 
     # --- processes ---
-    def start(self, directory: str, port: int = 9092, *extra: str) -> Node:
-        """A broker on `/data/<directory>`, as `serve` starts one."""
+    def start(self, directory: str, port: int = 9092, *extra: str, machine: Machine | None = None) -> Node:
+        """A broker on `/data/<directory>` of a machine (the first one), as `serve` starts one."""
         self.started += 1
         name = f"{directory}#{self.started}"
-        disk = ProcessDisk(self.disk)
-        boot = f"boot-{self.boots}"
-        node = Node(name, (HOST, port), disk, SimClock(self.loop, lambda: boot))
+        node = Node(name, (HOST, port), machine or self.machines[0])
         rng = SeededRng(f"{self.seed}/{name}")
         node.workers = SimWorkers(self.loop, SeededRng(f"{self.seed}/{name}/workers"))
         flags = {
@@ -130,7 +138,7 @@ class Cluster:
             "thermocline.http": "",
         }
         config = resolve(flags, [*self.settings, *extra], {}, None)
-        world = World(disk, node.workers, WorkerSyncs(node.workers), node.clock, rng, self.net)  # type: ignore[arg-type]
+        world = World(node.disk, node.workers, WorkerSyncs(node.workers), node.clock, rng, self.net)  # type: ignore[arg-type]
         node.main = node.context.run(self._launch, node, config, world, rng)
         self.nodes.append(node)
         return node
@@ -190,19 +198,14 @@ class Cluster:
         if not node.dead:
             self.loop.resume(node)
 
-    def power_cut(self, keep: float, rng: SeededRng) -> None:
-        """Every process dies; of what was not synced each piece survives with probability `keep`."""
-        after = self.disk.crash(rng, keep)
+    def power_cut(self, keep: float, rng: SeededRng, machine: Machine | None = None) -> None:
+        """Every process of a machine (the first one) dies; of what was not synced each piece survives with probability
+        `keep`."""
+        machine = machine or self.machines[0]
+        self.graveyard.append(machine.power_cut(keep, rng))
         for node in self.nodes:
-            if not node.dead:
+            if not node.dead and node.machine is machine:
                 self.kill(node)
-        self.graveyard.append(self.disk)
-        self.disk = after
-        self.boots += 1
-
-    def lose_directory(self, directory: str) -> None:
-        """The disk under a data directory is gone for good."""
-        self.disk.forget(f"/data/{directory}")
 
     def node_at(self, address: tuple[str, int]) -> str:
         """Who answers at an address: the last one started there that was not refused."""
@@ -223,7 +226,9 @@ class Cluster:
         """The bucket without faults, for the checker."""
         if not self.directory_bucket:
             return self.store._inner
-        return DirectoryStore(self.disk, SimWorkers(self.loop, SeededRng("checker")), BUCKET_DIR, SeededRng("checker"))  # type: ignore[arg-type]
+        return DirectoryStore(
+            self.machines[0].disk, SimWorkers(self.loop, SeededRng("checker")), BUCKET_DIR, SeededRng("checker")
+        )  # type: ignore[arg-type]
 
     def bury(self) -> None:
         """Let go of dead processes' tasks; their `finally` blocks run now, in a world that is over."""

@@ -53,13 +53,13 @@ async def watch_roots(cluster: Cluster, stage: Stage) -> None:
     before: dict[Place, Manifest] = {}
     while True:
         await asyncio.sleep(1.0)
-        boots = cluster.boots
+        boots = cluster.machines[0].boots
         try:
             found = await manifests(cluster)
         except Corrupt as broken:
             stage.unexpected.append(f"at {stage.now():.3f} s: {broken}")
             continue
-        if boots != cluster.boots:
+        if boots != cluster.machines[0].boots:
             continue  # the power went while we read: half of it is of the old machine
         for place, manifest in found.items():
             try:

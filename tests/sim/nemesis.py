@@ -167,11 +167,11 @@ class Nemesis:
             case Kind.TOXIC:
                 self._poison()
             case Kind.FULL:
-                used = CAPACITY_BYTES - self.cluster.disk.space("/").free
-                self.cluster.disk.capacity_bytes = used + self._rng.randrange(4000)
+                used = CAPACITY_BYTES - self.node.machine.disk.space("/").free
+                self.node.machine.disk.capacity_bytes = used + self._rng.randrange(4000)
             case Kind.FSYNC:
                 fault = _DataFault("sync", errno.EIO, ".log", self._rng.randrange(3), 1)
-                self.cluster.disk.faults.append(fault)
+                self.node.machine.disk.faults.append(fault)
             case Kind.SLOW:
                 self.node.workers.slow = True
             case Kind.CLOCK:
@@ -256,7 +256,7 @@ class Nemesis:
     async def _lose_disk(self) -> None:
         self.cluster.kill(self.node)
         await self.lose("disk")
-        self.cluster.lose_directory(self.directory)
+        self.node.machine.lose(self.directory)
         self._directories += 1
         self.directory = f"d{self._directories}"
         self.hits[Kind.DISK_LOSS.value] += 1
@@ -362,8 +362,8 @@ class Nemesis:
             store.plan = replace(store.plan, rates={}, latency_s=(0.001, 0.02))
             store.down = False
             store.denies = ()
-        self.cluster.disk.heal()
-        self.cluster.disk.capacity_bytes = CAPACITY_BYTES
+        self.node.machine.disk.heal()
+        self.node.machine.disk.capacity_bytes = CAPACITY_BYTES
         self.hits[Kind.SLOW.value] += self.node.workers.slowed
         self.node.workers.slowed = 0
         self.node.workers.slow = False
@@ -375,7 +375,7 @@ class Nemesis:
             for node in self.cluster.nodes:
                 if node.paused:
                     self.cluster.resume(node)
-            if self.cluster.disk.hits["fault:sync"] and self.node.alive:
+            if self.node.machine.disk.hits["fault:sync"] and self.node.alive:
                 self.cluster.kill(self.node)
                 await self._start_again()
 

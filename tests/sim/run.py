@@ -321,7 +321,9 @@ class _Run:
         hits = Counter(self._nemesis.hits)
         hits.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
         hits.update({f"net {name}": count for name, count in cluster.net.hits.items()})
-        hits.update({f"disk {name}": n for name, n in cluster.disk.hits.items() if name.startswith("fault:")})
+        hits.update(
+            {f"disk {name}": n for name, n in cluster.machines[0].disk.hits.items() if name.startswith("fault:")}
+        )
         return Outcome(
             self._shape,
             self._history.digest(),

@@ -48,11 +48,11 @@ def record(flush: str, stride: int) -> tuple[int, list[Moment]]:
         def before(kind: str, path: str) -> None:
             nonlocal count
             if count % stride == 0:
-                disks = [story.cluster.disk.crash(SeededRng(f"{count}/{keep}"), keep) for keep in KEEPS]
+                disks = [story.cluster.machines[0].disk.crash(SeededRng(f"{count}/{keep}"), keep) for keep in KEEPS]
                 moments.append(Moment(f"{kind} {path}", disks, story.known(), copy.copy(story.tail), loop.time()))
             count += 1
 
-        story.cluster.disk.on_effect = before
+        story.cluster.machines[0].disk.on_effect = before
         await script.play(story)
         return story.cluster
 
@@ -68,7 +68,7 @@ def restart(moment: Moment, disk: CrashDisk, flush: str) -> list[Finding]:
         loop._now = moment.now_s
         settings = (*script.SETTINGS, f"thermocline.flush={flush}")
         cluster = Cluster(loop, "after", directory_bucket=True, settings=settings)
-        cluster.disk, cluster.boots = disk, 2
+        cluster.machines[0].disk, cluster.machines[0].boots = disk, 2
         story = Story(cluster, script.copied(moment.events), copy.copy(moment.tail))
         found.extend(await script.aftermath(story, lossy=flush == "os"))
         return cluster

@@ -64,7 +64,7 @@ def test_a_clean_stop_ends_though_the_disk_is_full() -> None:
         client = story.client()
         for number in range(5):
             await send(story, number, client)
-        disk = story.cluster.disk
+        disk = story.cluster.machines[0].disk
         disk.capacity_bytes = CAPACITY_BYTES - disk.space("/").free
         node = story.node
         assert node is not None
@@ -85,7 +85,7 @@ def test_a_produce_that_finds_the_disk_full_may_be_sent_again() -> None:
         client = story.client()
         await send(story, 0, client)
         await send(story, 1, client)
-        disk = story.cluster.disk
+        disk = story.cluster.machines[0].disk
         disk.capacity_bytes = CAPACITY_BYTES - disk.space("/").free
         try:
             await send(story, 2, client)
@@ -106,12 +106,12 @@ def test_what_a_failed_fsync_lost_is_not_acknowledged_after_a_restart_either() -
     async def scene(story: Story) -> None:
         client = story.client()
         await send(story, 0, client)
-        story.cluster.disk.faults.append(_DataFault("sync", errno.EIO, ".log"))
+        story.cluster.machines[0].disk.faults.append(_DataFault("sync", errno.EIO, ".log"))
         try:
             await send(story, 1, client)
         except Exception as refused:  # noqa: BLE001 - any answer but an acknowledgement
             assert not isinstance(refused, AssertionError)
-        assert story.cluster.disk.hits["fault:sync"] == 1
+        assert story.cluster.machines[0].disk.hits["fault:sync"] == 1
         assert story.node is not None
         story.cluster.kill(story.node)
         story.node = story.cluster.start("a")
@@ -132,13 +132,13 @@ def test_a_failed_fsync_acknowledges_nothing_and_is_not_tried_again() -> None:
     async def scene(story: Story) -> None:
         client = story.client()
         await send(story, 0, client)
-        story.cluster.disk.faults.append(_DataFault("sync", errno.EIO, ".log"))
+        story.cluster.machines[0].disk.faults.append(_DataFault("sync", errno.EIO, ".log"))
         for _ in range(3):
             try:
                 await send(story, 1, client)
             except Exception as refused:  # noqa: BLE001 - any answer but an acknowledgement
                 assert not isinstance(refused, AssertionError)
-        assert story.cluster.disk.hits["fault:sync"] == 1
+        assert story.cluster.machines[0].disk.hits["fault:sync"] == 1
         story.cluster.power_cut(0.0, SeededRng("cut"))
         found.extend(await aftermath(story))
 
