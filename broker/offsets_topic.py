@@ -31,7 +31,7 @@ class OffsetsTopic:
 
     @property
     def partitions(self) -> int:
-        topic = self._registry.topics.get(OFFSETS_TOPIC)
+        topic = self._metadata.topic_named(OFFSETS_TOPIC)
         return self._config.offsets_topic_partitions if topic is None else topic.partitions
 
     def is_offline(self, index: int) -> bool:

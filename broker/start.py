@@ -184,23 +184,23 @@ class Start:
 
     def _groups(self, following: Following) -> GroupCoordinator:
         config, world = self.live.now, self.world
-        registry, replicas = following.registry, following.replicas
+        registry, metadata, replicas = following.registry, following.metadata, following.replicas
         self.rooms.groups = groups = GroupCoordinator(
-            OffsetsTopic(following.controller, registry, following.metadata, config),
+            OffsetsTopic(following.controller, registry, metadata, config),
             world.clock,
             world.rng,
             config.groups,
             self.tasks,
-            topics=registry.facts,
-            names=registry.names.get,
-            leaving=following.metadata.leaving,
+            topics=metadata.facts,
+            names=metadata.name_of,
+            leaving=metadata.leaving,
             keep_objects=world.keep_objects,
         )
         self.rooms.snapshots = snapshots = Snapshots(groups.log, world.clock)
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
         replicas.watch(offsets)
         replicas.watch(groups)
-        # Not before all topics are known: a position in a topic that is not would be taken for one of a deleted topic.
+        # Not before an image is obeyed: a position in a topic that it lacks is taken for one of a deleted topic.
         for partition in registry.partitions.values():
             offsets.led(partition)
         groups.start()

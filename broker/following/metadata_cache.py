@@ -7,9 +7,12 @@ serve when they are open (broker.partition.registry). Must not know where images
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.topic_facts import TopicFacts
 
 
 class MetadataCache:
@@ -34,6 +37,20 @@ class MetadataCache:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
+
+    def facts(self, name: str) -> TopicFacts | None:
+        """What groups ask of a topic, whoever leads its partitions; None: it is deleted, or was never made.
+
+        A position is committed against an image, and its group moves to another broker by a later one: whoever leads
+        the group's partition knows every topic that its positions were ever committed in, or knows it as deleted.
+        """
+        topic = self._by_name.get(name)
+        return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Of the topic that has this id."""
+        topic = self.image.topics.get(str(topic_id))
+        return None if topic is None else topic.name
 
     def leaving(self) -> list[str]:
         """Names that deleted topics had, of which files or objects remain."""

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.metadata.image import Topic
-from broker.metadata.topic_facts import TopicFacts
 from broker.partition.replica import Partition
 
 
@@ -58,11 +57,6 @@ class Registry:
         """What a client hears who asks for a partition that is not led here."""
         resigned = (name, index) in self.resigned
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if resigned else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    def facts(self, name: str) -> TopicFacts | None:
-        """What groups ask of a topic that serves."""
-        topic = self.topics.get(name)
-        return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
 
     def high_watermark(self, name: str, index: int) -> int | None:
         """Of a partition that serves."""
