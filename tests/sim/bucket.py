@@ -1,7 +1,8 @@
 """The bucket as one process reaches it: requests run on the store's side, not on the caller's.
 
 Owns the line between a broker and its store. Always true: a request that was sent goes on when its sender is cancelled,
-killed or paused (its effect may come, nobody hears of it); the store itself, with its faults, belongs to no process.
+killed or paused (its effect may come, nobody hears of it); one that waits before a cut link while its sender goes may
+still arrive once the link is healed, or not; the store itself, with its faults, belongs to no process.
 """
 
 from __future__ import annotations
@@ -9,19 +10,47 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextvars import Context
+from dataclasses import dataclass
 from typing import Any
 
-from coldstore.object_store import Got, ObjectInfo, ObjectStore, Upload
+from coldstore.object_store import Got, ObjectInfo, ObjectStore, StoreUnavailable, Upload
 from seams.disk import File
+from seams.rng import SeededRng
+from tests.sim.links import STORE, Links
+
+
+@dataclass(frozen=True, slots=True)
+class WayToStore:
+    """The links between a place and the store; `rng` decides what becomes of requests whose sender is gone."""
+
+    links: Links
+    place: str
+    rng: SeededRng
+
+    async def there(self, answer: asyncio.Future[Any]) -> bool:
+        """Wait until a request arrives; False: it never does, its sender is gone."""
+        if self.links.up(self.place, STORE):
+            return True
+        await self.links.until_up((self.place, STORE))
+        return not answer.done() or self.rng.randrange(2) == 0
+
+    async def back(self) -> None:
+        await self.links.until_up((STORE, self.place))
 
 
 class RemoteBucket:
-    """`ObjectStore` over `store`, whose work runs in `outside`, the context of no process."""
+    """`ObjectStore` over `store`, whose work runs in `outside`, the context of no process. While `down`, requests from
+    here are refused at once; `refused` counts them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, store: ObjectStore, outside: Context) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: ObjectStore, outside: Context, way: WayToStore | None = None
+    ) -> None:
         self._loop = loop
         self._store = store
         self._outside = outside
+        self._way = way
+        self.down = False
+        self.refused = 0
 
     @property
     def url(self) -> str:
@@ -29,18 +58,31 @@ class RemoteBucket:
 
     async def _ask(self, request: Coroutine[Any, Any, Any]) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()
+        way = self._way
 
         async def serve() -> None:
+            result, failure = None, None
+            if way is not None and not await way.there(answer):
+                request.close()
+                return
             try:
                 result = await request
-            except Exception as failure:  # noqa: BLE001 - it travels to the caller
-                if not answer.done():
-                    answer.set_exception(failure)
-                    answer.exception()  # a killed caller never fetches it
+            except Exception as refused:  # noqa: BLE001 - it travels to the caller
+                failure = refused
+            if way is not None:
+                await way.back()
+            if answer.done():
+                return
+            if failure is None:
+                answer.set_result(result)
             else:
-                if not answer.done():
-                    answer.set_result(result)
+                answer.set_exception(failure)
+                answer.exception()  # a killed caller never fetches it
 
+        if self.down:
+            self.refused += 1
+            request.close()
+            raise StoreUnavailable("no way to the store from here: made up")
         self._loop.create_task(serve(), context=self._outside)
         return await answer
 

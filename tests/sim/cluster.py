@@ -25,7 +25,7 @@ from seams.disk import Lock
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.world import World
-from tests.sim.bucket import RemoteBucket
+from tests.sim.bucket import RemoteBucket, WayToStore
 from tests.sim.clock import SimClock
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.machines import Machine
@@ -72,7 +72,7 @@ class Node(Process):
     """One broker process. `exit_code` once it ended by itself."""
 
     def __init__(self, name: str, address: tuple[str, int], machine: Machine) -> None:
-        super().__init__(name)
+        super().__init__(name, machine.name)
         self.address = address
         self.machine = machine
         self.disk = ProcessDisk(machine.disk)
@@ -129,6 +129,8 @@ class Cluster:
         self.started += 1
         name = f"{directory}#{self.started}"
         node = Node(name, (HOST, port), machine or self.machines[0])
+        self.net.places[node.address] = node.place
+        self.net.power_on(node.place)
         rng = SeededRng(f"{self.seed}/{name}")
         node.workers = SimWorkers(self.loop, SeededRng(f"{self.seed}/{name}/workers"))
         flags = {
@@ -156,7 +158,8 @@ class Cluster:
                 faulty.hits = self.store.hits
                 node.store = faulty
             else:
-                node.store = RemoteBucket(self.loop, self.store, self.outside)
+                way = WayToStore(self.net.links, node.place, SeededRng(f"{self.seed}/{node.name}/way"))
+                node.store = RemoteBucket(self.loop, self.store, self.outside, way)
             return node.store
 
         async def main() -> int:
@@ -200,8 +203,10 @@ class Cluster:
 
     def power_cut(self, keep: float, rng: SeededRng, machine: Machine | None = None) -> None:
         """Every process of a machine (the first one) dies; of what was not synced each piece survives with probability
-        `keep`."""
+        `keep`. One of several machines says nothing to anybody until something is started on it."""
         machine = machine or self.machines[0]
+        if machine.name:
+            self.net.dark.add(machine.name)
         self.graveyard.append(machine.power_cut(keep, rng))
         for node in self.nodes:
             if not node.dead and node.machine is machine:

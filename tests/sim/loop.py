@@ -35,10 +35,11 @@ class PowerCut(KeyboardInterrupt):
 
 
 class Process:
-    """A simulated process: alive, paused or dead. `context` is where its code runs."""
+    """A simulated process: alive, paused or dead. `context` is where its code runs; `place` names its end of links."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, place: str = "") -> None:
         self.name = name
+        self.place = place or name
         self.dead = False
         self.paused = False
         self.held: deque[asyncio.Handle] = deque()

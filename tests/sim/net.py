@@ -2,7 +2,9 @@
 
 Owns transports and listeners. Always true: bytes of one direction arrive in order and once, or the connection is lost;
 a callback runs in the process of the protocol it belongs to, so a dead or paused process hears nothing; a pipe holds
-at most `WINDOW` bytes that its reader has not taken.
+at most `WINDOW` bytes that its reader has not taken. What crosses a cut link waits there (links): a connection stalls,
+and learns of its other end's death when the link is healed. Whose power went says nothing: the other ends hear of it
+when they send something and a kernel runs there again.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
 from seams.disk import File
 from seams.net import SocketBuffers
 from seams.rng import SeededRng
+from tests.sim.links import Links, place_of
 from tests.sim.loop import PROCESS, Process
 
 WINDOW = 64 << 10
@@ -33,6 +37,7 @@ class SimTransport(asyncio.Transport):
         self._loop = net.loop
         self.protocol = protocol
         self.context = context
+        self.place = place_of(context)
         self._peername = peername
         self.other: SimTransport
         self._unread = bytearray()  # arrived, not taken by the protocol
@@ -45,6 +50,7 @@ class SimTransport(asyncio.Transport):
         self._high = WINDOW
         self._write_paused = False
         self._watcher: Callable[[], None] | None = None  # is told when there is room
+        self.silent = False  # its power went: nobody says so
 
     # --- what protocols call ---
     def write(self, data: Any) -> None:
@@ -125,10 +131,24 @@ class SimTransport(asyncio.Transport):
             piece = bytes(self._buffer[:count])
             del self._buffer[:count]
             self._in_flight += count
-            self._arrives_at = max(self._arrives_at, self._loop.time() + rng.uniform(*LATENCY_S))
-            self._loop.call_at(self._arrives_at, self.other._arrived, piece, context=self.other.context)
+            self._arrives_at = max(self._arrives_at, self._loop.time() + self._latency_s())
+            self._loop.call_at(
+                self._arrives_at, self.other._cross, self.other._arrived, piece, context=self.other.context
+            )
+            if self.other.silent:
+                self._net.unheard(self)
         if not self._buffer and self._closing:
             self._hang_up()
+
+    def _latency_s(self) -> float:
+        """Of what we send now."""
+        return self._net.rng.uniform(*LATENCY_S) + self._net.links.delay_s(self.place, self.other.place)
+
+    def _cross(self, arrive: Callable[..., None], *args: Any) -> None:
+        """Something of the other side comes in, now or when its link is healed."""
+        again = partial(self._cross, arrive, *args)
+        if self._net.links.passes(self.other.place, self.place, again, self.context):
+            arrive(*args)
 
     def _arrived(self, piece: bytes) -> None:
         if not self._lost:
@@ -147,7 +167,7 @@ class SimTransport(asyncio.Transport):
             self.protocol.buffer_updated(count)
         if taken:
             self._loop.call_later(
-                self._net.rng.uniform(*LATENCY_S), self.other._acked, taken, context=self.other.context
+                self._latency_s(), self.other._cross, self.other._acked, taken, context=self.other.context
             )
 
     def _acked(self, count: int) -> None:
@@ -163,14 +183,21 @@ class SimTransport(asyncio.Transport):
     def _hang_up(self) -> None:
         """Our side is done: we hear of it now, the other side after what is under way."""
         self.lose(None)
-        when = max(self._arrives_at, self._loop.time()) + self._net.rng.uniform(*LATENCY_S)
-        self._loop.call_at(when, self.other.lose, None, context=self.other.context)
+        when = max(self._arrives_at, self._loop.time()) + self._latency_s()
+        self._loop.call_at(when, self.other._cross, self.other.lose, None, context=self.other.context)
 
     def lose(self, failure: Exception | None) -> None:
         if not self._lost:
             self._lost = self._closing = True
             self._net.open.pop(self, None)
             self._loop.call_soon(self.protocol.connection_lost, failure, context=self.context)
+
+    def reset(self) -> None:
+        """The other side's kernel knows nothing of this connection."""
+        if self.protocol is None:
+            self._net._forget(self)  # `_accept` tells
+        else:
+            self.lose(ConnectionResetError(104, "reset"))
 
 
 class SimListener:
@@ -197,12 +224,18 @@ class SimListener:
 
 
 class SimNet:
-    """The network of one run. `hits` counts what took effect."""
+    """The network of one run. `hits` counts what took effect; `places` says where an address is, also while nobody
+    listens there; `dark` are places without power."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: SeededRng) -> None:
         self.loop = loop
         self.rng = rng
         self.hits: Counter[str] = Counter()
+        self.links = Links(loop)
+        self.links.hits = self.hits
+        self.places: dict[Address, str] = {}
+        self.dark: set[str] = set()
+        self._unheard: list[SimTransport] = []  # they sent to the dark, and will be told when power is back
         self.listeners: dict[Address, SimListener] = {}
         self.open: dict[SimTransport, None] = {}
         self._ports = 50_000
@@ -240,10 +273,18 @@ class SimNet:
         return transport.in_flight
 
     async def connect(self, host: str, port: int, protocol: Any, timeout_s: float) -> SimTransport:
-        """See `seams.net.Net`. A paused process accepts (its kernel does), a dead one refuses."""
+        """See `seams.net.Net`. A paused process accepts (its kernel does), a dead one refuses; a place without power or
+        behind a cut link, either way, does not answer."""
         address = (host, port)
+        here, there = place_of(copy_context()), self.places.get(address, "")
         async with asyncio.timeout(timeout_s):
-            await asyncio.sleep(self.rng.uniform(*LATENCY_S))
+            delay_s = self.links.delay_s(here, there) + self.links.delay_s(there, here)
+            await asyncio.sleep(self.rng.uniform(*LATENCY_S) + delay_s)
+            await self.links.until_up((here, there), (there, here))
+            while there in self.dark:
+                self.hits["waited"] += 1
+                await self.links.change()
+                await self.links.until_up((here, there), (there, here))
         listener = self.listeners.get(address)
         if listener is None or not listener.accepts or (listener.process is not None and listener.process.dead):
             raise ConnectionRefusedError(111, f"connection refused: {address}")
@@ -259,15 +300,46 @@ class SimNet:
     def _accept(self, listener: SimListener, server: SimTransport) -> None:
         server.protocol = listener.factory()
         server.protocol.connection_made(server)
+        if server._lost:  # gone before anybody looked
+            server.protocol.connection_lost(ConnectionResetError(104, "reset"))
 
     def drop_process(self, process: Process) -> None:
-        """Its kernel closes everything the process had open."""
+        """Its kernel closes everything the process had open, and tells the other ends; one without power does not."""
         for address, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]
         for transport in list(self.open):
-            if transport.context.get(PROCESS) is process:
+            if transport.context.get(PROCESS) is not process:
+                continue
+            other = transport.other
+            if process.place in self.dark:
+                self._forget(transport)
+                transport.silent = True
+            elif self.links.passes(transport.place, other.place, other.reset, other.context):
                 self.cut(transport)
+            else:
+                self._forget(transport)
+
+    def _forget(self, transport: SimTransport) -> None:
+        transport._lost = transport._closing = True
+        self.open.pop(transport, None)
+
+    def unheard(self, sender: SimTransport) -> None:
+        """It sent to an end whose power went: a kernel that runs there again answers with a reset."""
+        there = sender.other.place
+        if there in self.dark:
+            self._unheard.append(sender)
+        else:
+            self.loop.call_later(self.rng.uniform(*LATENCY_S), sender._cross, sender.reset, context=sender.context)
+
+    def power_on(self, place: str) -> None:
+        """A kernel runs there again."""
+        if place in self.dark:
+            self.dark.discard(place)
+            waiting, self._unheard = self._unheard, []
+            for sender in waiting:
+                self.unheard(sender)
+            self.links.tell()
 
     def cut(self, transport: SimTransport) -> None:
         """A connection breaks: bytes under way to either side may be lost."""
