@@ -144,7 +144,7 @@ class Start:
         if joined.verdict is not Verdict.RESUME:
             meta = MetaProperties(identity.cluster_id, config.node_id, identity.directory_id)
             await self.world.workers.run(data_dir.format, meta)
-        check_tiering(config, joined.image)
+        check_tiering(config, joined.at.image)
         await self.world.workers.run(data_dir.unmark)
         self._keep("session", self.keep_session)
         return joined
@@ -170,13 +170,13 @@ class Start:
 
     async def _publish(self, following: Following, session: Session, tiers: TierService, joined: Joined) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
-        replicas, topics = following.replicas, joined.image.topics
+        replicas, topics = following.replicas, joined.at.image.topics
         total = sum(topic.partitions for topic in topics.values())
         with (
             tiers.holding_back(),
             self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
-            following.feed.take(joined.position, joined.image)
+            following.feed.take(joined.at)
             session.follow(following.feed.take, following.stand_down)
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
         self._keep("checkpoints", replicas.upkeep.keep_checkpoints)

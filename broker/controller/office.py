@@ -165,7 +165,7 @@ class Office:
                 asked.refuse(why)
             return False
         self._doubtful = None
-        self._feed.take(at.position, at.image)
+        self._feed.take(at)
         came_true = at.image.with_records(doubtful) == at.image
         log.warning("a change of the cluster that was in doubt %s true", "came" if came_true else "did not come")
         return True
@@ -222,7 +222,7 @@ class Office:
             self._doubtful = None
             raise
         self._doubtful = None
-        self._feed.take(at.position, at.image)
+        self._feed.take(at)
 
     def _refusal(self, failure: Exception) -> Exception:
         """What to tell those whose change failed; a fence ends this controller."""

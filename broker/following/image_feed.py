@@ -1,13 +1,14 @@
 """The images of the cluster in order, from wherever they come: this process's own commits, and what it reads.
 
-Owns the position this broker is at: how many records make the image it obeys. Always true: what
-comes late, or again, changes nothing; so a commit whose answer was lost takes effect when it is read, once. Must not
-know who commits or who polls.
+Owns the position this broker is at: how many records make the image it obeys. Always true: what comes late, or again,
+changes nothing; so a commit whose answer was lost takes effect when it is read, once; a claim that added no record is
+news too, of who decides. Must not know who commits or who polls.
 """
 
 from __future__ import annotations
 
 from broker.following.publisher import Publisher
+from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 
 
@@ -17,16 +18,20 @@ class ImageFeed:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self.position = -1
+        self._epoch = -1
 
     @property
     def image(self) -> ClusterImage:
         """What this broker obeys now."""
         return self._publisher.image
 
-    def take(self, position: int, image: ClusterImage) -> bool:
-        """Obey `image`, made by the first `position` records; whether it was newer than what is obeyed."""
-        if position <= self.position:
+    def take(self, at: ImageAt) -> bool:
+        """Obey `at`; whether it was newer than what is obeyed."""
+        position, image, controller = at
+        epoch = -1 if controller is None else controller.epoch
+        # Both only grow along the versions of the root, so one look at either tells which is newer.
+        if position < self.position or (position == self.position and epoch <= self._epoch):
             return False
-        self.position = position
-        self._publisher.publish(image)
+        self.position, self._epoch = position, epoch
+        self._publisher.publish(image, controller)
         return True

@@ -14,6 +14,7 @@ from typing import Protocol
 from broker.config.live import LiveConfig
 from broker.following.changes import changes
 from broker.following.metadata_cache import MetadataCache
+from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage, Topic
 
 
@@ -73,15 +74,15 @@ class Publisher:
         """What this broker obeys; the empty one, before the first is published."""
         return self._metadata.image
 
-    def publish(self, after: ClusterImage) -> None:
-        """Obey `after`, which is newer than what was published before."""
+    def publish(self, after: ClusterImage, controller: ControllerAt | None = None) -> None:
+        """Obey `after`, which is newer than what was published before. `controller`: who decides."""
         found = changes(self.image, after, self._node_id)
         effects = self._effects
         for share in found.resign:
             effects.resign(share.topic, share.indexes)
         for topic in found.withdraw:
             effects.withdraw(topic)
-        self._metadata.swap(after)
+        self._metadata.swap(after, controller)
         if found.follow_config and self._config.follow(*after.configs_of(self._node_id)):
             effects.follow_config()
         for topic in found.reconfigure:

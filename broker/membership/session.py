@@ -21,8 +21,7 @@ from broker.membership.identity import Admittance, BucketIdentity, DirectoryIden
 from broker.membership.lease_watch import LeaseSight
 from broker.membership.registration import Registration, Standing, session_records, standing
 from broker.metadata.cluster_content import Controller
-from broker.metadata.cluster_root import ClusterRoot
-from broker.metadata.image import ClusterImage
+from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.records import Listener
 from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import AccessRefused, ObjectStore
@@ -43,12 +42,11 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What joining settled. `identity` is what `meta.properties` must say; `position` that of `image`; `verdict` how it
-    came about."""
+    """What joining settled. `identity` is what `meta.properties` must say; `at` holds the image it was settled in;
+    `verdict` how it came about."""
 
     identity: DirectoryIdentity
-    position: int
-    image: ClusterImage
+    at: ImageAt
     broker_epoch: int
     verdict: Verdict
 
@@ -73,7 +71,7 @@ class Session:
         self._interval_s = interval_s
         self._waits_for = waits_for
         self._node_id = -1
-        self._take: Callable[[int, ClusterImage], object] = lambda _, __: None
+        self._take: Callable[[ImageAt], object] = lambda _: None
         self._stand_down: Callable[[], None] = lambda: None
         self.incarnation = world.rng.uuid().hex
         self._campaign = Campaign(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
@@ -153,23 +151,23 @@ class Session:
         cluster_id = bucket.cluster_id if bucket is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
         directory_id = directory.directory_id or self._new_directory_id
         self.gate.begin()  # before the claim: from its landing on somebody may count our lease
-        position, image = await self._cluster.claim(
+        at = await self._cluster.claim(
             cluster_id,
             Controller(who.node_id, who.incarnation),
             lambda image: session_records(image, who, directory_id),
         )
         self._node_id, self.is_controller = who.node_id, True
-        session = image.nodes[who.node_id]
+        session = at.image.nodes[who.node_id]
         log.info(
             "controller epoch %d, broker epoch %d: %s", self._cluster.epoch, session.broker_epoch, admission.reason
         )
         identity = DirectoryIdentity(cluster_id, who.node_id, directory_id, directory.has_logs)
-        return Joined(identity, position, image, session.broker_epoch, admission.verdict)
+        return Joined(identity, at, session.broker_epoch, admission.verdict)
 
     # ── staying ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def follow(self, take: Callable[[int, ClusterImage], object], stand_down: Callable[[], None]) -> None:
-        """From now on tell `take` each position and image that polls find, which may be known already, and
+    def follow(self, take: Callable[[ImageAt], object], stand_down: Callable[[], None]) -> None:
+        """From now on tell `take` each image that polls find, which may be known already, and
         `stand_down` when this process is the controller no more."""
         self._take, self._stand_down = take, stand_down
         if not self.is_controller:
@@ -228,7 +226,7 @@ class Session:
             log.warning("controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, seen.epoch)
             self.is_controller = False
             self._stand_down()
-        self._take(seen.position, seen.image)
+        self._take(seen.at)
 
     async def _beat(self) -> None:
         if not self.is_controller or self.gate.superseded_by is not None:

@@ -8,7 +8,7 @@ know how roots and pages are read or written (cluster_root), nor what format 1 m
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -44,6 +44,14 @@ class Controller(msgspec.Struct, frozen=True):
     looks: int = 0
 
 
+class ControllerAt(NamedTuple):
+    """Who decides, as a root said: the process `incarnation` of node `node_id`, in the controller epoch `epoch`."""
+
+    node_id: int
+    incarnation: str
+    epoch: int
+
+
 class ClusterContent(msgspec.Struct, frozen=True):
     """What `cluster.json` holds: the image at `page` (None: empty), of the first `folded` records, plus `records`."""
 
@@ -61,6 +69,13 @@ class ClusterContent(msgspec.Struct, frozen=True):
 
 Content = ClusterContent | Content1
 CLUSTER_FORMAT: Final[RootFormat[Content]] = RootFormat(2, {1: Content1, 2: ClusterContent})
+
+
+def controller_of(content: Content, epoch: int) -> ControllerAt | None:
+    """Who decides in the root's `epoch`; None in a root of format 1, which names nobody."""
+    if isinstance(content, Content1):
+        return None
+    return ControllerAt(content.controller.node_id, content.controller.incarnation, epoch)
 
 
 def check_page(data: bytes, pointer: PagePointer | format_1.PagePointer) -> bytes:

@@ -24,8 +24,10 @@ from broker.metadata.cluster_content import (
     ClusterContent,
     Content,
     Controller,
+    ControllerAt,
     PagePointer,
     check_page,
+    controller_of,
     encode_page,
     image_of,
 )
@@ -48,10 +50,12 @@ _ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; what has more 
 
 
 class ImageAt(NamedTuple):
-    """The image that the first `position` records make."""
+    """The image that the first `position` records make, and who decided when it was read or written (None: a root of
+    format 1 said it, which names nobody)."""
 
     position: int
     image: ClusterImage
+    controller: ControllerAt | None = None
 
 
 class Loaded(NamedTuple):
@@ -61,6 +65,11 @@ class Loaded(NamedTuple):
     image: ClusterImage
     position: int
     epoch: int
+    controller: ControllerAt | None
+
+    @property
+    def at(self) -> ImageAt:
+        return ImageAt(self.position, self.image, self.controller)
 
 
 class CommitTooLarge(InvalidRequest):
@@ -114,8 +123,9 @@ class ClusterRoot:
     async def _loaded(self, root: Root[Content]) -> Loaded:
         while True:
             try:
-                position, image = await self._at(root.content)
-                return Loaded(root.content.cluster_id, image, position, root.epoch)
+                position, image, _ = await self._at(root.content)
+                controller = controller_of(root.content, root.epoch)
+                return Loaded(root.content.cluster_id, image, position, root.epoch, controller)
             except ObjectMissing as missing:
                 # The controller folded between our two reads and deleted the page we were about to get.
                 folded = await self._root.load_if_changed()
@@ -179,7 +189,8 @@ class ClusterRoot:
         an image with another's session may name our node, and what it leads there, the other process leads."""
         if root.epoch != self.epoch:
             raise Fenced(f"controller epoch {self.epoch} is over: {root.epoch} was claimed on top of its last commit")
-        return await self._at(root.content)
+        position, image, _ = await self._at(root.content)
+        return ImageAt(position, image, controller_of(root.content, root.epoch))
 
     async def _write(
         self,
@@ -192,7 +203,7 @@ class ClusterRoot:
     ) -> Root[Content]:
         """Replace `before`, the newest content known. Raises _Moved when that is not what stands there."""
         added = tuple(records)
-        position, image = await self._at(before)
+        position, image, _ = await self._at(before)
         rows = sum(len(record.rows) for record in added if isinstance(record, RowsSet | TopicCreated))
         if rows > _ROWS_ON_LOOP_MAX:
             after = await self._workers.run(_applied, image, added)

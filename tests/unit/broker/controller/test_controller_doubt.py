@@ -80,7 +80,7 @@ class Place:
         at = await claim(self.cluster)
         live, metadata = LiveConfig(resolve({"log.dirs": "/data"}, [], {}, None)), MetadataCache("c")
         feed = ImageFeed(Publisher(self.effects, metadata, live, 1))
-        feed.take(at.position, at.image)
+        feed.take(at)
         office = Office(self.cluster, feed)
         tasks = Tasks()
         tasks.spawn("controller", office.keep())

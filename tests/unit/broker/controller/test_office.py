@@ -120,7 +120,7 @@ def test_a_thousand_refusals_among_many_topics_leave_the_loop_to_others() -> Non
         place = Place()
         made = [TopicCreated(f"t{at}", f"t{at}", (row(),), {}) for at in range(5_000)]
         place.root.at = ImageAt(2, place.root.at.image.with_records(made))
-        place.office._feed.take(*place.root.at)
+        place.office._feed.take(place.root.at)
         turns = 0
 
         async def somebody_else() -> None:
@@ -190,7 +190,7 @@ def test_what_is_in_doubt_comes_true_when_it_is_read_and_only_once() -> None:
         async with place.open() as office:
             with pytest.raises(Unsettled):
                 await place.make("a")
-            assert office._feed.take(*place.root.at)
+            assert office._feed.take(place.root.at)
             assert list(place.effects.led) == ["a"] and place.effects.calls == ["lead"]
             with pytest.raises(ApiError):
                 await place.make("a")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from broker.following.image_feed import ImageFeed
+from broker.metadata.cluster_content import ControllerAt
+from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import TopicCreated, TopicDeleted
 from tests.support.cluster_kit import row, session
@@ -16,10 +18,10 @@ def test_what_comes_late_or_again_changes_nothing() -> None:
     deleted = made.with_records([TopicDeleted("t")])
     told = Told()
     feed = ImageFeed(told.publisher)
-    assert feed.take(3, started) and feed.take(5, deleted)
+    assert feed.take(ImageAt(3, started)) and feed.take(ImageAt(5, deleted))
     calls = list(told.calls)
     for position, image in ((5, deleted), (4, made), (3, started)):
-        assert not feed.take(position, image)
+        assert not feed.take(ImageAt(position, image))
     assert told.calls == calls == ["purge"]
     assert (feed.position, feed.image) == (5, deleted)
 
@@ -30,6 +32,18 @@ def test_a_page_that_says_the_same_is_a_new_position_and_nothing_else() -> None:
     feed = ImageFeed(told.publisher)
     for position in (1, 2):
         records = [session(node_id=NODE), TopicCreated("t", "log", (row(NODE),), {})]
-        assert feed.take(position, ClusterImage().with_records(records)) and feed.position == position
+        assert feed.take(ImageAt(position, ClusterImage().with_records(records))) and feed.position == position
         assert told.metadata.topic("log").topic_id == "t"
     assert told.calls == ["lead"]
+
+
+def test_who_decides_is_news_also_where_no_record_came_with_it() -> None:
+    """A claim may add nothing; and an older controller's name, read late, is none."""
+    told = Told()
+    feed = ImageFeed(told.publisher)
+    image = ClusterImage().with_records([session(node_id=NODE)])
+    first, second = ControllerAt(NODE, "i", 1), ControllerAt(2, "j", 2)
+    assert feed.take(ImageAt(1, image, first)) and told.metadata.controller == first
+    assert feed.take(ImageAt(1, image, second)) and told.metadata.controller == second
+    assert not feed.take(ImageAt(1, image, first)) and told.metadata.controller == second
+    assert told.metadata.image is image and not told.calls

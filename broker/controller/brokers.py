@@ -1,0 +1,123 @@
+"""What brokers ask of the controller: a session, that it stays, other in-sync sets. The door, not what is behind it.
+
+Owns the shape of those requests and answers, free of any wire format. Always true: an answer carries no state but, in a
+heartbeat's, the bytes of a root that is committed; whoever asks acts when its own image shows what it asked for. Must
+not know how requests are decoded, nor how a decision is committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import NO_EPOCH, Listener
+
+LogPlace = tuple[str, int]
+"""A partition's log, by topic id (a UUID in canonical text form) and index."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationAsked:
+    """BrokerRegistration (62, KIP-631): a process asks for a session.
+
+    `incarnation` (32 hex digits) names the process, `directory_id` (Kafka's base64 text) what lies on its disk,
+    `boot_id` the run of its machine. `previous_broker_epoch` is that of the node's last session in the image that was
+    read before asking; NO_EPOCH: it had none (KIP-966). `lost_logs`: logs of this directory that are gone (R18).
+    """
+
+    node_id: int
+    cluster_id: str
+    incarnation: str
+    directory_id: str
+    boot_id: str
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    previous_broker_epoch: int = NO_EPOCH
+    lost_logs: tuple[LogPlace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAsked:
+    """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
+    the image it obeys), as decided in `controller_epoch`.
+
+    `wants_shutdown`: it is about to stop: its leaderships are to move and its session is to end. `unfit`: logs here
+    that must not lead while another can (failed, damaged).
+    """
+
+    node_id: int
+    broker_epoch: int
+    position: int
+    controller_epoch: int = NO_EPOCH
+    wants_shutdown: bool = False
+    unfit: tuple[LogPlace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """Of a heartbeat that was heard.
+
+    `controller_epoch`: the answering controller's. `root`: the bytes of `cluster.json` and its ETag, seen committed,
+    where that is newer than what was asked with. `store_away`: the controller cannot beat its lease, so this says
+    nothing of how fresh anything is. `beaten_ms`: how long ago, by the clock that runs on through sleep, it did (R28).
+    `may_stop`: the session has ended as it wished.
+    """
+
+    controller_epoch: int
+    root: tuple[bytes, str] | None = None
+    store_away: bool = False
+    beaten_ms: int = 0
+    may_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProposal:
+    """One partition of AlterPartition (56): the leader in `leader_epoch` proposes `in_sync`, pairs of node id and
+    broker epoch, on top of the row of `partition_epoch`. A member that joins is
+    named with the broker epoch of its report (R16). `is_done`: an unclean start came to its end (R20,
+    LeaderRecoveryState 0)."""
+
+    place: LogPlace
+    leader_epoch: int
+    partition_epoch: int
+    in_sync: tuple[tuple[int, int], ...]
+    is_done: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalsAsked:
+    """AlterPartition (56): what the leader `node_id`, in its session `broker_epoch`, proposes."""
+
+    node_id: int
+    broker_epoch: int
+    proposals: tuple[PartitionProposal, ...]
+
+
+class Brokers(Protocol):
+    """Errors of all: ApiError NOT_CONTROLLER where another one decides; Retryable while the bucket does not answer."""
+
+    async def register(self, asked: RegistrationAsked) -> int:
+        """Begin a session; its broker epoch, once it is committed.
+
+        ApiError DUPLICATE_BROKER_REGISTRATION: another process of this node id has a session that lives;
+        INCONSISTENT_CLUSTER_ID; STALE_BROKER_EPOCH: the node's last session is not the one asked with, look again;
+        INVALID_REQUEST: this directory was replaced (it may never serve again).
+        """
+        ...
+
+    async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
+        """Keep a session alive. Answered after 1.5 s at most, at once when there is news.
+
+        ApiError STALE_BROKER_EPOCH: there is no such session any more; BROKER_ID_NOT_REGISTERED.
+        """
+        ...
+
+    async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
+        """Decide on each proposal, in order; NONE where it became a row, which the asker sees in its image (R17).
+
+        Of one: FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION
+        (another row stands), INELIGIBLE_REPLICA (a joiner without the session named), UNKNOWN_TOPIC_ID,
+        INVALID_REQUEST. ApiError STALE_BROKER_EPOCH of the whole.
+        """
+        ...
