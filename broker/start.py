@@ -160,6 +160,7 @@ class Start:
             tiers,
             self.tasks,
             self.report,
+            metadata,
             forget=lambda topic: controller.forget(topic),
         )
         feed = ImageFeed(Publisher(replicas, metadata, self.live, self.config.node_id))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.minimum import min_in_sync_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,50 +27,94 @@ class Share:
 class Changes:
     """In the order in which they are to be performed.
 
-    `resign`: partitions whose leadership of an epoch ended (of topics that stay). `withdraw`: topics that are gone, as
-    they were. `follow_config`: other configs were set on all brokers or on this one. `reconfigure`: topics with other
-    configs of their own. `lead`: partitions that this node leads from now on in the epoch the image has. `purge`:
-    deleted topics whose files and objects remain.
+    `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay). `withdraw`: topics that
+    are gone, as they were. `follow_config`: other configs were set on all brokers or on this one. `reconfigure`: topics
+    with other configs of their own. `apply`: partitions that this node leads on in the same epoch, of which the row,
+    the minimum or a replica's session is another. `lead`: those that it leads from now on in the epoch the image has.
+    `follow`: those assigned to it that another leads in a new epoch, or nobody. `purge`: deleted topics whose files and
+    objects remain.
     """
 
     resign: tuple[Share, ...]
     withdraw: tuple[Topic, ...]
     follow_config: bool
     reconfigure: tuple[Topic, ...]
+    apply: tuple[Share, ...]
     lead: tuple[Share, ...]
+    follow: tuple[Share, ...]
     purge: tuple[Topic, ...]
 
 
 def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
     """What `node_id`, which obeys `before`, does to obey `after`.
 
-    A topic costs a look-up when it is the same object in both images, as all are that a commit did not touch.
+    A topic costs a look-up when it is the same object in both images, as all are that a commit did not touch, and
+    sessions and minimum are as they were.
     """
     resign: list[Share] = []
     reconfigure: list[Topic] = []
+    apply: list[Share] = []
     lead: list[Share] = []
+    follow: list[Share] = []
+    others = _other_sessions(before, after)
+    may_count_anew = bool(others) or before.cluster_configs != after.cluster_configs
     for topic_id, topic in after.topics.items():
         known = before.topics.get(topic_id)
-        if known is topic:
+        if known is topic and not may_count_anew:
             continue
-        led_before = {} if known is None else led_epochs(known, node_id)
-        led_after = led_epochs(topic, node_id)
-        if ended := tuple(index for index, epoch in led_before.items() if led_after.get(index) != epoch):
+        had = {} if known is None else roles(known, node_id)
+        has = had if known is topic else roles(topic, node_id)
+        if ended := tuple(index for index, role in had.items() if has.get(index) != role):
             resign.append(Share(topic, ended))
         if known is not None and known.configs != topic.configs:
             reconfigure.append(topic)
-        if begun := tuple(index for index, epoch in led_after.items() if led_before.get(index) != epoch):
-            lead.append(Share(topic, begun))
+        begun = [index for index, role in has.items() if had.get(index) != role]
+        if led := tuple(index for index in begun if has[index].leads):
+            lead.append(Share(topic, led))
+        if followed := tuple(index for index in begun if not has[index].leads):
+            follow.append(Share(topic, followed))
+        if known is not None:
+            went_on = [index for index, role in has.items() if role.leads and had.get(index) == role]
+            other_min = min_in_sync_set(known, before) != min_in_sync_set(topic, after)
+            if anew := tuple(index for index in went_on if other_min or _counts_anew(known, topic, index, others)):
+                apply.append(Share(topic, anew))
     return Changes(
         resign=tuple(resign),
         withdraw=tuple(topic for topic_id, topic in before.topics.items() if topic_id not in after.topics),
         follow_config=before.configs_of(node_id) != after.configs_of(node_id),
         reconfigure=tuple(reconfigure),
+        apply=tuple(apply),
         lead=tuple(lead),
+        follow=tuple(follow),
         purge=tuple(topic for topic_id, topic in after.deleted.items() if topic_id not in before.deleted),
     )
 
 
-def led_epochs(topic: Topic, node_id: int) -> Mapping[int, int]:
-    """The leader epoch of each partition of `topic` that `node_id` leads, by index."""
-    return {index: row.leader_epoch for index, row in enumerate(topic.rows) if row.leader == node_id}
+class Role(NamedTuple):
+    """What a node does for a partition, until the row names another epoch or node."""
+
+    leader_epoch: int
+    leads: bool
+
+
+def roles(topic: Topic, node_id: int) -> Mapping[int, Role]:
+    """The role of `node_id` in each partition of `topic` that it leads or is assigned, by index."""
+    return {
+        index: Role(row.leader_epoch, row.leader == node_id)
+        for index, row in enumerate(topic.rows)
+        if row.leader == node_id or node_id in row.replicas or node_id in row.target
+    }
+
+
+def _other_sessions(before: ClusterImage, after: ClusterImage) -> frozenset[int]:
+    """Nodes whose session is another one, began or ended."""
+    return frozenset(node_id for node_id, _ in _sessions(before) ^ _sessions(after))
+
+
+def _sessions(image: ClusterImage) -> set[tuple[int, int]]:
+    return {(node_id, node.broker_epoch) for node_id, node in image.nodes.items() if node.active}
+
+
+def _counts_anew(known: Topic, topic: Topic, index: int, others: frozenset[int]) -> bool:
+    row = topic.rows[index]
+    return row != known.rows[index] or not others.isdisjoint(row.replicas) or not others.isdisjoint(row.target)

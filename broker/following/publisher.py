@@ -1,9 +1,9 @@
 """The only way from an image to its effects (design, concept 3).
 
 Owns the order in which a broker moves from one image to the next: resign, withdraw, swap what requests are told, obey
-other configs, lead, purge. Always true: every broker follows it, the controller's own too; the start publishes after
-the empty image, so nothing is opened or removed by another way; publishing never waits. Must not know where images come
-from, nor what an effect takes.
+other configs, count anew, lead, follow, purge. Always true: every broker follows it, the controller's own too; the
+start publishes after the empty image, so nothing is opened or removed by another way; publishing never waits. Must not
+know where images come from, nor what an effect takes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Effects(Protocol):
     """
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Lead these partitions no more: who waits for them fails NOT_LEADER_OR_FOLLOWER at once; logs stay open."""
+        """Lead these partitions no more, or follow them: who waits for one that was led fails NOT_LEADER_OR_FOLLOWER at
+        once; logs stay open."""
         ...
 
     def withdraw(self, topic: Topic) -> None:
@@ -46,6 +47,16 @@ class Effects(Protocol):
 
         A log that is not open is opened; a partition that was never changed since it was made has no log anywhere yet.
         """
+        ...
+
+    def apply(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Their leaders here count by another row, minimum or session of a replica from now on (`applied_row` of the
+        image), in the same leader epoch."""
+        ...
+
+    def follow(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Copy these partitions from whoever leads them in the leader epochs the image has; where nobody does, wait
+        for the next epoch. A log that is not open is opened, one that is not there made."""
         ...
 
     def purge(self, topic: Topic) -> None:
@@ -87,7 +98,11 @@ class Publisher:
             effects.follow_config()
         for topic in found.reconfigure:
             effects.reconfigure(topic)
+        for share in found.apply:
+            effects.apply(share.topic, share.indexes)
         for share in found.lead:
             effects.lead(share.topic, share.indexes)
+        for share in found.follow:
+            effects.follow(share.topic, share.indexes)
         for topic in found.purge:
             effects.purge(topic)

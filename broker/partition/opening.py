@@ -18,7 +18,7 @@ from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.metadata.image import Topic
 from broker.partition.registry import Registry
 from broker.partition.replica import Partition
-from broker.replication.in_sync import lone_row
+from broker.replication.in_sync import AppliedRow
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
@@ -39,13 +39,13 @@ class Opening:
         self._slots = asyncio.Semaphore(_OPENING_MAX)
 
     async def open(
-        self, topic: Topic, index: int, leader_epoch: int, *, new: bool, on_fenced: Callable[[str], None]
+        self, topic: Topic, index: int, row: AppliedRow, *, new: bool, on_fenced: Callable[[str], None]
     ) -> Partition:
-        """The partition, led in `leader_epoch`, not yet published. Raises as `TierService.attach` and `open_log`."""
+        """The partition, led in the leader epoch of `row`, not yet published. Raises as `TierService.attach` and
+        `open_log`."""
         config = self.topic_config(topic)
-        lead = Lead(leader_epoch, self.tier_config(topic, config), on_fenced, new)
+        lead = Lead(row.leader_epoch, self.tier_config(topic, config), on_fenced, new)
         node_id = self._live.now.node_id
-        row = lone_row(node_id, leader_epoch)
         resigned = self._registry.resigned.get((topic.name, index))
         async with self._slots:
             if resigned is not None:

@@ -21,7 +21,7 @@ from broker.config.topics import TopicConfig
 from broker.fetch_session import Target
 from broker.partition.waiters import Acked, Waiters, Watcher
 from broker.replication.in_sync import AppliedRow
-from broker.replication.leader import Leader
+from broker.replication.leader import Leader, Report
 from hotstore.errors import LogFailed, ReservationExhausted
 from hotstore.locator import LogSlice
 from hotstore.log_host import OpenLog
@@ -113,6 +113,17 @@ class Partition:
         self._follow_leader()
         if not self.leader.is_end_known:
             self.flusher.request()  # what was not synced when it resigned
+
+    # ── what the cluster says of its replicas ────────────────────────────────────────────────────────────────────
+    def applied(self, row: AppliedRow) -> None:
+        """The image has another row, minimum or session for this leader epoch; of another epoch it says nothing."""
+        if self.leading and row.leader_epoch == self.leader_epoch and self.leader.applied(row):
+            self._follow_leader()
+
+    def reported(self, node_id: int, report: Report, leader_epoch: int) -> None:
+        """A replica's fetch passed the check for divergence in this leader epoch: this is its flushed end (R16)."""
+        if self.leading and self.leader.reported(node_id, report, leader_epoch):
+            self._follow_leader()
 
     def resign(self, why: Exception) -> None:
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""

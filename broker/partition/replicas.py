@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from broker.config.live import LiveConfig
+from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.partition.attempts import Attempts
 from broker.partition.opening import Opening
@@ -25,6 +26,8 @@ from broker.partition.registry import Registry
 from broker.partition.removal import Removal
 from broker.partition.replica import Partition
 from broker.partition.upkeep import Upkeep
+from broker.replication.applied import applied_row
+from broker.replication.in_sync import AppliedRow
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
@@ -71,9 +74,11 @@ class Replicas:
         tiers: TierService,
         tasks: Tasks,
         report: Callable[[str, BaseException], None],
+        metadata: MetadataCache,
         forget: Callable[[Topic], Awaitable[None]],
     ) -> None:
         self._node_id = config.now.node_id
+        self._metadata = metadata
         self._rng = world.rng
         self._logs = logs
         self._registry = registry
@@ -119,19 +124,20 @@ class Replicas:
         if before is not None and (resigning := self._resigning.get(before)) is not None:
             await asyncio.wait([resigning])
         topic = self._topics.get(topic.topic_id, topic)  # configs and rows may have changed since the first attempt
-        epoch = self._epoch_to_lead(topic, index)
-        if epoch is None or (topic.name, index) in self._registry.partitions:
+        row = self._row_to_lead(topic, index)
+        if row is None or (topic.name, index) in self._registry.partitions:
             return None
 
         def fenced(why: str) -> None:
-            self._fenced(topic, index, epoch, why)
+            self._fenced(topic, index, row.leader_epoch, why)
 
-        return await self._opening.open(topic, index, epoch, new=new, on_fenced=fenced)
+        return await self._opening.open(topic, index, row, new=new, on_fenced=fenced)
 
-    def _epoch_to_lead(self, topic: Topic, index: int) -> int | None:
-        """The leader epoch in which the image wants this broker to lead; None: somebody else leads, or nobody."""
-        row = topic.rows[index]
-        return row.leader_epoch if row.leader == self._node_id else None
+    def _row_to_lead(self, topic: Topic, index: int) -> AppliedRow | None:
+        """By what the image wants this broker to lead; None: somebody else leads, or nobody."""
+        if topic.rows[index].leader != self._node_id:
+            return None
+        return applied_row(topic, index, self._metadata.image)
 
     async def opened(self, topic_id: str) -> None:
         """Wait until what was asked so far of the topic serves, or is withdrawn. Raises Retryable when the broker stops
@@ -191,8 +197,21 @@ class Replicas:
             # While it was on its way, or its neighbours were opened.
             if partition.tier.partition_state.fenced:
                 self._resign(partition, "it was led by somebody else before it served")
-            elif partition.leader_epoch != self._epoch_to_lead(topic, partition.index):
+            elif (row := self._row_to_lead(topic, partition.index)) and row.leader_epoch == partition.leader_epoch:
+                partition.applied(row)
+            else:
                 self._resign(partition, f"leader epoch {partition.leader_epoch} was over before it served")
+
+    def apply(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Their leaders count by the image as it is now; those on their way to be led do when they got there."""
+        self._topics[topic.topic_id] = topic
+        for partition in self._registry.of_topic(topic.name):
+            if partition.index in indexes:
+                partition.applied(applied_row(topic, partition.index, self._metadata.image))
+
+    def follow(self, topic: Topic, indexes: Collection[int]) -> None:
+        """No replica follows yet: a row that names several is led, and its leader waits for the others in vain."""
+        self._topics[topic.topic_id] = topic
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_SESSION: Final = -1
-"""Broker epoch of who was never registered: a broker alone."""
+"""Broker epoch of who has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,6 @@ class AppliedRow:
     in_sync: frozenset[int]
     min_in_sync: int
     sessions: Mapping[int, int]
-
-
-def lone_row(node_id: int, leader_epoch: int) -> AppliedRow:
-    """Of a partition whose only replica is its leader."""
-    return AppliedRow(leader_epoch, 0, frozenset((node_id,)), 1, {node_id: NO_SESSION})
 
 
 class InSync:

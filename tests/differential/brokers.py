@@ -13,12 +13,12 @@ import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
 from broker.net.connection import Connection
 from broker.partition.replica import Partition
-from broker.replication.in_sync import lone_row
 from logformat.errors import Fenced
 from seams.disk import File
 from seams.net import SocketBuffers
@@ -324,7 +324,8 @@ class Way:
         if what.kind is Kind.LEAD:
             partition = registry.resigned.get(key)
             if partition is not None:
-                partition.lead(partition.tier, lone_row(partition._node_id, partition.leader_epoch + 1))
+                row = partition.leader.in_sync.row
+                partition.lead(partition.tier, replace(row, leader_epoch=row.leader_epoch + 1))
                 registry.publish(registry.topics[what.topic], [partition])
             return
         if what.kind is Kind.RESERVED:

@@ -49,6 +49,12 @@ class StandInEffects:
         assert topic.name not in self.serving, "two topics of one name"
         self.serving[topic.name] = topic
 
+    def apply(self, topic: Topic, indexes: Collection[int]) -> None:
+        raise AssertionError("nothing has replicas")
+
+    def follow(self, topic: Topic, indexes: Collection[int]) -> None:
+        raise AssertionError("nothing has replicas")
+
     def follow_config(self) -> None:
         raise AssertionError("not in these tests")
 
