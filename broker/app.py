@@ -106,9 +106,7 @@ class Broker:
         self._waits = Waits(self.health, self._tasks)
         self.views = operator_views(self._beginning, lambda: self._sources)
         self.exit_code: int = Exit.CLEAN
-        dispatcher = BrokerDispatcher(
-            self._tasks, Authorizer(config.brokers_listener, shared=len(config.listeners) == 1)
-        )
+        dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_listener))
         self._listening = Listening(config, world, dispatcher, self.views, self._report)
         self.rooms.http, self.rooms.server = self._listening.http, self._listening.server
         self._start = Start(

@@ -31,12 +31,11 @@ _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 class Authorizer:
     """Everything to clients, and to brokers what only they may ask, on their own listener.
 
-    `brokers_listener`: the one that brokers use. `shared`: clients use it too, for there is no other, and nothing tells
-    the one from the other: nobody may.
+    `brokers_listener`: the name of the one that brokers use.
     """
 
-    def __init__(self, brokers_listener: str, *, shared: bool) -> None:
-        self._brokers_listener = None if shared else brokers_listener
+    def __init__(self, brokers_listener: str) -> None:
+        self._brokers_listener = brokers_listener
 
     def refusal(self, peer: Peer, api_key: int, request: Message) -> ErrorCode | None:
         """The error to answer instead of asking the handler; None: go on."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from broker.config.addresses import show_address
+from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.limits import net_limits
@@ -45,26 +46,37 @@ class Listening:
         if self.http is not None:
             assert config.http_host is not None
             await _bound(self.http.start(config.http_host, config.http_port), "--http")
-        await _bound(self.server.bind(Bind(*listener.address) for listener in config.listeners), "--listen")
+        await _bound(self.server.bind(self._bind(listener) for listener in config.listeners), "--listen")
+        if config.internal is not None:
+            await _bound(self.server.bind([self._bind(config.internal)]), "--internal")
+
+    def _bind(self, listener: ListenerConfig) -> Bind:
+        return Bind(*listener.address, apart=listener.name == self._config.brokers_listener)
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
-        """Host and port that clients are told, by listener."""
-        bound = self.server.addresses
+        """Host and port that whoever comes by a listener is told, by its name: clients, and brokers by theirs."""
+        bound, internal = self.server.addresses, self._config.internal
         return {
             listener.name: (listener.advertised_host, listener.advertised_port or bound[listener.name][1])
-            for listener in self._config.listeners
+            for listener in (*self._config.listeners, *(() if internal is None else (internal,)))
         }
 
     def live_configs(self) -> dict[str, str]:
         """Configs that name a port of 0, as they came out."""
-        found = {"listeners": self._shown()}
+        internal = self._config.internal
+        found = {
+            "listeners": self._shown(),
+            "thermocline.internal": "" if internal is None else show_address(*self.server.addresses[internal.name]),
+        }
         if self.http is not None:
             found["thermocline.http"] = show_address(*self.http.address)
         return found
 
     def _shown(self) -> str:
-        return ",".join(f"{name}://{show_address(*address)}" for name, address in self.server.addresses.items())
+        """What `listeners` names: what is bound for brokers alone is nothing to tell clients."""
+        bound = self.server.addresses
+        return ",".join(f"{one.name}://{show_address(*bound[one.name])}" for one in self._config.listeners)
 
     async def accept(self, live: LiveConfig) -> None:
         """Let clients in, as many as `live` says from now on. Raises Refused."""
@@ -78,13 +90,13 @@ class Listening:
 
     def ready_line(self, cluster_id: str, bucket_url: str) -> str:
         """The one line scripts wait for (cli.md)."""
-        addresses = list(self.server.addresses.values())
+        first, *others = self._config.listeners
         http = "-" if self.http is None else show_address(*self.http.address)
         line = (
-            f"ready kafka={show_address(*addresses[0])} http={http} node={self._config.node_id} "
+            f"ready kafka={show_address(*self.server.addresses[first.name])} http={http} node={self._config.node_id} "
             f"cluster={cluster_id} data={self._config.data_dir} bucket={bucket_url}"
         )
-        return line if len(addresses) == 1 else f"{line} listeners={self._shown()}"
+        return f"{line} listeners={self._shown()}" if others else line
 
 
 async def _bound(start: Awaitable[None], flag: str) -> None:

@@ -28,7 +28,8 @@ class BrokerConfig:
 
     # addresses
     listeners: tuple[ListenerConfig, ...]  # at least one, in the order written
-    brokers_listener: str  # the name of the one that other brokers use
+    brokers_listener: str  # the name of the one that other brokers use: one of `listeners`, or `internal`
+    internal: ListenerConfig | None  # bound beside `listeners`, for brokers alone
     http_host: str | None  # None: no HTTP
     http_port: int
 

@@ -58,8 +58,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "listener.security.protocol.map": H("Protocol of each listener name; only PLAINTEXT is served."),
     "inter.broker.listener.name": H(
-        "The listener that other brokers use; what only they may ask is refused on every other one. Default: the only "
-        "listener, or the one named PLAINTEXT."
+        "The listener that other brokers use, when it is one of several in listeners; what only they may ask is "
+        "refused on every other one. Default: one more, thermocline.internal."
     ),
     "controller.listener.names": H("Listeners of that name are left out: there is no controller quorum to talk to."),
     # topics

@@ -1,9 +1,10 @@
 """Which addresses a broker listens on, and which each of them tells its clients.
 
 Owns the rules that tie `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
-`controller.listener.names` and `inter.broker.listener.name`, in the words of Apache Kafka 4.3.1. Always true: every
-listener has a name and a port of its own, and tells an address that a client can use; controllers' listeners are left
-out, for there is no controller quorum. Pure: no name is looked up, nothing is bound.
+`controller.listener.names`, `inter.broker.listener.name` and `thermocline.internal`, in the words of Kafka 4.3.1.
+Always true: every listener has a name and a port of its own, and tells an address that a client can use; brokers have a
+listener that no client needs, so that what only they may ask is never asked by a client (R5, CVE-2018-1288);
+controllers' listeners are left out, for there is no controller quorum. Pure: no name is looked up, nothing is bound.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Final, NamedTuple
 
 from broker.config.addresses import Address, parse_address, show_address
 from broker.config.values import InvalidConfig
+
+BROKERS: Final = "BROKERS"
+"""Name of the listener that is bound for brokers alone."""
 
 _SERVED_PROTOCOL: Final = "PLAINTEXT"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -42,6 +46,8 @@ class ListenerTexts(NamedTuple):
     controllers: Sequence[str]
     inter_broker: str | None
     inter_broker_protocol: str | None
+    internal: str  # thermocline.internal
+    is_internal_written: bool  # else `internal` is its default
 
 
 def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig, ...]:
@@ -68,20 +74,50 @@ def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig
     return tuple(_joined(address, told.get(address.name), host_name) for address in served)
 
 
-def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig]) -> str:
-    """The name of the listener that other brokers use: the one named, or the only one, or PLAINTEXT."""
-    names = [listener.name for listener in listeners]
+class BrokersListener(NamedTuple):
+    """The listener that other brokers use: its name, and what is bound for it beside `listeners`; None: it is one of
+    them."""
+
+    name: str
+    own: ListenerConfig | None
+
+
+def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> BrokersListener:
+    """One of `listeners` when inter.broker.listener.name names it and leaves another to clients; else one more."""
+    named = _named_for_brokers(texts, [listener.name for listener in listeners])
+    if named is None or len(listeners) == 1:
+        return BrokersListener(BROKERS, _listener_of_brokers(texts.internal, listeners, host_name))
+    if texts.is_internal_written:
+        raise InvalidConfig(
+            f"thermocline.internal={texts.internal} and inter.broker.listener.name={named} both say where brokers "
+            "reach this one: leave one of them out"
+        )
+    return BrokersListener(named, None)
+
+
+def _listener_of_brokers(text: str, listeners: Sequence[ListenerConfig], host_name: str) -> ListenerConfig:
+    address = parse_address(text, "thermocline.internal")._replace(name=BROKERS)
+    if any(listener.name == BROKERS for listener in listeners):
+        raise InvalidConfig(
+            f"listener {BROKERS} has the name of the one that only brokers use: give it another name, or let "
+            f"inter.broker.listener.name={BROKERS} say that it is that one, beside a listener for clients"
+        )
+    _judge_ports([*(listener.address for listener in listeners), address])
+    return _joined(address, None, host_name)
+
+
+def _named_for_brokers(texts: ListenerTexts, names: Sequence[str]) -> str | None:
+    """What inter.broker.listener.name says, judged as Kafka judges it."""
     if texts.inter_broker is None:
-        wanted = names[0] if len(names) == 1 else _SERVED_PROTOCOL
-    elif texts.inter_broker_protocol is not None:
+        return None
+    if texts.inter_broker_protocol is not None:
         raise InvalidConfig("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
-    else:
-        wanted = texts.inter_broker.strip().upper()
-        if wanted not in _protocols(texts.protocols):
-            raise InvalidConfig(
-                f"Listener with name {wanted} defined in inter.broker.listener.name not found in "
-                "listener.security.protocol.map."
-            )
+    wanted = texts.inter_broker.strip().upper()
+    if wanted not in _protocols(texts.protocols):
+        raise InvalidConfig(
+            f"Listener with name {wanted} defined in inter.broker.listener.name not found in "
+            "listener.security.protocol.map."
+        )
     if wanted not in names:
         raise InvalidConfig(
             "inter.broker.listener.name must be a listener name defined in advertised.listeners. "

@@ -21,6 +21,14 @@ OWN: tuple[Definition, ...] = (
     # where things are
     _own("bucket", _STRING, None, "", "URL of the bucket (--bucket); default: the directory <data-dir>-bucket."),
     _own("http", _STRING, "127.0.0.1:9644", "", "host:port of /metrics, /readyz, tier seal; empty: none (--no-http)."),
+    _own(
+        "internal",
+        _STRING,
+        "127.0.0.1:0",
+        "filled",
+        "host:port of the listener that only brokers use, and no client is told of; port 0 picks one (--internal). Not "
+        "bound where inter.broker.listener.name names one of several listeners.",
+    ),
     # what an acknowledgement means
     _own(
         "flush",

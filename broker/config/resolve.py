@@ -103,7 +103,13 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
     texts = _listener_texts(values)
     listeners = read_listeners(texts, launch.host_name)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
-    _judge_reach([listener.address for listener in listeners], http, insecure=launch.insecure)
+    brokers = brokers_listener(texts, listeners, launch.host_name)
+    reached = [("listeners", listener.address) for listener in listeners]
+    if brokers.own is not None:
+        reached.append(("thermocline.internal", brokers.own.address))
+    if http is not None:
+        reached.append(("thermocline.http", http))
+    _judge_reach(reached, insecure=launch.insecure)
     local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
     lease_interval_ms, lease_ms = number("thermocline.lease.interval.ms"), number("thermocline.lease.ms")
     if lease_ms < 2 * lease_interval_ms:
@@ -121,7 +127,8 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         bucket_is_default=not values.text("thermocline.bucket"),
         take_over=launch.take_over,
         listeners=listeners,
-        brokers_listener=brokers_listener(texts, listeners),
+        brokers_listener=brokers.name,
+        internal=brokers.own,
         http_host=http.host if http else None,
         http_port=http.port if http else 0,
         request_bytes_max=number("socket.request.max.bytes"),
@@ -288,12 +295,15 @@ def _listener_texts(values: _Values) -> ListenerTexts:
         controllers=values.texts("controller.listener.names"),
         inter_broker=values.text("inter.broker.listener.name") or None,
         inter_broker_protocol=values.configured.get("security.inter.broker.protocol"),
+        internal=values.text("thermocline.internal"),
+        is_internal_written="thermocline.internal" in values.configured,
     )
 
 
-def _judge_reach(listeners: Iterable[Address], http: Address | None, *, insecure: bool) -> None:
-    for config, address in (*(("listeners", address) for address in listeners), ("thermocline.http", http)):
-        if address is not None and not address.loopback and not insecure:
+def _judge_reach(reached: Iterable[tuple[str, Address]], *, insecure: bool) -> None:
+    """`reached`: addresses that are listened on, each with the config that names it."""
+    for config, address in reached:
+        if not address.loopback and not insecure:
             raise ConfigError(
                 f"{config}: {address.host or 'every interface'} can be reached by other machines, and there is no "
                 "authentication yet; listen on 127.0.0.1, or add --insecure when the network is trusted"

@@ -31,11 +31,13 @@ _RETRY_S_MIN: Final = 0.001
 
 
 class Bind(NamedTuple):
-    """A listener to be: its name, as peers see it, and where it listens (port 0 picks one)."""
+    """A listener to be: its name, as peers see it, and where it listens (port 0 picks one). `apart`: it has the bounds
+    on who may connect for itself, so that no crowd elsewhere keeps its peers out."""
 
     name: str
     host: str
     port: int
+    apart: bool = False
 
 
 class Server:
@@ -59,7 +61,8 @@ class Server:
         self._listeners: dict[str, Listener] = {}
         self._connections: dict[Connection, None] = {}  # in order of arrival
         self._connection_id = 0
-        self._admissions: Admissions[Connection] | None = None
+        self._apart: set[str] = set()
+        self._admissions: dict[str, Admissions[Connection]] = {}  # by listener; all that are not apart have the same
         self._admit_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -90,13 +93,17 @@ class Server:
     @property
     def connections_waiting(self) -> int:
         """Accepted by the kernel and not yet admitted."""
-        return 0 if self._admissions is None else self._admissions.waiting
+        return sum(admissions.waiting for admissions in self._groups())
 
     async def bind(self, binds: Iterable[Bind]) -> None:
-        """Make the addresses ours, all of them or none; nobody is accepted yet. Raises OSError."""
-        assert not self._listeners, "bound before"
+        """Make the addresses ours; nobody is accepted yet. Raises OSError, and then no address is ours, of those bound
+        before neither."""
+        assert not self._admissions, "accepting already"
         try:
-            for name, host, port in binds:
+            for name, host, port, apart in binds:
+                assert name not in self._listeners, f"{name} was bound before"
+                if apart:
+                    self._apart.add(name)
                 made = partial(self._connection, name)
                 self._listeners[name] = await self._net.bind(host, port, made, self._limits.buffers)
         except BaseException:
@@ -107,7 +114,11 @@ class Server:
         """Let connections in. Raises OSError when another process took the same address at the same moment; then no
         listener is open any more."""
         assert self._listeners, "not bound"
-        self._admissions = Admissions(self._limits, asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        together: Admissions[Connection] = Admissions(self._limits, now_s)
+        self._admissions = {
+            name: Admissions(self._limits, now_s) if name in self._apart else together for name in self._listeners
+        }
         try:
             for listener in self._listeners.values():
                 await listener.accept()
@@ -123,10 +134,11 @@ class Server:
     def limit_connections(self, limits: NetLimits) -> None:
         """Obey other bounds on who may connect from now on; who is connected stays. The other bounds are as before."""
         self._limits = limits
-        if self._admissions is None:
+        if not self._admissions:
             return
         now_s = asyncio.get_running_loop().time()
-        self._admissions.obey(limits, now_s)
+        for admissions in self._groups():
+            admissions.obey(limits, now_s)
         if self._admit_timer is not None:
             self._admit_timer.cancel()
             self._admit_timer = None
@@ -168,14 +180,13 @@ class Server:
 
     def arrived(self, connection: Connection) -> Admission:
         """Count it, and say whether it may come in."""
-        assert self._admissions is not None
         self._connections[connection] = None
         self.counters.connections_accepted += 1
         self.counters.connections_open += 1
         if self._stopping:
             return Admission.REFUSE
         now_s = asyncio.get_running_loop().time()
-        verdict = self._admissions.arrived(connection, _host(connection), now_s)
+        verdict = self._admissions[connection.peer.listener].arrived(connection, _host(connection), now_s)
         if verdict is Admission.WAIT:
             self._admit_later(now_s)
         if self._tick_timer is None:
@@ -184,29 +195,33 @@ class Server:
 
     def left(self, connection: Connection) -> None:
         """Its place is free: who waits may come in."""
-        assert self._admissions is not None
         self._connections.pop(connection, None)
         self.counters.connections_open -= 1
         if connection.admission is not Admission.REFUSE:
-            self._admissions.left(connection, _host(connection), connection.admission is Admission.ADMIT)
+            admissions = self._admissions[connection.peer.listener]
+            admissions.left(connection, _host(connection), connection.admission is Admission.ADMIT)
             self._admit_later(asyncio.get_running_loop().time())
         if not self._connections:
             self._empty.set()
 
     def _admit_later(self, now_s: float) -> None:
         """Look again when the rate, or a free place, may let a waiting connection in."""
-        assert self._admissions is not None
-        retry_s = self._admissions.retry_in_s(now_s)
+        found = (admissions.retry_in_s(now_s) for admissions in self._groups())
+        retry_s = min((retry_s for retry_s in found if retry_s is not None), default=None)
         if retry_s is not None and self._admit_timer is None and not self._stopping:
             self._admit_timer = asyncio.get_running_loop().call_later(max(retry_s, _RETRY_S_MIN), self._admit_waiting)
 
     def _admit_waiting(self) -> None:
-        assert self._admissions is not None
         self._admit_timer = None
         now_s = asyncio.get_running_loop().time()
-        while not self._stopping and (connection := self._admissions.next(now_s)) is not None:
-            connection.admit()
+        for admissions in self._groups():
+            while not self._stopping and (connection := admissions.next(now_s)) is not None:
+                connection.admit()
         self._admit_later(now_s)
+
+    def _groups(self) -> Iterable[Admissions[Connection]]:
+        """Each once."""
+        return dict.fromkeys(self._admissions.values())
 
     def _tick(self) -> None:
         """A second of a running loop passed."""

@@ -41,8 +41,13 @@ DIFFERENCES = (
     ),
     Difference(
         "Fetch as a replica is refused (CLUSTER_AUTHORIZATION_FAILED) but on a listener of the brokers' own "
-        "(`inter.broker.listener.name`); Kafka without an authorizer lets every client do it.",
+        "(`thermocline.internal`, `inter.broker.listener.name`); Kafka without an authorizer lets every client do it.",
         "tests/unit/broker/test_broker_authorizer.py",
+    ),
+    Difference(
+        "Without `inter.broker.listener.name`, or where it names the only listener, brokers get one more listener, "
+        "BROKERS, that no client is told of; Kafka's brokers then use PLAINTEXT, or the only one, beside the clients.",
+        "tests/unit/broker/config/test_config_listeners.py",
     ),
     Difference(
         "`advertised.listeners` has an entry for every listener or for none; Kafka starts, and tells the clients of a "

@@ -30,6 +30,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     http.add_argument("--http", metavar="HOST:PORT", help="/metrics, /readyz, tier seal (default 127.0.0.1:9644)")
     http.add_argument("--no-http", action="store_true", help="no HTTP port")
     add("--node-id", metavar="N", help="this broker's number (default 1)")
+    add("--rack", metavar="R", help="where it stands: replicas are spread over racks")
+    add("--internal", metavar="HOST:PORT", help="where other brokers reach it, and no client (default 127.0.0.1:0)")
     add("--config", metavar="FILE", help="a file in the syntax of Kafka's server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="any config by its name; may be repeated")
     add("--take-over", action="store_true", help="your word that the broker that last served this bucket is dead")

@@ -34,6 +34,8 @@ _CONFIG_OF_FLAG = {
     "advertise": "advertised.listeners",
     "http": "thermocline.http",
     "node_id": "node.id",
+    "rack": "broker.rack",
+    "internal": "thermocline.internal",
 }
 
 

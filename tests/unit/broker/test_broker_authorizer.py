@@ -26,11 +26,10 @@ REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 @pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))
 def test_what_only_brokers_ask_is_refused_on_every_other_listener(api_key: int) -> None:
-    """And everywhere while brokers and clients share a listener."""
-    own, shared = Authorizer("INNER", shared=False), Authorizer("INNER", shared=True)
-    assert own.refusal(BROKER, api_key, MetadataRequest()) is None
-    assert own.refusal(CLIENT, api_key, MetadataRequest()) is REFUSED
-    assert shared.refusal(BROKER, api_key, MetadataRequest()) is REFUSED
+    """D57."""
+    authorizer = Authorizer("INNER")
+    assert authorizer.refusal(BROKER, api_key, MetadataRequest()) is None
+    assert authorizer.refusal(CLIENT, api_key, MetadataRequest()) is REFUSED
 
 
 @pytest.mark.parametrize("replica_id", [0, 1, 2**31 - 1, -3, -(2**31)])
@@ -40,14 +39,14 @@ def test_a_client_does_not_fetch_as_a_replica(replica_id: int, version: int) -> 
     request = FetchRequest(replica_id=replica_id)
     if version >= 15:
         request = FetchRequest(replica_state=FetchRequestReplicaState(replica_id=replica_id))
-    authorizer = Authorizer("INNER", shared=False)
+    authorizer = Authorizer("INNER")
     assert authorizer.refusal(CLIENT, ApiKey.FETCH, request) is REFUSED
     assert authorizer.refusal(BROKER, ApiKey.FETCH, request) is None
 
 
 def test_clients_may_ask_everything_else() -> None:
     """Consumers, debugging consumers, and every API that is served."""
-    authorizer = Authorizer("OUTER", shared=True)
+    authorizer = Authorizer("INNER")
     for replica_id in (-1, -2):
         assert authorizer.refusal(CLIENT, ApiKey.FETCH, FetchRequest(replica_id=replica_id)) is None
     asked: dict[int, Message] = {ApiKey.PRODUCE: ProduceRequest(), ApiKey.FETCH: FetchRequest(replica_id=-1)}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from broker.error_codes import ErrorCode
+from broker.membership.session import Refused
+from broker.metadata.records import Listener
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
-from tests.support.broker_kit import Place, play
+from tests.support.broker_kit import Place, fetch_request, play
 
 SETTINGS = (
     "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
@@ -40,11 +43,51 @@ def test_the_image_has_every_listener_with_the_port_really_bound() -> None:
 
 
 def test_with_one_listener_the_ready_line_is_as_ever() -> None:
+    """And so is all that clients are told, though brokers have one more."""
+
     async def scenario() -> None:
         life = await Place().start()
         line = life.broker.ready_line()
         assert line.startswith("ready kafka=127.0.0.1:9001 http=- node=1 cluster=") and "listeners=" not in line
+        assert life.context.live_configs["listeners"] == "PLAINTEXT://127.0.0.1:9001"
+        metadata = await life.call(ApiKey.METADATA, MetadataRequest(topics=[]))
+        assert [(one.host, one.port) for one in metadata.brokers] == [("127.0.0.1", 9001)]
         await life.stop()
+
+    play(scenario())
+
+
+def test_a_lone_broker_has_a_listener_that_only_brokers_use() -> None:
+    """Bound, registered with its port so that others find it, and open for what only they may ask: a second broker can
+    join without a restart of the first."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        server = life.broker.rooms.server
+        assert server is not None
+        host, port = server.addresses["BROKERS"]
+        (node,) = life.context.metadata.image.nodes.values()
+        assert node.listeners[1:] == (Listener("BROKERS", host, port),) and port > 0
+        assert life.context.live_configs["thermocline.internal"] == f"{host}:{port}"
+        await life.create("log")
+        asked = fetch_request(("log", 0, 0), replica_id=1)
+        for name, refused in (("PLAINTEXT", ErrorCode.CLUSTER_AUTHORIZATION_FAILED), ("BROKERS", ErrorCode.NONE)):
+            answer = await life.call(ApiKey.FETCH, asked, peer=Peer(5, "127.0.0.1:50000", name))
+            assert answer.error_code == refused
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_port_of_the_brokers_listener_that_is_taken_is_a_refused_start() -> None:
+    """By its own flag; the clients' address is free again."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.net.listeners["127.0.0.1", 9100] = object()  # type: ignore[assignment]
+        with pytest.raises(Refused, match=r"9100.*choose another with --internal"):
+            await place.start("thermocline.internal=127.0.0.1:9100")
+        assert list(place.net.listeners) == [("127.0.0.1", 9100)]
 
     play(scenario())
 

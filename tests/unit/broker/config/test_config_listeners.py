@@ -58,11 +58,30 @@ def test_one_listener_needs_no_name_where_it_advertises() -> None:
 
 
 def test_which_listener_brokers_use() -> None:
-    """The one named, else the only one, else PLAINTEXT."""
-    assert config().brokers_listener == "PLAINTEXT"
-    assert config(MAP, "listeners=A://127.0.0.1:9092").brokers_listener == "A"
-    assert config(MAP, TWO).brokers_listener == "PLAINTEXT"
-    assert config(MAP, TWO, "inter.broker.listener.name=A").brokers_listener == "A"
+    """The one named, when clients have another; else one more that is theirs alone, on loopback.
+
+    Until 2026-11-23 it was the only one, or PLAINTEXT, which clients use too: nobody could ask there what only brokers
+    may, or any client could (R5).
+    """
+    picked = ListenerConfig("BROKERS", "127.0.0.1", 0, "127.0.0.1", None)
+    for lines in ([], [TWO], [ONE, "inter.broker.listener.name=PLAINTEXT"], ["listeners=A://127.0.0.1:1,B://[::1]:2"]):
+        found = config(MAP, *lines)
+        assert (found.brokers_listener, found.internal) == ("BROKERS", picked), lines
+        assert picked not in found.listeners
+    found = config(MAP, TWO, "inter.broker.listener.name=A")
+    assert (found.brokers_listener, found.internal) == ("A", None)
+
+
+def test_where_brokers_reach_a_broker_can_be_said() -> None:
+    """By the flag or the file; what other machines reach needs the operator's word, as for clients."""
+    found = config("thermocline.internal=[::1]:9093")
+    assert found.internal == ListenerConfig("BROKERS", "::1", 9093, "::1", 9093)
+    with pytest.raises(ConfigError, match=r"thermocline.internal: 10.0.0.5 can be reached by other machines"):
+        config("thermocline.internal=10.0.0.5:9093")
+    reached = Launch(insecure=True, host_name="box")
+    assert config("thermocline.internal=10.0.0.5:9093", launch=reached).internal is not None
+    every = config("thermocline.internal=:9093", launch=reached).internal
+    assert every is not None and (every.host, every.advertised_host) == ("", "box")
 
 
 ONE = "listeners=PLAINTEXT://127.0.0.1:9092"
@@ -112,11 +131,6 @@ KAFKAS: list[tuple[list[str], str]] = [
         "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address",
     ),
     (
-        [MAP, "listeners=A://127.0.0.1:1,B://127.0.0.1:2"],
-        "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid options "
-        "based on currently configured listeners are A,B",
-    ),
-    (
         [MAP, TWO, "inter.broker.listener.name=B"],
         "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid options "
         "based on currently configured listeners are PLAINTEXT,A",
@@ -142,6 +156,16 @@ OURS: list[tuple[list[str], str]] = [
         [MAP, "controller.listener.names=CONTROLLER", "listeners=CONTROLLER://127.0.0.1:9092"],
         "perhaps all listeners appear in controller.listener.names?",
     ),
+    (
+        [MAP, TWO, "inter.broker.listener.name=A", "thermocline.internal=127.0.0.1:9094"],
+        "thermocline.internal=127.0.0.1:9094 and inter.broker.listener.name=A both say where brokers reach this one",
+    ),
+    (
+        ["listener.security.protocol.map=BROKERS:PLAINTEXT", "listeners=BROKERS://127.0.0.1:9092"],
+        "listener BROKERS has the name of the one that only brokers use",
+    ),
+    ([MAP, "thermocline.internal=127.0.0.1:9092"], "If you have two listeners on the same port"),
+    ([MAP, "thermocline.internal="], "thermocline.internal"),
     ([MAP, "listeners=A://127.0.0.1:x"], "Invalid value A://127.0.0.1:x for configuration listeners"),
     ([MAP, TWO, "advertised.listeners=PLAINTEXT://:1,A://b:2"], "cannot use the nonroutable meta-address"),
     ([MAP, TWO, "advertised.listeners=PLAINTEXT://a:1"], "advertised.listeners has no entry for listener A"),

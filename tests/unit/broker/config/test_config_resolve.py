@@ -106,7 +106,7 @@ def test_kafkas_other_names_are_accepted_and_listed() -> None:
         """
     )
     assert found.listeners == (ListenerConfig("PLAINTEXT", "localhost", 9092, "localhost", 9092),)
-    assert found.brokers_listener == "PLAINTEXT"
+    assert found.brokers_listener == "BROKERS"
     assert found.ignored == (
         "controller.quorum.bootstrap.servers",
         "num.network.threads",

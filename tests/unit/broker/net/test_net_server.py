@@ -381,6 +381,38 @@ def test_peers_of_several_listeners_know_theirs_and_share_the_bounds() -> None:
     asyncio.run(asyncio.wait_for(scenario(), READ_S_MAX))
 
 
+def test_a_crowd_at_one_listener_keeps_nobody_out_of_one_that_is_apart() -> None:
+    """Of three connections in all, clients took three and two of them wait: brokers come in, three of four."""
+
+    async def scenario() -> None:
+        server = Server(TcpNet(), ScriptedDispatcher(), NetLimits(connections_max=3), lambda name, failure: None)
+        await server.bind([Bind("CLIENTS", "127.0.0.1", 0), Bind("OTHERS", "127.0.0.1", 0)])
+        await server.bind([Bind("BROKERS", "127.0.0.1", 0, apart=True)])
+        await server.accept()
+        writers = {name: [await open_at(server, name) for _ in range(4)] for name in ("CLIENTS", "BROKERS")}
+        other = await open_at(server, "OTHERS")
+        for name in ("CLIENTS", "BROKERS"):
+            for reader, _ in writers[name][:3]:
+                assert await answer(reader) == b"hello"
+        assert server.connections_waiting == 3
+        server.limit_connections(NetLimits(connections_max=5))
+        for reader, _ in (writers["CLIENTS"][3], writers["BROKERS"][3], other):
+            assert await answer(reader) == b"hello"
+        assert server.connections_waiting == 0
+        for _, writer in (*writers["CLIENTS"], *writers["BROKERS"], other):
+            writer.close()
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), READ_S_MAX))
+
+
+async def open_at(server: Server, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of that listener, which asked something."""
+    reader, writer = await asyncio.open_connection(*server.addresses[name])
+    writer.write(frame(b"hello"))
+    return reader, writer
+
+
 def test_when_one_address_is_taken_none_is_bound() -> None:
     """A start that is refused leaves the other ports to whoever comes next."""
 
