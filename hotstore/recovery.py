@@ -26,7 +26,7 @@ from hotstore.directory_plan import DirectoryPlan, plan_directory, stray_produce
 from hotstore.durability import PendingSeal, write_index_files, write_producer_files
 from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import LOG, offset_file
-from hotstore.local_files import remove_files
+from hotstore.local_files import producer_file_offsets, remove_files
 from hotstore.log_config import LogConfig
 from hotstore.producer_files import load_producers, proven_end, replay
 from hotstore.producer_state import Producers, ProducersAt
@@ -143,6 +143,7 @@ class _Recovery:
         self._path = path
         self._config = config
         self._names = names
+        self._sealed_ends = frozenset(producer_file_offsets(names))
         self._now_ms = now_ms
         self._cache = cache
         self._epochs = RecoveredEpochs(disk, path, cache)
@@ -217,7 +218,10 @@ class _Recovery:
         if following is None:
             if segment.indexer is None:
                 resume(segment)
-        elif segment.end_offset != following:
+            return
+        # Producer files are written after the trim: without them a kill may have come in between.
+        segment.has_ahead = following not in self._sealed_ends
+        if segment.end_offset != following:
             what = f"segment ends here, the next one begins at offset {following}"
             raise DamagedLog(segment.file.path, segment.size, segment.end_offset, what, _HINT)
 
@@ -236,6 +240,7 @@ class _Recovery:
                 self._to_snapshot.append(self._producers.at(end))
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
+            segment.has_ahead = True  # perhaps: it was written to until the kill
             if segment.size:
                 first = scanned.first_timestamp_ms
                 segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms
@@ -264,10 +269,11 @@ class _Recovery:
         if self._cut is not None:
             lost_bytes = sum(segment.file.size() for segment in segments[len(kept) - 1 :]) - kept[-1].size
             truncate(disk, path, segments, len(kept))
+        for segment in kept:
+            segment.trim()
         for segment, rewrite_from in self._rewrites:
             if segment in kept:
                 self._scanner.rewrite(segment, rewrite_from, segment.size)
-                segment.file.truncate(segment.size)  # room beyond its end, taken before a kill (hotstore.ahead)
                 segment.file.sync()
         active = kept[-1]
         epochs = self._epochs.up_to(active.end_offset).truncate_from_start(log_start)

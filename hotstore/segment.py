@@ -88,7 +88,9 @@ class Segment:
         self.ahead_until = 0
         """Where an append looks for room again (hotstore.ahead); 0 before the first one."""
         self.ahead_bytes = 0
+        """What of it counts as held: 0 from the roll on."""
         self.has_ahead = False
+        """Whether blocks may lie beyond its end: until `trim`."""
 
     def __repr__(self) -> str:
         return f"Segment({self.file.path}, [{self.base_offset}, {self.end_offset}), {self.size} bytes)"

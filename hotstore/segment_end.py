@@ -74,20 +74,21 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
         if not 0 <= position < segment.size or first.base_offset != segment.base_offset:
             return None
         last: BatchHeader | None = None
-        last_at = 0
+        last_at, greatest = 0, -1
         for at, header in walk_headers(segment.file, position, segment.size, 16 << 10):
             if at == position > 0 and header.last_offset != segment.base_offset + relative:
                 return None
             if last is not None and header.base_offset != last.next_offset:
                 return None
-            last, last_at = header, at
+            last, last_at, greatest = header, at, max(greatest, header.max_timestamp)
         if is_last and last is not None:
             check_stored(segment.file.read_at(last_at, last.size), 0, last.size, offset_min=last.base_offset)
     except (FileNotFoundError, Corrupt):
         return None
     assert last is not None  # a segment with bytes has a batch, or walk_headers raised
     timestamp, offset = (-1, segment.base_offset) if stamp is None else (stamp[0], segment.base_offset + stamp[1])
-    if timestamp < last.max_timestamp or not segment.base_offset <= offset <= last.last_offset:
+    # Of a segment that went on after a clean stop and was not sealed anew the files are that stop's.
+    if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
         return None
     segment.end_offset = last.next_offset
     segment.release_indexes(TimestampOffset(timestamp, offset))

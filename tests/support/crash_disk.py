@@ -297,6 +297,10 @@ class CrashDisk:
         )
         return after
 
+    def taken(self, path: str) -> int:
+        """Bytes of the disk that a file takes, room beyond its end among them."""
+        return self._file(path).taken
+
     def forget(self, path: str) -> None:
         """The disk below `path` is lost: everything in it is gone, durably."""
         for names in (self._names, self._durable):

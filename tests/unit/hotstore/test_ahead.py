@@ -176,6 +176,32 @@ def test_what_a_kill_left_goes_back_when_the_log_is_opened() -> None:
     assert stat is not None and stat.size == found.local_bytes
 
 
+def test_what_a_kill_left_to_a_rolled_segment_goes_back_when_the_log_is_opened() -> None:
+    """Synced and checkpointed, so that recovery has no reason to read it; but nobody had trimmed it yet."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(size=100))
+    flush(log)
+    seal(log)  # the epoch
+    for _ in range(3):
+        append(log, batch(size=100))
+    assert log.ballast.ahead.held_bytes > 100
+    log.roll()
+    append(log, batch(size=20))
+    flush(log)
+    assert log.recovery_point == log.log_end_offset
+    directory.checkpoints.sample([log]).run()
+    left = disk.kill()
+    _, found = open_log(left, CONFIG)
+    assert read_all(found, 0) == read_all(log, 0)
+    assert logs_held(left) == found.local_bytes
+
+
+def logs_held(disk: CrashDisk) -> int:
+    """What the files of segments take of the disk."""
+    return sum(disk.taken(f"{LOG_PATH}/{name}") for name in disk.list_dir(LOG_PATH) if name.endswith(".log"))
+
+
 def test_what_a_kill_left_goes_back_on_the_file_system_of_this_machine(tmp_path: Path) -> None:
     """The log is opened over the files of one that never closed; its size alone says where it ends."""
     _, log = real_log(tmp_path)

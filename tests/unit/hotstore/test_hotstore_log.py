@@ -371,6 +371,30 @@ def test_offsets_by_time(stamps: list[int], wanted: int, start: int, reopened: b
     assert top is not None and top[:2] == next(record for record in records if record[0] == greatest)
 
 
+def test_index_files_of_an_earlier_stop_hide_no_timestamp() -> None:
+    """A log goes on after a clean stop, rolls, is synced and checkpointed, and killed before the rolled segment's
+    files are written: those beside it are the stop's."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, LogConfig())
+    append(log, batch(timestamp=1_000))
+    log.close(clean=True)
+    directory.checkpoints.sample([log]).run()
+    directory.mark_clean()
+    disk = disk.kill()
+    directory, log = open_log(disk, LogConfig())
+    for timestamp in (5_000, 10):
+        append(log, batch(timestamp=timestamp))
+    log.roll()
+    append(log, batch(timestamp=20))
+    flush(log)
+    directory.checkpoints.sample([log]).run()
+    _, found = open_log(disk.kill(), LogConfig())
+    at = found.offset_for_timestamp(3_000)
+    assert at is not None and at[:2] == (5_000, 1)
+    top = found.max_timestamp()
+    assert top is not None and top[:2] == (5_000, 1)
+
+
 def test_crash_points_stand_where_they_say() -> None:
     """A roll's file exists before its point; an unlink's first file is gone and the others are not."""
     disk = CrashDisk()
