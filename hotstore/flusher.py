@@ -124,8 +124,8 @@ class Flusher:
         """Write the small files that are owed, if any. Never blocks."""
         log, states = self._log, self._states
         if states.may_seal and log.state is not LogState.FAILED and log.has_sealing:
-            states.is_sealing = True
             self._tasks.spawn(f"seal {log.topic}-{log.partition}", self._seal())
+            states.is_sealing = True
 
     def _on(self, event: FlushEvent) -> None:
         action = self._states.on(event)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Final, TypeVar, TypeVarTuple
 
 from logformat.errors import Retryable
@@ -103,8 +103,7 @@ class Residency:
             raise failure
         if key not in self._reading:
             self._check_room(name)
-            self._reading[key] = asyncio.get_running_loop().create_future()
-            self._tasks.spawn(f"{name} {number}", self._call(key, function, *args))
+            self._begin(key, f"{name} {number}", self._call(key, function, *args))
         return self._future(key)
 
     async def _call(self, key: Step, function: Callable[[*Ts], object], *args: *Ts) -> None:
@@ -163,8 +162,14 @@ class Residency:
         step = (file.path, number)
         if step in self._known or step in self._reading or len(self._reading) >= self._waiting_max:
             return
+        self._begin(step, f"read in {file.path}", self._bring_in(file, step))
+
+    def _begin(self, step: Step, name: str, work: Coroutine[None, None, None]) -> None:
+        try:
+            self._tasks.spawn(name, work)
+        except RuntimeError as refused:
+            raise Retryable(f"{refused}; fetch again") from refused
         self._reading[step] = asyncio.get_running_loop().create_future()
-        self._tasks.spawn(f"read in {file.path}", self._bring_in(file, step))
 
     async def _bring_in(self, file: File, step: Step) -> None:
         position = step[1] * self._step_bytes

@@ -86,12 +86,14 @@ class SyncRounds:
         begun = self._sampled(asked)
         if begun is not None:
             work = self._workers.run(begun.job.run, lane=Lane.BULK_FLUSH)
-            self._tasks.spawn("sync of much", work, awaited=True).add_done_callback(partial(self._synced_alone, begun))
+            self._tasks.spawn_told("sync of much", work, partial(self._synced_alone, begun))
 
-    def _synced_alone(self, begun: _Begun, task: asyncio.Task[None]) -> None:
-        failure = failure_of_task(task)
+    def _synced_alone(self, begun: _Begun, task: asyncio.Future[None]) -> None:
+        ended_by = failure_of_task(task)
+        failure = ended_by if ended_by is None or isinstance(ended_by, OSError) else CutOff(ended_by)
+        self._report_cut_off([failure])
         with self._afterwards:
-            self._tell(begun, failure if failure is None or isinstance(failure, OSError) else CutOff(failure))
+            self._tell(begun, failure)
 
     # -- in rounds ------------------------------------------------------------------------------------------------
 
@@ -139,15 +141,14 @@ class SyncRounds:
             self._end(begun, failures)
             return
         work = self._workers.run(_sync_names_of, [begun[at].job for at in named], lane=Lane.FLUSH)
-        task = self._tasks.spawn("sync of names", work, awaited=True)
-        task.add_done_callback(partial(self._named, begun, failures, named))
+        self._tasks.spawn_told("sync of names", work, partial(self._named, begun, failures, named))
 
     def _named(
         self,
         begun: list[_Begun],
         failures: list[OSError | None],
         named: list[int],
-        task: asyncio.Task[list[OSError | None]],
+        task: asyncio.Future[list[OSError | None]],
     ) -> None:
         """Theirs alone: the other logs of the round are durable, whatever cut this off."""
         cut_off = failure_of_task(task)

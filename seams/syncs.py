@@ -57,11 +57,10 @@ class WorkerSyncs:
 
     def sync(self, files: Sequence[File], synced: Synced) -> None:
         call = self._workers.run(sync_each, files, lane=Lane.FLUSH)
-        task: asyncio.Task[list[OSError | None]] = self._tasks.spawn("sync of files", call, awaited=True)
-        task.add_done_callback(partial(_told_by_worker, len(files), synced))
+        self._tasks.spawn_told("sync of files", call, partial(_told_by_worker, len(files), synced))
 
 
-def _told_by_worker(count: int, synced: Synced, task: asyncio.Task[list[OSError | None]]) -> None:
+def _told_by_worker(count: int, synced: Synced, task: asyncio.Future[list[OSError | None]]) -> None:
     cut_off = failure_of_task(task)
     synced(task.result() if cut_off is None else [CutOff(cut_off)] * count)
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from seams.rng import Rng
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FailureReport = Callable[[str, BaseException], None]
 
@@ -40,6 +42,19 @@ class Tasks:
         self._running[task] = None
         task.add_done_callback(self._forget if awaited else self._done)
         return task
+
+    def spawn_told(
+        self, name: str, coroutine: Coroutine[Any, Any, T], told: Callable[[asyncio.Future[T]], None]
+    ) -> None:
+        """Start a task for those who wait for a callback: `told` hears of its end, once, in a later turn of the loop;
+        where it may not start, of the RuntimeError that `spawn` raises."""
+        task: asyncio.Future[T]
+        try:
+            task = self.spawn(name, coroutine, awaited=True)
+        except RuntimeError as refused:
+            task = asyncio.get_running_loop().create_future()
+            task.set_exception(refused)
+        task.add_done_callback(told)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)

@@ -149,11 +149,12 @@ class WorkQueue:
             self._start_next()
 
     def _start_next(self) -> None:
-        job = self._ready.popleft()
+        job = self._ready[0]
+        job.task = self._tasks.spawn(job.name, _run(job))  # where that is refused it stays the next one
+        self._ready.popleft()
         job.queued = False
         job.woken = False
         self._running += 1
-        job.task = self._tasks.spawn(job.name, _run(job))
         job.task.add_done_callback(lambda task, job=job: self._ended(job, task))  # type: ignore[misc]
 
     def _look_again(self) -> None:

@@ -70,8 +70,12 @@ class Appender:
         self._queue.append(_Write(records, size, done))
         self._queued_bytes += size
         if not self._is_running:
-            self._is_running = True
-            self._tasks.spawn(f"append {self._door.name}", self._drain())
+            try:
+                self._tasks.spawn(f"append {self._door.name}", self._drain())
+            except RuntimeError:  # the broker ends
+                asyncio.get_running_loop().call_soon(self._fail_queued, self._stopped())
+            else:
+                self._is_running = True
 
     def _refusal(self, count: int, size: int) -> Exception | None:
         limits = self._limits
@@ -94,7 +98,10 @@ class Appender:
         finally:
             # Only a bug of ours or the end of the broker leaves something here.
             self._is_running = False
-            self._fail_queued(Retryable(f"appends to {self._door.name} stopped; find its new leader"))
+            self._fail_queued(self._stopped())
+
+    def _stopped(self) -> Retryable:
+        return Retryable(f"appends to {self._door.name} stopped; find its new leader")
 
     def _take(self) -> list[_Write]:
         writes: list[_Write] = []

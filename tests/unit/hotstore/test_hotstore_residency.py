@@ -243,6 +243,20 @@ def test_closing_ends_every_wait() -> None:
     run_fast(scenario())
 
 
+def test_a_closed_residency_leaves_nobody_waiting_for_what_never_begins() -> None:
+    async def scenario() -> None:
+        residency = Residency(LoopWorkers(), 64 * STEP, step_bytes=STEP)
+        file = a_file(CrashDisk(), STEP)
+        await residency.close()
+        for _ in range(2):  # the second one joined what the first had left
+            with pytest.raises(Retryable):
+                residency.ready(file, 0, 10)
+            with pytest.raises(Retryable):
+                residency.once("index", 1, lambda: None)
+
+    run_fast(scenario())
+
+
 def test_a_forgotten_file_is_read_again() -> None:
     """A path may be used again after a deletion: nothing remembered of the old file speaks for the new one."""
 

@@ -295,6 +295,31 @@ def test_who_fails_over_hearing_keeps_nobody_from_hearing() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("dirty_bytes", [10, ALONE_BYTES + 1])
+def test_a_sync_that_may_not_start_is_told_as_a_failed_one(dirty_bytes: int) -> None:
+    """Of new names, in a round; of much, beside the rounds. The next ones have their turn."""
+
+    async def scene() -> None:
+        stage, syncs = Stage(), InHand()
+        reported: list[str] = []
+        stage.rounds = SyncRounds(syncs, stage.workers, lambda name, bug: reported.append(f"{name}: {bug}"))
+        await stage.rounds._tasks.close()
+        named = SyncJob(1, 10, (stage.file("c"),), 0, stage.disk, "/d")
+        answer = ask(stage.rounds, lambda: named, dirty_bytes)
+        await settle()
+        if dirty_bytes <= ALONE_BYTES:
+            syncs.answer()
+        with pytest.raises(CutOff, match="owner closed"):
+            await asyncio.wait_for(answer, 5)
+        assert len(reported) == 1
+        after = stage.ask("d")
+        await settle()
+        syncs.answer()
+        assert after.done()
+
+    play(scene)
+
+
 def test_who_has_nothing_and_asks_again_holds_nobody_up() -> None:
     """A turn of the loop lies between: no recursion, however often."""
 

@@ -130,6 +130,21 @@ def test_the_kernel_takes_over(workers: CountedWorkers, files: list[PosixFile]) 
     play(workers, scene)
 
 
+@needs_aio
+def test_what_the_kernel_left_and_no_worker_may_take_is_told_as_cut_off(
+    workers: CountedWorkers, files: list[PosixFile]
+) -> None:
+    """What the kernel has synced stays synced."""
+
+    async def scene(kernel: KernelSyncs) -> None:
+        await kernel._otherwise._tasks.close()
+        failures = await asyncio.wait_for(synced_by(kernel, files), 5)
+        assert failures[: aio.DEPTH] == [None] * aio.DEPTH
+        assert [type(failure) for failure in failures[aio.DEPTH :]] == [CutOff] * (COUNT - aio.DEPTH)
+
+    play(workers, scene)
+
+
 @pytest.mark.parametrize("at", [0, 3, 7])
 def test_a_descriptor_that_is_closed_keeps_nobody_from_a_sync(
     workers: CountedWorkers, files: list[PosixFile], at: int

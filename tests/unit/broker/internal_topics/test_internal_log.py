@@ -300,6 +300,19 @@ async def test_a_stop_lets_appends_end_truly(w: World) -> None:
     assert w.memory.snapshots[0][0] == 1 == w.memory.ends[0]
 
 
+@in_world()
+async def test_a_write_at_the_very_end_of_the_broker_is_told_so(w: World) -> None:
+    """No task may begin any more."""
+    await w.led(1)
+    await w.tasks.close()
+    told: list[Exception | None] = []
+    for _ in range(2):
+        w.table().shard.submit([KeyValue(b"k", b"late")], told.append)
+    assert told == [], "never while the caller performs effects"
+    await settle()
+    assert [type(failure) for failure in told] == [Retryable, Retryable]
+
+
 # ---- snapshots -------------------------------------------------------------------------------------------------------
 
 
