@@ -16,12 +16,9 @@ from typing import Final
 
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Peer
-from broker.wire.apis import ApiKey
+from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.message import Message
 from broker.wire.messages import FetchRequest
-
-BROKERS_ONLY: Final = frozenset({56, 58, 62, 63})
-"""AlterPartition, Envelope, BrokerRegistration, BrokerHeartbeat: none is served yet, and no client may ask them."""
 
 _FETCH: Final = int(ApiKey.FETCH)
 _LOOKED_AT: Final = BROKERS_ONLY | {_FETCH}

@@ -22,6 +22,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import (
     acls,
     alter_configs,
+    brokers,
     cluster,
     configs,
     delete_records,
@@ -109,9 +110,19 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_GROUPS: _group_handler(group_admin.handle_describe_groups),
     ApiKey.DELETE_GROUPS: _group_handler(group_admin.handle_delete_groups),
     ApiKey.OFFSET_DELETE: _group_handler(group_admin.handle_offset_delete),
+    ApiKey.BROKER_REGISTRATION: brokers.handle_broker_registration,
+    ApiKey.BROKER_HEARTBEAT: brokers.handle_broker_heartbeat,
+    ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
+    ApiKey.ENVELOPE: brokers.handle_envelope,
 }
 
-REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {ApiKey.FETCH: fetch.refused}
+REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
+    ApiKey.FETCH: fetch.refused,
+    ApiKey.BROKER_REGISTRATION: brokers.registration_refused,
+    ApiKey.BROKER_HEARTBEAT: brokers.heartbeat_refused,
+    ApiKey.ALTER_PARTITION: brokers.alter_partition_refused,
+    ApiKey.ENVELOPE: brokers.envelope_refused,
+}
 """How an API says that its peer may not ask it: for each one that the authorizer may refuse."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)

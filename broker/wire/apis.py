@@ -1,8 +1,9 @@
 """Which APIs exist, which versions of them are served, and which header each version wears.
 
 Owns the API table (docs/compatibility.md shows it beside Kafka's). Always true: what is advertised is what the
-codec can read and write, with one exception, Produce: it is advertised from 0 because librdkafka 2.0 stops compressing
-when 0-2 are missing (KAFKA-18659); those versions are answered UNSUPPORTED_VERSION.
+codec can read and write, with two exceptions. Produce is advertised from 0 because librdkafka 2.0 stops compressing
+when 0-2 are missing (KAFKA-18659); those versions are answered UNSUPPORTED_VERSION. What only brokers ask of each
+other is advertised to nobody, and served in one version: they are of one program (docs/formats/broker-requests.md).
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    ALTER_PARTITION = 56
+    ENVELOPE = 58
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -56,7 +61,8 @@ class ApiKey(IntEnum):
 class Api:
     """One row of the table. Versions are inclusive.
 
-    `flexible_from`: first version with compact lengths and tagged fields (KIP-482).
+    `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `brokers_only`: asked by brokers of
+    this cluster on their own listener, advertised to nobody.
     """
 
     key: ApiKey
@@ -65,10 +71,15 @@ class Api:
     version_max: int
     flexible_from: int
     advertised_min: int
+    brokers_only: bool = False
 
 
 def _api(key: ApiKey, name: str, low: int, high: int, flexible_from: int, advertised_min: int | None = None) -> Api:
     return Api(key, name, low, high, flexible_from, low if advertised_min is None else advertised_min)
+
+
+def _of_brokers(key: ApiKey, name: str, version: int) -> Api:
+    return Api(key, name, version, version, 0, version, brokers_only=True)
 
 
 _NEVER_FLEXIBLE: Final = 1 << 15
@@ -107,12 +118,19 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
         _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
         _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, _NEVER_FLEXIBLE),
+        _of_brokers(ApiKey.ALTER_PARTITION, "AlterPartition", 3),
+        _of_brokers(ApiKey.ENVELOPE, "Envelope", 0),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+        _of_brokers(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 4),
+        _of_brokers(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 2),
         _api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     )
 }
+
+BROKERS_ONLY: Final = frozenset(int(api.key) for api in APIS.values() if api.brokers_only)
+"""What no client may ask (CVE-2018-1288), whatever it sends."""
 
 # Plain ints for the hot path: one dict look-up per frame, no enum construction.
 _BY_NUMBER: Final[dict[int, Api]] = {int(key): api for key, api in APIS.items()}

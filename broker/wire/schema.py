@@ -9,11 +9,12 @@ A message opens with `request NAME`, `response NAME` (versions and flexibility c
     name type [VERSIONS] [null | null:VERSIONS] [=DEFAULT] [tag:N]
 
 - VERSIONS: `3+`, `0-8` or `7`; all versions of the message when left out.
-- type: bool, int8, int16, int32, int64, uuid, string, bytes, records; `[type]` for an array; a capitalised name is a
-  structure whose fields follow, deeper, and whose class is called message name + structure name.
+- type: bool, int8, int16, uint16, int32, int64, uuid, string, bytes, records; `[type]` for an array; a capitalised name
+  is a structure whose fields follow, deeper, and whose class is called message name + structure name.
 - null: null is allowed on the wire (in those versions). `=null`: and it is the default. A structure outside arrays and
   tags is always nullable (`Cursor null`): a byte says whether it follows.
-- tag:N: an optional field of the tagged section (KIP-482). A tagged structure is None when it is absent.
+- tag:N: an optional field of the tagged section (KIP-482). A tagged structure is None when it is absent. Tags from
+  `OUR_TAGS` on are no facts of Kafka's: they are this program's own (docs/formats/broker-requests.md).
 Defaults are 0, "", [], false and the zero UUID when left out.
 """
 
@@ -28,6 +29,8 @@ from typing import Final
 from broker.wire.apis import APIS
 
 VERSION_LAST: Final = (1 << 15) - 1
+OUR_TAGS: Final = 10_000
+"""Kafka counts its tags from 0 in each structure and has reached 3: it will never come here."""
 
 
 class Kind(Enum):
@@ -94,7 +97,7 @@ _FIELD_LINE: Final = re.compile(
     r"(?: +(?P<versions>\d[\d+-]*))?(?P<null> +null(?::(?P<null_versions>\S+))?)?"
     r"(?: +=(?P<default>\S+))?(?: +tag:(?P<tag>\d+))?"
 )
-_INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64"})
+_INTEGERS: Final = frozenset({"int8", "int16", "uint16", "int32", "int64"})
 PRIMITIVES: Final = _INTEGERS | {"bool", "uuid", "string", "bytes", "records"}
 
 

@@ -54,6 +54,8 @@ def _single(rng: random.Random, field: Field, version: int) -> object:
             return memoryview(rng.randbytes(rng.choice((*_LENGTHS, 20_000))))
     if field.name == "error_code":
         return rng.randint(-1, 133)
+    if field.type == "uint16":
+        return rng.choice((0, 1, (1 << 16) - 1, rng.getrandbits(16)))
     bits = _BITS[field.type]
     edges = (0, 1, -1, (1 << bits - 1) - 1, -(1 << bits - 1))
     return rng.choice((*edges, rng.getrandbits(bits) - (1 << bits - 1)))

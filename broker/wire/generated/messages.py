@@ -161,6 +161,8 @@ class FetchResponsePartition(Message):
     diverging_epoch: FetchResponseEpochEndOffset | None = None  # 12+
     current_leader: FetchResponseLeaderIdAndEpoch | None = None  # 12+
     snapshot_id: FetchResponseSnapshotId | None = None  # 12+
+    verified_end: int = -1  # 17+
+    reserved_end: int = -1  # 17+
     aborted_transactions: list[FetchResponseAbortedTransaction] | None = []
     preferred_read_replica: int = -1  # 11+
     records: RecordsField = None
@@ -270,6 +272,9 @@ class OffsetForLeaderEpochResponsePartition(Message):
     partition: int = 0
     leader_epoch: int = -1
     end_offset: int = -1
+    seen_epoch: int = -1  # 4+
+    high_watermark: int = -1  # 4+
+    usable_end: int = -1  # 4+
 
 
 class OffsetForLeaderEpochResponseTopic(Message):
@@ -1519,6 +1524,186 @@ class DeleteAclsResponse(Message):
 
     throttle_time_ms: int = 0
     filter_results: list[DeleteAclsResponseResult] = []
+
+
+class AlterPartitionRequestBrokerState(Message):
+    """`new_isr_with_epochs` of AlterPartitionRequestPartition."""
+
+    broker_id: int = 0
+    broker_epoch: int = -1
+
+
+class AlterPartitionRequestPartition(Message):
+    """`partitions` of AlterPartitionRequestTopic."""
+
+    partition_index: int = 0
+    leader_epoch: int = 0
+    new_isr_with_epochs: list[AlterPartitionRequestBrokerState] = []
+    leader_recovery_state: int = 0
+    partition_epoch: int = 0
+
+
+class AlterPartitionRequestTopic(Message):
+    """`topics` of AlterPartitionRequest."""
+
+    topic_id: UUID = ZERO_UUID
+    partitions: list[AlterPartitionRequestPartition] = []
+
+
+class AlterPartitionRequest(Message):
+    """Versions 3, flexible from 0."""
+
+    broker_id: int = 0
+    broker_epoch: int = -1
+    topics: list[AlterPartitionRequestTopic] = []
+
+
+class AlterPartitionResponsePartition(Message):
+    """`partitions` of AlterPartitionResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+    leader_id: int = 0
+    leader_epoch: int = 0
+    isr: list[int] = []
+    leader_recovery_state: int = 0
+    partition_epoch: int = 0
+
+
+class AlterPartitionResponseTopic(Message):
+    """`topics` of AlterPartitionResponse."""
+
+    topic_id: UUID = ZERO_UUID
+    partitions: list[AlterPartitionResponsePartition] = []
+
+
+class AlterPartitionResponse(Message):
+    """Versions 3, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    topics: list[AlterPartitionResponseTopic] = []
+    position: int = -1
+
+
+class EnvelopeRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    request_data: bytes = b""
+    request_principal: bytes | None = b""
+    client_host_address: bytes = b""
+    client_listener: str = ""
+
+
+class EnvelopeResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    response_data: bytes | None = None
+    error_code: int = 0
+    position: int = -1
+
+
+class BrokerRegistrationRequestListener(Message):
+    """`listeners` of BrokerRegistrationRequest."""
+
+    name: str = ""
+    host: str = ""
+    port: int = 0
+    security_protocol: int = 0
+
+
+class BrokerRegistrationRequestFeature(Message):
+    """`features` of BrokerRegistrationRequest."""
+
+    name: str = ""
+    min_supported_version: int = 0
+    max_supported_version: int = 0
+
+
+class BrokerRegistrationRequestLostLog(Message):
+    """`lost_logs` of BrokerRegistrationRequest."""
+
+    topic_id: UUID = ZERO_UUID
+    partitions: list[int] = []
+
+
+class BrokerRegistrationRequest(Message):
+    """Versions 4, flexible from 0."""
+
+    broker_id: int = 0
+    cluster_id: str = ""
+    incarnation_id: UUID = ZERO_UUID
+    listeners: list[BrokerRegistrationRequestListener] = []
+    features: list[BrokerRegistrationRequestFeature] = []
+    rack: str | None = ""
+    is_migrating_zk_broker: bool = False
+    log_dirs: list[UUID] = []
+    previous_broker_epoch: int = -1
+    boot_id: str = ""
+    flush_mode: str = ""
+    lost_logs: list[BrokerRegistrationRequestLostLog] = []
+    take_over: bool = False
+
+
+class BrokerRegistrationResponse(Message):
+    """Versions 4, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    broker_epoch: int = -1
+    position: int = -1
+    error_message: str | None = None
+
+
+class BrokerHeartbeatRequestLostLog(Message):
+    """`lost_logs` of BrokerHeartbeatRequest."""
+
+    topic_id: UUID = ZERO_UUID
+    partitions: list[int] = []
+
+
+class BrokerHeartbeatRequestUnfit(Message):
+    """`unfit` of BrokerHeartbeatRequest."""
+
+    topic_id: UUID = ZERO_UUID
+    partitions: list[int] = []
+
+
+class BrokerHeartbeatRequestFailedLog(Message):
+    """`failed_logs` of BrokerHeartbeatRequest."""
+
+    topic_id: UUID = ZERO_UUID
+    partitions: list[int] = []
+
+
+class BrokerHeartbeatRequest(Message):
+    """Versions 2, flexible from 0."""
+
+    broker_id: int = 0
+    broker_epoch: int = -1
+    current_metadata_offset: int = 0
+    want_fence: bool = False
+    want_shut_down: bool = False
+    offline_log_dirs: list[UUID] = []
+    cordoned_log_dirs: list[UUID] | None = None
+    lost_logs: list[BrokerHeartbeatRequestLostLog] = []
+    unfit_for_all: bool = False
+    unfit: list[BrokerHeartbeatRequestUnfit] = []
+    failed_logs: list[BrokerHeartbeatRequestFailedLog] = []
+
+
+class BrokerHeartbeatResponse(Message):
+    """Versions 2, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+    controller_epoch: int = -1
+    root: bytes | None = None
+    lease_counter: int = -1
+    is_store_away: bool = False
 
 
 class OffsetCommitKey(Message):

@@ -1,6 +1,7 @@
 """Reading and writing partitions: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId.
 
-Facts about Kafka's messages in the notation of `broker.wire.schema`; nothing else.
+Facts about Kafka's messages in the notation of `broker.wire.schema`, and, from tag 10000 on, what replicas are told
+beside them (docs/formats/broker-requests.md); nothing else.
 """
 
 TEXT = """
@@ -81,6 +82,8 @@ response Fetch
       snapshot_id                         SnapshotId            12+ tag:2
         end_offset                        int64                 =-1
         epoch                             int32                 =-1
+      verified_end                        int64                 17+ =-1 tag:10000
+      reserved_end                        int64                 17+ =-1 tag:10001
       aborted_transactions                [AbortedTransaction]  null
         producer_id                       int64
         first_offset                      int64
@@ -132,6 +135,9 @@ response OffsetForLeaderEpoch
       partition                           int32
       leader_epoch                        int32                 =-1
       end_offset                          int64                 =-1
+      seen_epoch                          int32                 4+ =-1 tag:10000
+      high_watermark                      int64                 4+ =-1 tag:10001
+      usable_end                          int64                 4+ =-1 tag:10002
 
 request InitProducerId
   transactional_id                        string                null

@@ -1,7 +1,8 @@
 """Our encoder beside kio's: what we decoded and wrote, kio reads to its end and writes as the same bytes.
 
-kio turns times and error codes into types that hold less than the wire does; where it refuses a value for that, nothing
-is compared. Input as of `request_bodies`, whose every seed is also one here.
+What is not Kafka's (`broker.wire.schema.OUR_TAGS`) is taken out first. kio turns times and error codes into types that
+hold less than the wire does; where it refuses a value for that, nothing is compared. Input as of `request_bodies`,
+whose every seed is also one here.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from broker.wire.errors import MalformedFrame
+from broker.wire.table import MESSAGES
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.targets.request_bodies import _APIS, _decode, _encode, _joined, seeds
+from tests.support.kafkas_fields import clear_ours
 
 __all__ = ["run", "seeds"]
 
@@ -38,6 +41,7 @@ def run(data: bytes) -> None:
         message = _decode(response, api.key, version, cursor.rest())
     except MalformedFrame:
         return
+    clear_ours(message, MESSAGES[api.name + ("Response" if response else "Request")].fields)
     ours = _joined(_encode(response, api.key, version, message))
     read, write = _kio(int(api.key), version, response)
     back = io.BytesIO()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.authorizer import BROKERS_ONLY, Authorizer
+from broker.authorizer import Authorizer
 from broker.dispatcher import REFUSALS
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Answer, Peer
-from broker.wire.apis import APIS, ApiKey
+from broker.wire import messages
+from broker.wire.apis import APIS, BROKERS_ONLY, ApiKey
 from broker.wire.message import Message
 from broker.wire.messages import (
     FetchRequest,
@@ -22,6 +23,11 @@ from tests.support.broker_kit import Place, decoded, fetch_request, parts_of, pl
 
 CLIENT, BROKER = Peer(1, "", "OUTER"), Peer(2, "", "INNER")
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+TWO_LISTENERS = (
+    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
+    "listeners=PLAINTEXT://127.0.0.1:9092,INNER://127.0.0.1:9093",
+    "inter.broker.listener.name=INNER",
+)
 
 
 @pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))
@@ -50,13 +56,27 @@ def test_clients_may_ask_everything_else() -> None:
     for replica_id in (-1, -2):
         assert authorizer.refusal(CLIENT, ApiKey.FETCH, FetchRequest(replica_id=replica_id)) is None
     asked: dict[int, Message] = {ApiKey.PRODUCE: ProduceRequest(), ApiKey.FETCH: FetchRequest(replica_id=-1)}
-    for api_key in APIS:
+    for api_key in set(APIS) - BROKERS_ONLY:
         assert authorizer.refusal(CLIENT, api_key, asked.get(api_key, MetadataRequest())) is None
 
 
 def test_every_api_that_may_be_refused_has_its_way_to_say_so() -> None:
     """A new API among brokers cannot be served without it."""
-    assert set(REFUSALS) == {ApiKey.FETCH} | (BROKERS_ONLY & set(APIS))
+    assert set(REFUSALS) == {ApiKey.FETCH} | BROKERS_ONLY
+
+
+@pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))
+def test_cluster_d57_a_client_that_asks_as_a_broker_is_refused(api_key: int) -> None:
+    """D57, CVE-2018-1288: in its own answer, on the listener of clients; on that of the brokers it is answered."""
+
+    async def scenario() -> None:
+        life = await Place(*TWO_LISTENERS).start()
+        request = getattr(messages, f"{APIS[ApiKey(api_key)].name}Request")()
+        assert (await life.call(api_key, request)).error_code == REFUSED
+        assert (await life.call(api_key, request, peer=BROKER)).error_code not in (0, REFUSED)
+        await life.stop()
+
+    play(scenario())
 
 
 def test_a_refused_fetch_touches_no_session() -> None:
@@ -84,9 +104,7 @@ def test_on_the_brokers_listener_a_replica_of_nothing_is_told_to_ask_again(epoch
     """As Kafka's leader answers a replica that is none of its partition's. None: the leader's own epoch."""
 
     async def scenario() -> None:
-        names = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT"
-        two = "listeners=PLAINTEXT://127.0.0.1:9092,INNER://127.0.0.1:9093"
-        life = await Place(names, two, "inter.broker.listener.name=INNER").start()
+        life = await Place(*TWO_LISTENERS).start()
         await life.create("log")
         asked = FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         asked.current_leader_epoch = life.partition("log").leader_epoch if epoch is None else epoch

@@ -9,7 +9,7 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import CloseConnection, Later, Peer
-from broker.wire.apis import APIS, ApiKey
+from broker.wire.apis import APIS, BROKERS_ONLY, ApiKey
 from broker.wire.codec import decode_response
 from broker.wire.messages import (
     ApiVersionsRequest,
@@ -68,7 +68,8 @@ def test_what_is_advertised_is_served() -> None:
         life = await Place().start()
         answer = await life.call(ApiKey.API_VERSIONS, ApiVersionsRequest("kit", "1.0"))
         keys = {entry.api_key for entry in answer.api_keys}
-        assert keys == set(APIS) == {*HANDLERS, ApiKey.PRODUCE, ApiKey.FETCH}
+        assert keys | BROKERS_ONLY == set(APIS) == {*HANDLERS, ApiKey.PRODUCE, ApiKey.FETCH}
+        assert not keys & BROKERS_ONLY
         assert life.peer.software_name == "kit"
         assert life.peer.software_version == "1.0"
         await life.stop()

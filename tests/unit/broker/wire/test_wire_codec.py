@@ -52,6 +52,10 @@ def test_the_api_table_is_the_contract() -> None:
         "ListGroups": (0, 5),
         "DeleteGroups": (0, 2),
         "OffsetDelete": (0, 0),
+        "AlterPartition": (3, 3),
+        "Envelope": (0, 0),
+        "BrokerRegistration": (4, 4),
+        "BrokerHeartbeat": (2, 2),
         "ApiVersions": (0, 4),
         "CreateTopics": (2, 7),
         "DeleteTopics": (1, 6),
@@ -75,6 +79,12 @@ def test_the_api_table_is_the_contract() -> None:
     }
     lower = {api.name for api in APIS.values() if api.advertised_min != api.version_min}
     assert lower == {"Produce"}
+    assert {api.name for api in APIS.values() if api.brokers_only} == {
+        "AlterPartition",
+        "Envelope",
+        "BrokerRegistration",
+        "BrokerHeartbeat",
+    }
     assert APIS[ApiKey.PRODUCE].advertised_min == 0
     assert [is_served(0, version) for version in (2, 3, 9, 10)] == [False, True, True, False]
 

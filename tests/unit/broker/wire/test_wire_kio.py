@@ -25,6 +25,7 @@ from broker.wire.apis import APIS, Api
 from broker.wire.message import Message
 from broker.wire.schema import Field, Kind
 from broker.wire.table import MESSAGES
+from tests.support.kafkas_fields import kafkas
 from tests.support.random_messages import random_message
 
 MESSAGES_PER_VERSION = 12
@@ -116,7 +117,7 @@ def to_kio_value(ours: Field, theirs: dataclasses.Field, value: object, version:
     if value is None:
         return None
     if ours.is_array:
-        return tuple(value)
+        return tuple(each if ours.type != "uuid" or each.int else None for each in value)
     match theirs.metadata["kafka_type"]:
         case "timedelta_i32" | "timedelta_i64":
             return value * MS
@@ -152,13 +153,13 @@ def test_the_table_says_what_kio_says(api: Api, kind: Kind, version: int) -> Non
     """Names, order, types, nullability, tags and defaults of every field are those of Kafka's definitions in kio."""
     kio = kio_class(api, kind, version)
     assert kio.__flexible__ == (version >= api.flexible_from)
-    compare_fields(MESSAGES[schema_name(api, kind)].fields, version, kio)
+    compare_fields(kafkas(MESSAGES[schema_name(api, kind)]).fields, version, kio)
 
 
 @pytest.mark.parametrize(("api", "kind", "version"), PAIRS)
 def test_bytes_equal_kios(api: Api, kind: Kind, version: int) -> None:
     """What we encode is what kio encodes, byte for byte; and each decodes the other's bytes to the same values."""
-    schema, kio = MESSAGES[schema_name(api, kind)], kio_class(api, kind, version)
+    schema, kio = kafkas(MESSAGES[schema_name(api, kind)]), kio_class(api, kind, version)
     encode = codec.encode_request if kind is Kind.REQUEST else codec.encode_response
     decode = codec.decode_request if kind is Kind.REQUEST else codec.decode_response
     write, read = entity_writer(kio), entity_reader(kio)
