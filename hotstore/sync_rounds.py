@@ -89,11 +89,9 @@ class SyncRounds:
             self._tasks.spawn_told("sync of much", work, partial(self._synced_alone, begun))
 
     def _synced_alone(self, begun: _Begun, task: asyncio.Future[None]) -> None:
-        ended_by = failure_of_task(task)
-        failure = ended_by if ended_by is None or isinstance(ended_by, OSError) else CutOff(ended_by)
-        self._report_cut_off([failure])
+        failure = failure_of_task(task)
         with self._afterwards:
-            self._tell(begun, failure)
+            self._tell(begun, failure if failure is None or isinstance(failure, OSError) else CutOff(failure))
 
     # -- in rounds ------------------------------------------------------------------------------------------------
 
