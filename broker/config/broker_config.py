@@ -52,6 +52,7 @@ class BrokerConfig:
     auto_create_topics_enable: bool
     delete_topics: bool
     offsets_topic_partitions: int
+    offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
 
     # the local log

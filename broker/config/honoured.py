@@ -109,6 +109,12 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "offsets.retention.minutes": H("Offsets of a group without members are forgotten after this long."),
     "offsets.retention.check.interval.ms": H("Time between two looks for forgotten groups."),
     "offsets.topic.num.partitions": H("Partitions of __consumer_offsets, when it is created."),
+    "offsets.topic.replication.factor": H(
+        "Replicas of each partition of __consumer_offsets, when it is created; at most as many as brokers are there.",
+        "1",
+        "Kafka waits for three brokers before it serves groups; here a lone broker serves them, and keeps them in the "
+        "bucket too.",
+    ),
     "offsets.topic.segment.bytes": H("Segment size of __consumer_offsets."),
     # tiering
     "remote.log.storage.system.enable": H(

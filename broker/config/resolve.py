@@ -144,6 +144,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         auto_create_topics_enable=flag("auto.create.topics.enable"),
         delete_topics=flag("delete.topic.enable"),
         offsets_topic_partitions=number("offsets.topic.num.partitions"),
+        offsets_topic_replication_factor=number("offsets.topic.replication.factor"),
         offsets_topic_segment_bytes=number("offsets.topic.segment.bytes"),
         flush_sync=values.text("thermocline.flush") == "sync",
         validate_records=flag("thermocline.validate.records"),

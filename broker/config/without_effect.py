@@ -72,7 +72,6 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("leader.", _REPLICATION),
     ("unclean.", _REPLICATION),
     ("controlled.shutdown.", _REPLICATION),
-    ("offsets.topic.replication.factor", _REPLICATION),
     ("group.consumer.", _GROUPS),
     ("group.share.", _GROUPS),
     ("group.streams.", _GROUPS),

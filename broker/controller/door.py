@@ -73,11 +73,18 @@ class ControllerDoor:
         return topic
 
     async def create_if_missing(
-        self, name: str, partitions: int, configs: Mapping[str, str | None], *, internal: bool = False
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str | None],
+        *,
+        replication_factor: int = 1,
+        internal: bool = False,
     ) -> None:
-        """Create a topic, or wait until it serves where another request came first."""
+        """Create a topic, or wait until it serves where another request came first. Of an internal one there are at
+        most as many replicas as brokers."""
         try:
-            await self.create_topic(name, partitions, configs, internal=internal)
+            await self.create_topic(name, partitions, configs, replication_factor=replication_factor, internal=internal)
         except ApiError as refused:
             if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

@@ -62,10 +62,9 @@ def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_by
 
 
 def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]:
-    nodes = placement.brokers(image)
     if wanted.assignments:
         _check_count(len(wanted.assignments))
-        return placement.assigned(nodes, wanted.assignments)
+        return placement.assigned(image, wanted.assignments)
     if wanted.replication_factor < 1:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -74,7 +73,10 @@ def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]
     if wanted.partitions < 1:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     _check_count(wanted.partitions)
-    return placement.spread(nodes, wanted.partitions, wanted.replication_factor)
+    factor = wanted.replication_factor
+    if wanted.internal:  # groups must not wait for brokers that may come later
+        factor = min(factor, sum(node.active for node in image.nodes.values()))
+    return placement.spread(image, wanted.partitions, factor)
 
 
 def _check_count(partitions: int) -> None:
@@ -116,11 +118,11 @@ def add_partitions(
             same if count == has else f"The topic {name} currently has {has} partition(s){fewer}",
         )
     _check_count(count)
-    nodes, lacking = placement.brokers(image), count - topic.partitions
+    lacking = count - topic.partitions
     if assignments is None:
-        replicas = placement.spread(nodes, lacking, len(topic.rows[0].replicas), first=topic.partitions)
+        replicas = placement.spread(image, lacking, len(topic.rows[0].replicas), topic.rows)
     else:
-        replicas = placement.added(nodes, assignments, lacking)
+        replicas = placement.added(image, assignments, lacking, topic.partitions)
     added = tuple(enumerate(new_rows(image, replicas), start=topic.partitions))
     return Decision((RowsSet(topic.topic_id, added),), topic)
 
