@@ -27,8 +27,8 @@ from seams.world import World
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The rooms of one broker. `advertised`: the host and port that clients are told, by the name of the listener they
-    came by. `live_configs`: broker configs that only the running process knows, such as the ports really bound."""
+    """The rooms of one broker. `live_configs`: broker configs that only the running process knows, such as the ports
+    really bound."""
 
     live: LiveConfig
     world: World
@@ -43,7 +43,6 @@ class Context:
     gate: Gate
     metrics: BrokerMetrics
     tasks: Tasks
-    advertised: Mapping[str, tuple[str, int]]
     live_configs: Mapping[str, str]
 
     @property

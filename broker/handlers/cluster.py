@@ -11,6 +11,7 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.handlers.authorized import Operations, authorized_operations
+from broker.handlers.cluster_view import ClusterView, controller_id, fenced_brokers
 from broker.wire.apis import APIS
 from broker.wire.messages import (
     ApiVersionsRequest,
@@ -53,22 +54,21 @@ async def handle_api_versions(context: Context, request: ApiVersionsRequest, cal
 async def handle_describe_cluster(
     context: Context, request: DescribeClusterRequest, call: Call
 ) -> DescribeClusterResponse:
-    """One broker, which is its own controller."""
+    """Brokers in session; when asked, those whose session ended too (KIP-1073)."""
     if request.endpoint_type != _BROKERS_ENDPOINT:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="this is a broker endpoint; there are no controller endpoints",
             endpoint_type=_BROKERS_ENDPOINT,
         )
-    host, port = context.advertised[call.peer.listener]
+    listener = call.peer.listener
+    brokers = [DescribeClusterResponseBroker(*each) for each in ClusterView(context, listener).brokers.values()]
+    if request.include_fenced_brokers:
+        brokers += [DescribeClusterResponseBroker(*each, is_fenced=True) for each in fenced_brokers(context, listener)]
     return DescribeClusterResponse(
         cluster_id=context.metadata.cluster_id,
-        controller_id=context.config.node_id,
-        brokers=[
-            DescribeClusterResponseBroker(
-                broker_id=context.config.node_id, host=host, port=port, rack=context.config.rack
-            )
-        ],
+        controller_id=controller_id(context),
+        brokers=brokers,
         cluster_authorized_operations=authorized_operations(
             Operations.CLUSTER, asked=request.include_cluster_authorized_operations
         ),

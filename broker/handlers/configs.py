@@ -15,6 +15,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.changes import refuse_flood
+from broker.handlers.cluster_view import ClusterView
 from broker.wire.messages import (
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
@@ -129,8 +130,9 @@ async def handle_list_config_resources(
     wanted = set(request.resource_types) if call.version >= _KINDS_SINCE else {_CLIENT_METRICS}
     if not wanted <= _LISTED:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    named = [(BROKER, str(context.config.node_id))]
-    named += [(TOPIC, name) for name in sorted(context.registry.topics)]
+    image, view = context.metadata.image, ClusterView(context, call.peer.listener)
+    named = [(BROKER, str(node_id)) for node_id in sorted(image.nodes)]
+    named += [(TOPIC, name) for name in sorted(topic.name for topic in image.topics.values() if view.shows(topic))]
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponseResource(resource_type=kind, resource_name=name)

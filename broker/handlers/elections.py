@@ -1,7 +1,7 @@
-"""ElectLeaders, ListPartitionReassignments: one broker leads everything, and nothing moves.
+"""ElectLeaders, ListPartitionReassignments: what has a leader needs none, and nothing moves.
 
-Always true: the answers are those Apache Kafka gives for partitions with one replica. Must not know how a cluster will
-elect. Source: KIP-183, KIP-460, KIP-455.
+Always true: the answers are those Apache Kafka gives for partitions with one replica; who asks for another leader than
+the one there is hears that there is no other. Must not know how a cluster elects. Source: KIP-183, KIP-460, KIP-455.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
+from broker.handlers.cluster_view import ClusterView
+from broker.metadata.records import NO_LEADER
 from broker.wire.messages import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -26,11 +28,12 @@ _NAMED_MAX: Final = 10_000  # partitions, and topics, of one request
 
 async def handle_elect_leaders(context: Context, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
     """Whoever has a leader needs none; asked for all (null), only topics are named, as Kafka leaves out the rest."""
-    wanted = request.topic_partitions
+    wanted, view = request.topic_partitions, ClusterView(context, call.peer.listener)
     if wanted is None:
         if request.election_type not in (_PREFERRED, _UNCLEAN):
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-        found = [ElectLeadersResponseTopic(topic=name) for name in sorted(context.registry.topics)]
+        topics = [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
+        found = [ElectLeadersResponseTopic(topic=name) for name in sorted(topics)]
         return ElectLeadersResponse(replica_election_results=found)
     if sum(max(1, len(topic.partitions)) for topic in wanted) > _NAMED_MAX:
         return ElectLeadersResponse(error_code=ErrorCode.POLICY_VIOLATION)
@@ -41,7 +44,7 @@ async def handle_elect_leaders(context: Context, request: ElectLeadersRequest, c
             ElectLeadersResponseTopic(
                 topic=topic.topic,
                 partition_result=[
-                    _elected(context, request.election_type, topic.topic, index) for index in topic.partitions
+                    _elected(context, view, request.election_type, topic.topic, index) for index in topic.partitions
                 ],
             )
             for topic in wanted
@@ -49,26 +52,31 @@ async def handle_elect_leaders(context: Context, request: ElectLeadersRequest, c
     )
 
 
-def _elected(context: Context, election_type: int, topic: str, index: int) -> ElectLeadersResponsePartition:
-    code, why = _verdict(context, election_type, topic, index)
+def _elected(
+    context: Context, view: ClusterView, election_type: int, topic: str, index: int
+) -> ElectLeadersResponsePartition:
+    code, why = _verdict(context, view, election_type, topic, index)
     return ElectLeadersResponsePartition(partition_id=index, error_code=code, error_message=why)
 
 
-def _verdict(context: Context, election_type: int, topic: str, index: int) -> tuple[ErrorCode, str]:
+def _verdict(context: Context, view: ClusterView, election_type: int, topic: str, index: int) -> tuple[ErrorCode, str]:
     if election_type not in (_PREFERRED, _UNCLEAN):
         return ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}"
-    registry = context.registry
-    known = registry.topics.get(topic)
-    if known is None:
+    known = context.metadata.topic_named(topic)
+    if known is None or not view.shows(known):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}"
     if not 0 <= index < known.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
-    if (topic, index) in registry.partitions:
+    seen = view.partition(known, index)
+    if seen.leader_id != NO_LEADER and (election_type == _UNCLEAN or seen.leader_id == seen.replicas[0]):
         return ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
     code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     if election_type == _UNCLEAN:
         code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    return code, f"{topic}-{index} is offline on its only replica, broker {context.config.node_id}"
+    if election_type == _PREFERRED and seen.leader_id != NO_LEADER:
+        return code, f"{topic}-{index} stays with its leader: elections on request are not served yet"
+    only = "its only replica, broker" if len(seen.replicas) == 1 else "all its replicas, brokers"
+    return code, f"{topic}-{index} is offline on {only} {', '.join(map(str, seen.replicas))}"
 
 
 async def handle_list_partition_reassignments(

@@ -21,6 +21,7 @@ from broker.errors import ApiError, code_of
 from broker.fetch_session import Target
 from broker.fetch_sessions import NO_SESSION, Full, Incremental
 from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
+from broker.handlers.led_elsewhere import leaders_of, refuse
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     ZERO_UUID,
@@ -45,6 +46,7 @@ class Fetch:
         "_context",
         "_full",
         "_is_from_follower",
+        "_listener",
         "_refused",
         "_session",
         "_unknown_count",
@@ -53,8 +55,9 @@ class Fetch:
         "request",
     )
 
-    def __init__(self, context: Context, request: FetchRequest, version: int) -> None:
+    def __init__(self, context: Context, request: FetchRequest, version: int, listener: str = "") -> None:
         self.request = request
+        self._listener = listener  # of the client: where it reaches other leaders
         self._unknown_count = -1  # of the first attempt; a partition that goes away later is an error to tell at once
         self._watched: list[Partition] = []
         self._context = context
@@ -64,7 +67,7 @@ class Fetch:
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
-        match context.fetch_sessions.begin(request, version, context.registry.names, _now_ms(context)):
+        match context.fetch_sessions.begin(request, version, context.metadata.names, _now_ms(context)):
             case Full() as full:
                 self._full = full
             case Incremental() as session:
@@ -111,11 +114,9 @@ class Fetch:
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=_NO_RECORDS)
         partition = None if target.topic is None else context.registry.partitions.get((target.topic, target.index))
         if partition is None:
-            answer.error_code = (
-                ErrorCode.UNKNOWN_TOPIC_ID
-                if target.topic is None
-                else context.registry.refusal(target.topic, target.index)
-            )
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            if target.topic is not None and refuse(context.registry, target.topic, answer):
+                result.failed = True  # its client has to go elsewhere: no wait is for that
             context.metrics.failed_fetch_requests += 1
             result.unknown.append((target, answer))
             return
@@ -170,9 +171,14 @@ class Fetch:
             self._count(result)
         at = self._session
         if at is not None:
-            return _incremental(at, result)
+            response = _incremental(at, result)
+            if result.unknown:
+                response.node_endpoints = leaders_of(self._context, self._listener, result.unknown)
+            return response
         answers = [*result.answers, *result.unknown]
         response = FetchResponse(error_code=self._refused, session_id=NO_SESSION, responses=_by_topic(answers))
+        if result.unknown:
+            response.node_endpoints = leaders_of(self._context, self._listener, result.unknown)
         if self._full is not None and self._full.wants_session:
             for target, answer in answers:
                 target.answered(answer)

@@ -8,12 +8,14 @@ Must not know the log, sockets, frames. Source: Kafka protocol guide; KIP-394, 3
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.events import Join, JoinReply, Leaver, Protocol, Sync
+from broker.handlers.cluster_view import BrokerAt
 from broker.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -45,16 +47,7 @@ class ClientInfo:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorNode:
-    """This broker as clients of the connection's listener reach it."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-_NOBODY: Final = CoordinatorNode(-1, "", -1)
+_NOBODY: Final = BrokerAt(-1, "", -1, None)
 
 
 # ---- FindCoordinator 0–4 ---------------------------------------------------------------------------------------------
@@ -65,17 +58,17 @@ async def handle_find_coordinator(
     request: FindCoordinatorRequest,
     version: int,
     client: ClientInfo,
-    node: CoordinatorNode,
+    broker_of: Callable[[int], BrokerAt | None],
 ) -> FindCoordinatorResponse:
-    """One broker coordinates every group. Transactions: INVALID_REQUEST, which clients do not retry, with a reason."""
+    """Whoever leads the group's partition, where the client can reach it. Transactions: INVALID_REQUEST, which clients
+    do not retry, with a reason. `broker_of`: brokers by id, as clients of the connection's listener reach them."""
     keys = request.coordinator_keys if version >= 4 else [request.key]
     rows = []
     turns = Turns()
     for key in keys:
         if turns.over():
             await next_turn()
-        error, message = await _find(coordinator, request.key_type, key, version)
-        where = node if error is ErrorCode.NONE else _NOBODY
+        error, where = await _find(coordinator, request.key_type, key, broker_of)
         rows.append(
             FindCoordinatorResponseCoordinator(
                 key=key,
@@ -83,7 +76,7 @@ async def handle_find_coordinator(
                 host=where.host,
                 port=where.port,
                 error_code=error,
-                error_message=message,
+                error_message=_said(error, request.key_type, version),
             )
         )
     if version >= 4:
@@ -98,13 +91,24 @@ async def handle_find_coordinator(
     )
 
 
-async def _find(coordinator: GroupCoordinator, key_type: int, key: str, version: int) -> tuple[ErrorCode, str]:
-    if key_type == TRANSACTION_KEY:
-        return ErrorCode.INVALID_REQUEST, _NO_TRANSACTIONS
+async def _find(
+    coordinator: GroupCoordinator, key_type: int, key: str, broker_of: Callable[[int], BrokerAt | None]
+) -> tuple[ErrorCode, BrokerAt]:
     if key_type != GROUP_KEY:
-        return ErrorCode.INVALID_REQUEST, f"there is no coordinator of key type {key_type}"
+        return ErrorCode.INVALID_REQUEST, _NOBODY
     error = await coordinator.find(key)
-    return error, "" if error is ErrorCode.NONE and version >= 4 else error.name
+    if error is not ErrorCode.NONE:
+        return error, _NOBODY
+    found = broker_of(coordinator.node_of(key))
+    return (ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOBODY) if found is None else (ErrorCode.NONE, found)
+
+
+def _said(error: ErrorCode, key_type: int, version: int) -> str:
+    if key_type == TRANSACTION_KEY:
+        return _NO_TRANSACTIONS
+    if key_type != GROUP_KEY:
+        return f"there is no coordinator of key type {key_type}"
+    return "" if error is ErrorCode.NONE and version >= 4 else error.name
 
 
 # ---- JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5 -----------------------------------------------------

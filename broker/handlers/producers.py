@@ -61,7 +61,7 @@ class _Answering:
         answer = DescribeProducersResponsePartition(partition_index=index)
         partition = self._context.registry.partitions.get((topic, index))
         if partition is None:
-            answer.error_code, answer.error_message = self._unknown(topic)
+            answer.error_code, answer.error_message = self._unknown(topic, index)
             return answer
         producers = partition.log.producers
         if len(producers) > self._room:
@@ -75,12 +75,15 @@ class _Answering:
         answer.active_producers = [_shown(entry) for entry in producers.at(0).state().producers]
         return answer
 
-    def _unknown(self, topic: str) -> tuple[ErrorCode, str | None]:
+    def _unknown(self, topic: str, index: int) -> tuple[ErrorCode, str | None]:
         try:
             check_topic_name(topic)
         except InvalidTopicName as refused:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, str(refused)
-        if topic in self._context.registry.topics:
+        registry = self._context.registry
+        if registry.led_elsewhere(topic, index) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
+        if topic in registry.topics:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
 

@@ -14,6 +14,7 @@ from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.handlers.authorized import Operations, authorized_operations
+from broker.handlers.cluster_view import ClusterView
 from broker.metadata.image import Topic
 from broker.wire.messages import (
     DescribeTopicPartitionsRequest,
@@ -46,19 +47,20 @@ async def handle_describe_topic_partitions(
     page = DescribeTopicPartitionsResponse()
     # Every topic takes a place of the page at least, so that no more names than that are put in order; one more tells
     # where the next page begins.
-    known = context.registry.topics
-    for name in heapq.nsmallest(room + 1, (name for name in named or known if name >= first)):
+    view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
+    names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
+    for name in heapq.nsmallest(room + 1, (name for name in names if name >= first)):
         if room == 0:
             page.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name)
             break
-        topic = known.get(name)
-        if topic is None:
+        topic = known(name)
+        if topic is None or not view.shows(topic):
             page.topics.append(_unknown(name))
             room -= 1
             continue
         begin = cursor.partition_index if cursor is not None and name == first else 0
         end = min(topic.partitions, begin + room)
-        page.topics.append(_shown(context, topic, range(begin, end)))
+        page.topics.append(_shown(view, topic, range(begin, end)))
         room -= max(1, end - begin)
         if end < topic.partitions:
             page.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=end)
@@ -77,31 +79,26 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _shown(context: Context, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+def _shown(view: ClusterView, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=UUID(topic.topic_id),
         is_internal=topic.internal,
-        partitions=[_partition(context, topic.name, index) for index in indexes],
+        partitions=[_partition(view, topic, index) for index in indexes],
         topic_authorized_operations=_EVERY_TOPIC_OPERATION,
     )
 
 
-def _partition(context: Context, topic: str, index: int) -> DescribeTopicPartitionsResponsePartition:
-    node_id = context.config.node_id
-    partition = context.registry.partitions.get((topic, index))
-    found = DescribeTopicPartitionsResponsePartition(
+def _partition(view: ClusterView, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+    seen = view.partition(topic, index)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=seen.error,
         partition_index=index,
-        leader_id=node_id,
-        replica_nodes=[node_id],
+        leader_id=seen.leader_id,
+        leader_epoch=seen.leader_epoch,
+        replica_nodes=seen.replicas,
+        isr_nodes=seen.in_sync,
         eligible_leader_replicas=[],
         last_known_elr=[],
+        offline_replicas=seen.offline,
     )
-    if partition is None:
-        found.error_code = ErrorCode.LEADER_NOT_AVAILABLE
-        found.leader_id = -1
-        found.offline_replicas = [node_id]
-    else:
-        found.leader_epoch = partition.leader_epoch
-        found.isr_nodes = [node_id]
-    return found

@@ -88,7 +88,7 @@ async def _create(
     )
     answer.topic_id = UUID(topic.topic_id)
     answer.num_partitions = topic.partitions
-    answer.replication_factor = 1
+    answer.replication_factor = len(topic.rows[0].replicas)
     answer.configs = [
         CreateTopicsResponseConfig(
             name=entry.name,

@@ -1,37 +1,39 @@
-"""Which partitions this broker leads, by name and by id.
+"""Which partitions this broker leads.
 
-Owns the look-up tables of the request path. Always true: a partition is in `partitions` from the moment it may be
-served until it resigns or its topic is deleted; the two indexes agree. Must not know how partitions come to be.
+Owns the look-up tables of the request path, and what is said of a partition that is not in them. Always true: a
+partition is in `partitions` from the moment it may be served until it resigns or its topic is deleted; one that the
+image knows and somebody else is to lead is never told to be unknown. Must not know how partitions come to be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from uuid import UUID
 
 from broker.error_codes import ErrorCode
+from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
+from broker.metadata.records import Row
 from broker.partition.replica import Partition
 
 
 class Registry:
-    """Partitions by (topic name, index); topics by name."""
+    """Partitions by (topic name, index); topics by name. `node_id`: this broker's."""
 
-    def __init__(self) -> None:
+    def __init__(self, metadata: MetadataCache, node_id: int) -> None:
+        self._metadata = metadata
+        self._node_id = node_id
         self.partitions: dict[tuple[str, int], Partition] = {}
         """Those led here: what clients may write to and read from."""
         self.resigned: dict[tuple[str, int], Partition] = {}
         """Those that were led in this process and are no more: their logs are open."""
         self.topics: dict[str, Topic] = {}
-        self.names: dict[UUID, str] = {}
         self.touched: set[Partition] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
         self.topics[topic.name] = topic
-        self.names[UUID(topic.topic_id)] = topic.name
         for partition in partitions:
             self.partitions[topic.name, partition.index] = partition
             self.resigned.pop((topic.name, partition.index), None)
@@ -39,7 +41,6 @@ class Registry:
     def withdraw(self, name: str) -> list[Partition]:
         """Take a topic away from clients; returns its partitions."""
         topic = self.topics.pop(name)
-        self.names.pop(UUID(topic.topic_id), None)
         found = (
             of.pop((name, index), None) for of in (self.partitions, self.resigned) for index in range(topic.partitions)
         )
@@ -54,9 +55,19 @@ class Registry:
         self.resigned[key] = self.partitions.pop(key)
 
     def refusal(self, name: str, index: int) -> ErrorCode:
-        """What a client hears who asks for a partition that is not led here."""
-        resigned = (name, index) in self.resigned
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if resigned else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        """What a client hears who asks for a partition that is not led here: that somebody else leads it, or nobody;
+        unknown where there is none, and where this broker is to lead it and did not come to open it."""
+        if (name, index) in self.resigned or self.led_elsewhere(name, index) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def led_elsewhere(self, name: str, index: int) -> Row | None:
+        """The row of a partition that another broker is to lead, or nobody; None for any other."""
+        topic = self._metadata.topic_named(name)
+        if topic is None or not 0 <= index < topic.partitions:
+            return None
+        row = topic.rows[index]
+        return None if row.leader == self._node_id else row
 
     def high_watermark(self, name: str, index: int) -> int | None:
         """Of a partition that serves."""

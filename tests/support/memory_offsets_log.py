@@ -41,6 +41,9 @@ class MemoryOffsetsLog:
     def is_offline(self, index: int) -> bool:
         return index in self.offline
 
+    def leader(self, index: int) -> int:
+        return 1
+
     def door(self, index: int, leader_epoch: int = 1) -> MemoryPartition:
         return MemoryPartition(self, index, leader_epoch)
 

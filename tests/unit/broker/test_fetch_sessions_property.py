@@ -75,7 +75,7 @@ class Reader:
 
     @property
     def ids(self) -> dict[str, Any]:
-        return {name: topic_id for topic_id, name in self.life.context.registry.names.items()}
+        return {name: topic_id for topic_id, name in self.life.context.metadata.names.items()}
 
     def request(self, wanted: dict[Place_, int], **more: Any) -> FetchRequest:
         topics = [

@@ -17,7 +17,8 @@ from broker.config.groups import GroupConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import group_admin, group_offsets
 from broker.handlers import groups as handlers
-from broker.handlers.groups import ClientInfo, CoordinatorNode
+from broker.handlers.cluster_view import BrokerAt
+from broker.handlers.groups import ClientInfo
 from broker.metadata.topic_facts import TopicFacts
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_request, decode_response, encode_request, encode_response
@@ -58,8 +59,10 @@ class OurBroker:
         asked: Any = decode_request(api, version, body)
         client = ClientInfo("client", "127.0.0.1")
         if api is ApiKey.FIND_COORDINATOR:
-            node = CoordinatorNode(1, "localhost", 9092)
-            response: Message = await handlers.handle_find_coordinator(self._coordinator, asked, version, client, node)
+            nodes = {1: BrokerAt(1, "localhost", 9092, None)}
+            response: Message = await handlers.handle_find_coordinator(
+                self._coordinator, asked, version, client, nodes.get
+            )
         else:
             name = f"handle_{api.name.lower()}"
             (handle,) = (getattr(room, name) for room in ROOMS if name in vars(room))

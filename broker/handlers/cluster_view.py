@@ -1,0 +1,110 @@
+"""The cluster as the clients of one listener see it: which brokers there are, who leads a partition, who holds it.
+
+Owns the way from the image, and from what serves here, to what Metadata and its like say. Always true: a broker is
+named only while it has a session and such a listener; what this broker is to lead has a leader once it serves; a
+replica is shown in sync only while its session lasts (the set itself keeps members that died, so that it never shrinks
+below min.insync.replicas). Must not know messages. Source: Kafka 4.3.1's KRaftMetadataCache; KIP-841, KIP-951.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.context import Context
+from broker.error_codes import ErrorCode
+from broker.metadata.image import Topic
+from broker.metadata.records import NO_EPOCH, NO_LEADER, Node, Row
+
+
+class BrokerAt(NamedTuple):
+    """A broker, and where clients of the listener reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionView(NamedTuple):
+    """`leader_id`: NO_LEADER while there is none to go to, `error` then says why."""
+
+    error: ErrorCode
+    leader_id: int
+    leader_epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+    offline: list[int]
+
+
+def broker_at(context: Context, listener: str, node_id: int) -> BrokerAt | None:
+    """None where the node has no session, or no such listener."""
+    node = context.metadata.image.nodes.get(node_id)
+    return None if node is None or not node.active else _reached(node, listener)
+
+
+def fenced_brokers(context: Context, listener: str) -> list[BrokerAt]:
+    """Those whose session ended, by id."""
+    ended = (node for _, node in sorted(context.metadata.image.nodes.items()) if not node.active)
+    return [found for node in ended if (found := _reached(node, listener)) is not None]
+
+
+def controller_id(context: Context) -> int:
+    """Who decides, as far as this broker knows."""
+    controller = context.metadata.controller
+    return context.config.node_id if controller is None else controller.node_id
+
+
+def _reached(node: Node, listener: str) -> BrokerAt | None:
+    for known in node.listeners:
+        if known.name == listener:
+            return BrokerAt(node.node_id, known.host, known.port, node.rack)
+    return None
+
+
+class ClusterView:
+    """The cluster at the moment it was made."""
+
+    def __init__(self, context: Context, listener: str) -> None:
+        self._metadata = context.metadata
+        self._registry = context.registry
+        self._node_id = context.config.node_id
+        self._image = context.metadata.image
+        self._nodes = nodes = self._image.nodes
+        found = (broker_at(context, listener, node_id) for node_id in sorted(nodes))
+        self.brokers: dict[int, BrokerAt] = {each.node_id: each for each in found if each is not None}
+        """Those that clients can be sent to, by id, in order."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the cluster is still the one that was looked at: to be asked after a wait."""
+        return self._image is self._metadata.image
+
+    def shows(self, topic: Topic) -> bool:
+        """Whether the topic is there for clients: somebody else has a part in it, or what this broker leads of it was
+        opened. A new topic is there once it serves."""
+        return topic.name in self._registry.topics or any(row.leader != self._node_id for row in topic.rows)
+
+    def partition(self, topic: Topic, index: int) -> PartitionView:
+        """As the image has it, but for what this broker leads and does not serve: that is offline here."""
+        row, brokers, node_id = topic.rows[index], self.brokers, self._node_id
+        leader, epoch, error = row.leader, row.leader_epoch, ErrorCode.NONE
+        assigned = [*row.replicas, *(joins for joins in row.target if joins not in row.replicas)]
+        is_offline = False
+        if leader == node_id:
+            partition = self._registry.partitions.get((topic.name, index))
+            is_offline = partition is None
+            epoch = NO_EPOCH if partition is None else partition.leader_epoch
+        if is_offline or leader not in brokers:
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+            if not is_offline and leader in self._nodes:
+                error = ErrorCode.LISTENER_NOT_FOUND
+            leader = NO_LEADER
+        if not is_offline and len(assigned) == 1 and assigned[0] in brokers:
+            return PartitionView(error, leader, epoch, assigned, self._in_sync(row), [])
+        offline = [each for each in assigned if each not in brokers or (is_offline and each == node_id)]
+        in_sync = [each for each in self._in_sync(row) if each not in offline]
+        return PartitionView(error, leader, epoch, assigned, in_sync, offline)
+
+    def _in_sync(self, row: Row) -> list[int]:
+        nodes = self._nodes
+        return [each for each in row.in_sync if (node := nodes.get(each)) is not None and node.active]

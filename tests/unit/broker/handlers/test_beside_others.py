@@ -1,0 +1,252 @@
+"""What clients are told by a broker that leads some partitions, while others lead the rest: on an image of three."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from broker.error_codes import ErrorCode
+from broker.groups.topic import OFFSETS_TOPIC
+from broker.metadata.records import NO_LEADER, Listener
+from broker.net.dispatch import Peer
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    DeleteRecordsRequest,
+    DeleteRecordsRequestPartition,
+    DeleteRecordsRequestTopic,
+    DescribeClusterRequest,
+    DescribeProducersRequest,
+    DescribeProducersRequestTopic,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsRequestTopic,
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponseNodeEndpoint,
+    FindCoordinatorRequest,
+    ListConfigResourcesRequest,
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochRequestTopic,
+)
+from tests.support.broker_kit import Life, Place, play
+from tests.support.cluster_kit import id_of
+from tests.support.neighbours import commit, create, join, move, neighbour, row
+
+NONE = ErrorCode.NONE
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+NO_LEADER_NOW = ErrorCode.LEADER_NOT_AVAILABLE
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _three(place: Place) -> Life:
+    """Node 1 is asked; 2 and 3 have sessions, 4 had one. `far` has five partitions."""
+    life = await place.start()
+    await join(life, 2, 3, 4)
+    four = life.context.metadata.image.nodes[4]
+    rows = (
+        row(1),
+        row(2, epoch=5),
+        row(2, 3, 4, in_sync=(2, 4), epoch=6),
+        row(3, 2, leader=NO_LEADER, in_sync=(3,), epoch=7),
+        row(3, 1, 2, in_sync=(1, 3, 2)),
+    )
+    await create(life, "far", *rows)
+    await commit(life, replace(four, active=False))
+    await life.context.controller.opened(life.context.metadata.topic("far"))
+    return life
+
+
+async def _metadata(life: Life, *names: str, version: int = 12, peer: Peer | None = None) -> Any:
+    topics = [MetadataRequestTopic(name=name) for name in names] or None
+    return await life.call(ApiKey.METADATA, MetadataRequest(topics=topics), version, peer)
+
+
+def test_metadata_names_every_broker_in_session_and_every_leader() -> None:
+    """With the replicas that are in sync and in session as the set, and the others' as offline."""
+
+    async def scenario() -> None:
+        life = await _three(Place())
+        answer = await _metadata(life, "far")
+        here = ("127.0.0.1", life.context.metadata.image.nodes[1].listeners[0].port)
+        brokers = [(each.node_id, each.host, each.port) for each in answer.brokers]
+        assert brokers == [(1, *here), (2, "b2", 9092), (3, "b3", 9092)]
+        shown = [
+            (p.error_code, p.leader_id, p.leader_epoch, p.replica_nodes, p.isr_nodes, p.offline_replicas)
+            for p in answer.topics[0].partitions
+        ]
+        own_epoch = life.partition("far").leader_epoch
+        assert shown == [
+            (NONE, 1, own_epoch, [1], [1], []),
+            (NONE, 2, 5, [2], [2], []),
+            (NONE, 2, 6, [2, 3, 4], [2], [4]),
+            (NO_LEADER_NOW, -1, 7, [3, 2], [3], []),
+            (NONE, 3, 0, [3, 1, 2], [1, 3, 2], []),
+        ]
+        assert [topic.name for topic in (await _metadata(life)).topics] == ["far"]
+
+        asked = DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsRequestTopic(name="far")])
+        described = (await life.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, asked)).topics[0].partitions
+        assert shown == [
+            (p.error_code, p.leader_id, p.leader_epoch, p.replica_nodes, p.isr_nodes, p.offline_replicas)
+            for p in described
+        ]
+        listed = await life.call(ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest(resource_types=[2, 4]))
+        assert [each.resource_name for each in listed.config_resources] == ["1", "2", "3", "4", "far"]
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_leader_without_the_clients_listener_cannot_be_reached() -> None:
+    """LISTENER_NOT_FOUND to those who know it, else as if there were no leader; the broker is not named."""
+
+    async def scenario() -> None:
+        place = Place(
+            "listeners=PLAINTEXT://127.0.0.1:9001,OTHER://127.0.0.1:9002",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+            "inter.broker.listener.name=PLAINTEXT",
+        )
+        life = await place.start()
+        await join(life, 2)
+        await create(life, "far", row(2))
+        peer = Peer(2, "127.0.0.1:50001", "OTHER")
+        answer = await _metadata(life, "far", peer=peer)
+        assert [(each.node_id, each.port) for each in answer.brokers] == [(1, 9002)]
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.LISTENER_NOT_FOUND
+        answer = await _metadata(life, "far", version=5, peer=peer)
+        assert answer.topics[0].partitions[0].error_code == NO_LEADER_NOW
+        two = neighbour(life, 2)
+        await commit(life, replace(two, listeners=(*two.listeners, Listener("OTHER", "x2", 7))))
+        answer = await _metadata(life, "far", peer=peer)
+        assert [(each.node_id, each.host, each.port) for each in answer.brokers][1] == (2, "x2", 7)
+        assert answer.topics[0].partitions[0].leader_id == 2
+        await life.stop()
+
+    play(scenario())
+
+
+def test_the_cluster_is_described_with_ended_sessions_when_asked() -> None:
+    async def scenario() -> None:
+        life = await _three(Place())
+        for fenced, expected in ((False, [1, 2, 3]), (True, [1, 2, 3, 4])):
+            request = DescribeClusterRequest(include_fenced_brokers=fenced)
+            answer = await life.call(ApiKey.DESCRIBE_CLUSTER, request)
+            assert [each.broker_id for each in answer.brokers] == expected
+            assert [each.broker_id for each in answer.brokers if each.is_fenced] == [4][:fenced]
+        await life.stop()
+
+    play(scenario())
+
+
+def test_the_coordinator_is_who_leads_the_groups_partition() -> None:
+    """Nobody while nobody leads it."""
+
+    async def scenario() -> None:
+        life = await Place("offsets.topic.num.partitions=1").start()
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+
+        async def found() -> tuple[int, int, str]:
+            (answer,) = (await life.call(ApiKey.FIND_COORDINATOR, request)).coordinators
+            return answer.error_code, answer.node_id, answer.host
+
+        assert await found() == (NONE, 1, "127.0.0.1")
+        await join(life, 2)
+        await move(life, OFFSETS_TOPIC, 0, 2)
+        assert await found() == (NONE, 2, "b2")
+        await move(life, OFFSETS_TOPIC, 0, NO_LEADER)
+        assert await found() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "")
+        await move(life, OFFSETS_TOPIC, 0, 1)
+        assert await found() == (NONE, 1, "127.0.0.1")
+        await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("topic", "index", "code"),
+    [("far", 1, NOT_LEADER), ("far", 3, NOT_LEADER), ("far", 5, UNKNOWN), ("far", -1, UNKNOWN), ("none", 0, UNKNOWN)],
+)
+def test_who_asks_for_what_others_lead_is_sent_away(topic: str, index: int, code: ErrorCode) -> None:
+    """By every API that only a leader answers; what does not exist is unknown."""
+
+    async def scenario() -> None:
+        life = await _three(Place())
+        assert (await life.produce(topic, b"a", index=index)).error_code == code
+        fetched = FetchRequestPartition(partition=index, partition_max_bytes=1 << 20)
+        request = FetchRequest(topics=[FetchRequestTopic(topic=topic, partitions=[fetched])])
+        assert (await life.call(ApiKey.FETCH, request)).responses[0].partitions[0].error_code == code
+        asked: list[tuple[ApiKey, Any]] = [
+            (
+                ApiKey.LIST_OFFSETS,
+                ListOffsetsRequest(
+                    replica_id=-1,
+                    topics=[ListOffsetsRequestTopic(topic, [ListOffsetsRequestPartition(index, timestamp=-1)])],
+                ),
+            ),
+            (
+                ApiKey.DELETE_RECORDS,
+                DeleteRecordsRequest(
+                    topics=[DeleteRecordsRequestTopic(topic, [DeleteRecordsRequestPartition(index, 0)])],
+                    timeout_ms=1000,
+                ),
+            ),
+            (
+                ApiKey.OFFSET_FOR_LEADER_EPOCH,
+                OffsetForLeaderEpochRequest(
+                    topics=[OffsetForLeaderEpochRequestTopic(topic, [OffsetForLeaderEpochRequestPartition(index)])]
+                ),
+            ),
+            (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest([DescribeProducersRequestTopic(topic, [index])])),
+        ]
+        for key, question in asked:
+            answer = (await life.call(key, question)).topics[0].partitions[0]
+            assert answer.error_code == code, key
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_fetch_tells_who_leads_what_is_led_elsewhere() -> None:
+    """KIP-951; a topic id that the image has is never unknown; the answer does not wait. In a session too."""
+
+    async def scenario() -> None:
+        life = await _three(Place())
+        ids = {"far": life.context.metadata.topic("far").topic_id}
+        topic_id = next(topic_id for topic_id, name in life.context.metadata.names.items() if name == "far")
+        assert str(topic_id) == ids["far"] == id_of(77)
+
+        def fetch(*indexes: int, **more: Any) -> FetchRequest:
+            wanted = [FetchRequestPartition(partition=index, partition_max_bytes=1 << 20) for index in indexes]
+            topics = [FetchRequestTopic(topic_id=topic_id, partitions=wanted)] if wanted else []
+            return FetchRequest(topics=topics, max_wait_ms=10_000, min_bytes=1, **more)
+
+        begun = life.clock.monotonic_s()
+        first = await life.call(ApiKey.FETCH, fetch(0, 1, 2, 3, 4, session_epoch=0), 17)
+        again = await life.call(ApiKey.FETCH, fetch(session_id=first.session_id, session_epoch=1), 17)
+        assert life.clock.monotonic_s() - begun < 1.0
+        for answer in (first, again):
+            told = {p.partition_index: (p.error_code, p.current_leader) for p in answer.responses[0].partitions}
+            if answer is first:
+                assert told.pop(0) == (NONE, None)
+            assert told == {
+                1: (NOT_LEADER, FetchResponseLeaderIdAndEpoch(2, 5)),
+                2: (NOT_LEADER, FetchResponseLeaderIdAndEpoch(2, 6)),
+                3: (NOT_LEADER, FetchResponseLeaderIdAndEpoch(-1, 7)),
+                4: (NOT_LEADER, FetchResponseLeaderIdAndEpoch(3, 0)),
+            }
+            assert answer.node_endpoints == [
+                FetchResponseNodeEndpoint(2, "b2", 9092),
+                FetchResponseNodeEndpoint(3, "b3", 9092),
+            ]
+        await life.stop()
+
+    play(scenario())
