@@ -181,7 +181,7 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     "message.timestamp.before.max.ms": H("A record whose timestamp lies further in the past is refused."),
     "message.timestamp.type": H("CreateTime: the client's; LogAppendTime: the broker's clock when it appends."),
     "min.insync.replicas": H(
-        "With acks=all, a write needs this many in-sync replicas. There is one: above 1 such writes are refused."
+        "With acks=all, a write needs this many in-sync replicas, or all that the topic has where it has fewer."
     ),
     "remote.log.copy.disable": H("Nothing more is copied to the bucket; what is there stays readable."),
     "remote.log.delete.on.disable": H("Needed to switch remote.storage.enable off: the bucket's part is deleted."),

@@ -46,6 +46,7 @@ class BatchChecks:
     """
 
     __slots__ = (
+        "_acks",
         "_broker_config",
         "_bytes_max",
         "_config",
@@ -63,11 +64,13 @@ class BatchChecks:
         config = partition.config
         if config.internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker alone")
-        if acks == -1 and config.min_insync_replicas > 1:
+        if acks == -1 and not partition.leader.takes_all:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{partition.topic} asks for min.insync.replicas={config.min_insync_replicas}, 1 replica is in sync",
+                f"fewer in-sync replicas of {partition.topic}-{partition.index} have a session than "
+                f"min.insync.replicas={config.min_insync_replicas} asks for",
             )
+        self._acks = acks
         self.partition = partition
         self._config = config
         self._live = context.live
@@ -81,11 +84,13 @@ class BatchChecks:
         self.renew(now_ms)
 
     def renew(self, now_ms: int) -> bool:
-        """Judge as of `now_ms`. False where these checks are of a configuration that holds no more: make others."""
+        """Judge as of `now_ms`. False where these checks hold no more: another configuration, too few replicas."""
         config = self.partition.config
         if not self._stamps:  # else the producer's timestamps are replaced: Kafka does not judge them
             self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
             self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
+        if self._acks == -1 and not self.partition.leader.takes_all:
+            return False
         return config is self._config and self._live.now is self._broker_config
 
     def check(self, view: memoryview, pos: int, end: int, seen: Look | None = None) -> Fields:

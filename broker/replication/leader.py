@@ -91,7 +91,7 @@ class Leader:
     @property
     def takes_all(self) -> bool:
         """Whether acks=all is taken: NOT_ENOUGH_REPLICAS while fewer than the minimum have a session."""
-        return self.in_sync.has_enough
+        return not self._holds
 
     def may_join(self, node_id: int) -> bool:
         """Whether to propose a replica: it has all that is committed and all that came before this epoch (KIP-841)."""

@@ -39,13 +39,14 @@ def unmet_replicas(bootstrap: str, topic: str) -> str:
             wanted = client.configs(TOPIC_RESOURCE, topic, [MIN_IN_SYNC]).get(MIN_IN_SYNC)
     except BrokerUnreachable:
         return ""
-    in_sync = [len(partition.isr_nodes) for one in found for partition in one.partitions]
-    return too_few(topic, wanted, min(in_sync)) if in_sync else ""
+    in_sync = [(len(each.isr_nodes), len(each.replica_nodes)) for one in found for each in one.partitions]
+    return too_few(topic, wanted, *min(in_sync)) if in_sync else ""
 
 
-def too_few(topic: str, wanted: str | None, in_sync: int) -> str:
-    """A sentence when `min.insync.replicas` wants more replicas than there are; else ""."""
-    if wanted is None or int(wanted) <= in_sync:
+def too_few(topic: str, wanted: str | None, in_sync: int, replicas: int) -> str:
+    """A sentence when acks=all needs more in-sync replicas than there are: `min.insync.replicas`, or all `replicas`
+    where they are fewer; else ""."""
+    if wanted is None or min(int(wanted), replicas) <= in_sync:
         return ""
     have = f"{in_sync} in-sync replica{'s' * (in_sync != 1)}"
     cure = f"`thermocline topic alter {topic} -c {MIN_IN_SYNC}={max(in_sync, 1)}`, or write with acks=1"

@@ -13,7 +13,7 @@ from thermocline.cli.absent import no_topic
 from thermocline.cli.arguments import add_bootstrap, add_json, filled, key_value, positive
 from thermocline.cli.outcome import Exit
 from thermocline.cli.output import json_line, table
-from thermocline.cli.topic_configs import leaving, topic_configs, warn_of_replicas, with_units
+from thermocline.cli.topic_configs import leaving, topic_configs, with_units
 
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
@@ -74,7 +74,6 @@ def create_topic(arguments: argparse.Namespace) -> int:
     print(f"created {arguments.topic} with {arguments.partitions} partition{'s' * (arguments.partitions > 1)}")
     configs = topic_configs(admin, arguments.topic)
     print(leaving(configs))
-    warn_of_replicas(arguments.topic, configs, arguments.replication_factor)
     return Exit.DONE
 
 

@@ -72,7 +72,7 @@ def alter_topic(arguments: argparse.Namespace) -> int:
     configs = topic_configs(admin, arguments.topic)
     print(leaving(configs))
     if any(name == MIN_IN_SYNC for name, _ in arguments.config):
-        warn_of_replicas(arguments.topic, configs, _in_sync(admin, arguments.topic))
+        warn_of_replicas(arguments.topic, configs, *_in_sync(admin, arguments.topic))
     return Exit.DONE
 
 
@@ -86,9 +86,9 @@ def _described(admin: AdminClient, topic: str) -> TopicMetadata:
     return found
 
 
-def _in_sync(admin: AdminClient, topic: str) -> int:
-    """Replicas of the partition that has the fewest in sync."""
-    return min(len(partition.isrs) for partition in _described(admin, topic).partitions.values())
+def _in_sync(admin: AdminClient, topic: str) -> tuple[int, int]:
+    """Of the partition that has the fewest in sync: how many these are, and its replicas."""
+    return min((len(each.isrs), len(each.replicas)) for each in _described(admin, topic).partitions.values())
 
 
 def _grow(admin: AdminClient, topic: str, count: int, *, validate_only: bool) -> None:

@@ -32,10 +32,10 @@ def leaving(configs: dict[str, Any]) -> str:
     return sentence({name: entry.value for name, entry in configs.items()})
 
 
-def warn_of_replicas(topic: str, configs: dict[str, Any], in_sync: int) -> None:
-    """Brokers take more `min.insync.replicas` than a topic has replicas, and then refuse its writes."""
+def warn_of_replicas(topic: str, configs: dict[str, Any], in_sync: int, replicas: int) -> None:
+    """Brokers take more `min.insync.replicas` than a partition has in sync, and then refuse its writes."""
     wanted = configs.get(MIN_IN_SYNC)
-    if wanted is not None and (unmet := too_few(topic, wanted.value, in_sync)):
+    if wanted is not None and (unmet := too_few(topic, wanted.value, in_sync, replicas)):
         note(f"thermocline: {unmet}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
@@ -57,6 +58,10 @@ class Root:
         return self.at
 
 
+def _id_of(name: str) -> str:
+    return str(uuid5(NAMESPACE_OID, name))
+
+
 class Place:
     def __init__(self) -> None:
         self.root = Root()
@@ -72,15 +77,16 @@ class Place:
         await tasks.close()
 
     async def make(self, name: str, filler: str = "") -> str:
-        """A topic whose id is its name; its answer says whether it was obeyed by then."""
+        """A topic whose id follows from its name; its answer says whether it was obeyed by then."""
+        topic_id = _id_of(name)
 
         def decide(image: ClusterImage) -> Decision[str]:
-            if name in image.topics:
+            if topic_id in image.topics:
                 raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
-            return Decision((TopicCreated(name, name, (row(),), {"x": filler}),), name)
+            return Decision((TopicCreated(topic_id, name, (row(),), {"x": filler}),), name)
 
         answer = await self.office.decide(decide)
-        assert name in self.metadata.image.topics, "answered before it was obeyed"
+        assert topic_id in self.metadata.image.topics, "answered before it was obeyed"
         return answer
 
 
@@ -118,7 +124,7 @@ def test_a_thousand_refusals_among_many_topics_leave_the_loop_to_others() -> Non
 
     async def scenario() -> None:
         place = Place()
-        made = [TopicCreated(f"t{at}", f"t{at}", (row(),), {}) for at in range(5_000)]
+        made = [TopicCreated(_id_of(f"t{at}"), f"t{at}", (row(),), {}) for at in range(5_000)]
         place.root.at = ImageAt(2, place.root.at.image.with_records(made))
         place.office._feed.take(place.root.at)
         turns = 0
@@ -175,7 +181,7 @@ def test_what_is_in_doubt_is_settled_before_anything_else_and_without_being_aske
                 await place.make("b")
             assert len(place.root.commits) == 1, "decided while a change was in doubt"
             await asyncio.sleep(10.0)
-            assert ("a" in place.metadata.image.topics) == comes_true
+            assert (place.metadata.topic_named("a") is not None) == comes_true
             assert place.root.settled == 2
 
     run_fast(scenario())
@@ -191,7 +197,7 @@ def test_what_is_in_doubt_comes_true_when_it_is_read_and_only_once() -> None:
             with pytest.raises(Unsettled):
                 await place.make("a")
             assert office._feed.take(place.root.at)
-            assert list(place.effects.led) == ["a"] and place.effects.calls == ["lead"]
+            assert list(place.effects.led) == [_id_of("a")] and place.effects.calls == ["lead"]
             with pytest.raises(ApiError):
                 await place.make("a")
             assert place.root.settled == 1 and place.effects.calls == ["lead"]
@@ -231,7 +237,7 @@ def test_who_lost_the_controller_epoch_decides_nothing_more() -> None:
                 await place.make("e")
             await asyncio.sleep(60.0)
         assert len(place.root.commits) == 2 and place.root.settled == 0
-        assert place.effects.calls == ["lead"] and "a" in place.metadata.image.topics
+        assert place.effects.calls == ["lead"] and place.metadata.topic_named("a") is not None
 
     run_fast(scenario())
 
@@ -263,7 +269,7 @@ def test_who_waits_no_longer_takes_back_what_was_not_begun() -> None:
             begun.cancel()
             waiting.cancel()
             await place.make("c")
-        assert set(place.metadata.image.topics) == {"a", "c"}
+        assert set(place.metadata.names.values()) == {"a", "c"}
 
     run_fast(scenario())
 
@@ -289,7 +295,7 @@ def test_a_bug_in_one_change_ends_that_change() -> None:
             place.make("a"), place.office.decide(broken), place.make("b"), return_exceptions=True
         )
         assert isinstance(ended[0], Retryable) and isinstance(ended[1], Retryable)
-        assert ended[2] == "b" and place.metadata.image.topics.keys() == {"b"}
+        assert ended[2] == "b" and set(place.metadata.names.values()) == {"b"}
         assert reported == ["KeyError('a bug')"]
         await tasks.close()
 

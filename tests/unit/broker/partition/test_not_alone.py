@@ -49,3 +49,32 @@ def test_what_a_member_of_the_set_did_not_report_is_neither_shown_nor_acknowledg
         await life.stop()
 
     play(scenario())
+
+
+def test_acks_all_is_refused_while_fewer_of_the_set_have_a_session_than_the_minimum() -> None:
+    """On the way that single requests go, and on that of runs, also when it happens between two runs; with too few,
+    acks=1 is taken."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log")
+        partition = life.partition("log")
+        me = life.context.config.node_id
+        few = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 2, {me: NO_SESSION})
+        partition.lead(partition.tier, few)
+        refused = ErrorCode.NOT_ENOUGH_REPLICAS
+        assert [(await life.produce("log", b"a")).error_code for _ in range(4)] == [refused] * 4
+        assert (await life.produce("log", b"a", acks=1)).error_code == 0
+        assert partition.log.log_end_offset == 1
+
+        enough = replace(few, partition_epoch=2, sessions={me: NO_SESSION, 7: 70})
+        partition.leader.applied(enough)
+        partition.leader.reported(7, Report(100, 70), few.leader_epoch)
+        assert [(await life.produce("log", b"a")).error_code for _ in range(4)] == [0] * 4
+        assert life.peer.produce_route is not None and life.peer.produce_route.alike is not None  # type: ignore[attr-defined]
+        partition.leader.applied(replace(few, partition_epoch=3))
+        assert (await life.produce("log", b"a")).error_code == refused
+        assert partition.log.log_end_offset == 5
+        await life.stop()
+
+    play(scenario())
