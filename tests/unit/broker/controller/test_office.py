@@ -176,7 +176,7 @@ def test_what_is_in_doubt_is_settled_before_anything_else_and_without_being_aske
         async with place.open():
             with pytest.raises(Unsettled):
                 await place.make("a")
-            assert not place.effects.led
+            assert not place.effects.roles
             with pytest.raises(Retryable, match="away"):
                 await place.make("b")
             assert len(place.root.commits) == 1, "decided while a change was in doubt"
@@ -197,7 +197,7 @@ def test_what_is_in_doubt_comes_true_when_it_is_read_and_only_once() -> None:
             with pytest.raises(Unsettled):
                 await place.make("a")
             assert office._feed.take(place.root.at)
-            assert list(place.effects.led) == [_id_of("a")] and place.effects.calls == ["lead"]
+            assert list(place.effects.roles) == [_id_of("a")] and place.effects.calls == ["lead"]
             with pytest.raises(ApiError):
                 await place.make("a")
             assert place.root.settled == 1 and place.effects.calls == ["lead"]
