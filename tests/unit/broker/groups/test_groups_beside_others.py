@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from broker.error_codes import ErrorCode
 from broker.groups.topic import OFFSETS_TOPIC
+from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    LeaveGroupRequestMember,
+    ListGroupsRequest,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
+    SyncGroupRequest,
 )
 from tests.support.broker_kit import Life, Place, play
 from tests.support.neighbours import create, join, move, row
@@ -68,6 +80,72 @@ def test_positions_in_topics_that_others_lead_stay() -> None:
             await move(life, OFFSETS_TOPIC, index, life.context.config.node_id)
         await asyncio.sleep(30)
         assert [await _position(life, topic) for topic in ("log", "far", "gone")] == [5, 7, -1]
+        await life.stop()
+
+    play(scenario())
+
+
+async def _join(life: Life, version: int = 9) -> int:
+    """The error of a new member's JoinGroup; it waits as long as the coordinator lets it."""
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=memoryview(b"?"))],
+    )
+    return int(
+        (await life.call(ApiKey.JOIN_GROUP, request, version, Peer(2, "127.0.0.1:50001", "PLAINTEXT"))).error_code
+    )
+
+
+def test_groups_leave_with_their_partition_and_come_back_with_it() -> None:
+    """A leads, B leads, A leads again (D45): while another broker coordinates a group every request for it gets
+    NOT_COORDINATOR, who waits hears it at once, and no list has it; what was committed before is there afterwards, what
+    was not answered was not committed."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=1", "group.initial.rebalance.delay.ms=20000")
+        life = await place.start()
+        me = life.context.config.node_id
+        await life.create("log")
+        assert await life.context.groups.find("g") is ErrorCode.NONE
+        await join(life, 2)
+        assert await _position(life, "log") == -1
+        assert await _commit(life, "log", 5) == ErrorCode.NONE
+        first_epoch = life.partition(OFFSETS_TOPIC).leader_epoch
+
+        joining = asyncio.ensure_future(_join(life, 3))
+        await asyncio.sleep(1)
+        began_s = life.clock.monotonic_s()
+        await move(life, OFFSETS_TOPIC, 0, 2)
+        assert await joining == ErrorCode.NOT_COORDINATOR
+        assert life.clock.monotonic_s() - began_s < 5
+        assert await _commit(life, "log", 6) == ErrorCode.NOT_COORDINATOR
+        wanted = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="log", partition_indexes=[0])])
+        asked: list[tuple[ApiKey, Any]] = [
+            (ApiKey.HEARTBEAT, HeartbeatRequest(group_id="g", generation_id=1, member_id="m")),
+            (ApiKey.SYNC_GROUP, SyncGroupRequest("g", 1, "m", protocol_type="consumer", protocol_name="range")),
+            (ApiKey.LEAVE_GROUP, LeaveGroupRequest("g", members=[LeaveGroupRequestMember("m")])),
+            (ApiKey.OFFSET_DELETE, OffsetDeleteRequest("g")),
+        ]
+        for key, request in asked:
+            assert (await life.call(key, request)).error_code == ErrorCode.NOT_COORDINATOR, key
+        assert (await life.call(ApiKey.OFFSET_FETCH, wanted, 5)).error_code == ErrorCode.NOT_COORDINATOR
+        assert await _join(life) == ErrorCode.NOT_COORDINATOR
+        described = await life.call(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=["g"]))
+        deleted = await life.call(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]))
+        assert described.groups[0].error_code == deleted.results[0].error_code == ErrorCode.NOT_COORDINATOR
+        listed = await life.call(ApiKey.LIST_GROUPS, ListGroupsRequest())
+        assert (listed.error_code, listed.groups) == (ErrorCode.NONE, [])
+
+        await move(life, OFFSETS_TOPIC, 0, me)
+        assert await _position(life, "log") == 5
+        assert life.partition(OFFSETS_TOPIC).leader_epoch == first_epoch + 2
+        assert await _commit(life, "log", 7) == ErrorCode.NONE
+        listed = await life.call(ApiKey.LIST_GROUPS, ListGroupsRequest())
+        assert [group.group_id for group in listed.groups] == ["g"]
+
         await life.stop()
 
     play(scenario())
