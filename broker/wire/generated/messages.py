@@ -1583,7 +1583,6 @@ class AlterPartitionResponse(Message):
     throttle_time_ms: int = 0
     error_code: int = 0
     topics: list[AlterPartitionResponseTopic] = []
-    position: int = -1
 
 
 class EnvelopeRequest(Message):
@@ -1642,7 +1641,6 @@ class BrokerRegistrationRequest(Message):
     boot_id: str = ""
     flush_mode: str = ""
     lost_logs: list[BrokerRegistrationRequestLostLog] = []
-    take_over: bool = False
 
 
 class BrokerRegistrationResponse(Message):
@@ -1651,7 +1649,6 @@ class BrokerRegistrationResponse(Message):
     throttle_time_ms: int = 0
     error_code: int = 0
     broker_epoch: int = -1
-    position: int = -1
     error_message: str | None = None
 
 
@@ -1669,13 +1666,6 @@ class BrokerHeartbeatRequestUnfit(Message):
     partitions: list[int] = []
 
 
-class BrokerHeartbeatRequestFailedLog(Message):
-    """`failed_logs` of BrokerHeartbeatRequest."""
-
-    topic_id: UUID = ZERO_UUID
-    partitions: list[int] = []
-
-
 class BrokerHeartbeatRequest(Message):
     """Versions 2, flexible from 0."""
 
@@ -1686,10 +1676,9 @@ class BrokerHeartbeatRequest(Message):
     want_shut_down: bool = False
     offline_log_dirs: list[UUID] = []
     cordoned_log_dirs: list[UUID] | None = None
+    controller_epoch: int = -1
     lost_logs: list[BrokerHeartbeatRequestLostLog] = []
-    unfit_for_all: bool = False
     unfit: list[BrokerHeartbeatRequestUnfit] = []
-    failed_logs: list[BrokerHeartbeatRequestFailedLog] = []
 
 
 class BrokerHeartbeatResponse(Message):
@@ -1702,8 +1691,9 @@ class BrokerHeartbeatResponse(Message):
     should_shut_down: bool = False
     controller_epoch: int = -1
     root: bytes | None = None
-    lease_counter: int = -1
+    root_etag: str = ""
     is_store_away: bool = False
+    beaten_ms: int = 0
 
 
 class OffsetCommitKey(Message):

@@ -32,7 +32,6 @@ response AlterPartition
       isr                                 [int32]
       leader_recovery_state               int8
       partition_epoch                     int32
-  position                                int64                 =-1 tag:10000
 
 request Envelope
   request_data                            bytes
@@ -67,14 +66,12 @@ request BrokerRegistration
   lost_logs                               [LostLog]             tag:10002
     topic_id                              uuid
     partitions                            [int32]
-  take_over                               bool                  tag:10003
 
 response BrokerRegistration
   throttle_time_ms                        int32
   error_code                              int16
   broker_epoch                            int64                 =-1
-  position                                int64                 =-1 tag:10000
-  error_message                           string                null =null tag:10001
+  error_message                           string                null =null tag:10000
 
 request BrokerHeartbeat
   broker_id                               int32
@@ -84,14 +81,11 @@ request BrokerHeartbeat
   want_shut_down                          bool
   offline_log_dirs                        [uuid]                tag:0
   cordoned_log_dirs                       [uuid]                null =null tag:1
-  lost_logs                               [LostLog]             tag:10000
+  controller_epoch                        int32                 =-1 tag:10000
+  lost_logs                               [LostLog]             tag:10001
     topic_id                              uuid
     partitions                            [int32]
-  unfit_for_all                           bool                  tag:10001
   unfit                                   [Unfit]               tag:10002
-    topic_id                              uuid
-    partitions                            [int32]
-  failed_logs                             [FailedLog]           tag:10003
     topic_id                              uuid
     partitions                            [int32]
 
@@ -103,6 +97,7 @@ response BrokerHeartbeat
   should_shut_down                        bool
   controller_epoch                        int32                 =-1 tag:10000
   root                                    bytes                 null =null tag:10001
-  lease_counter                           int64                 =-1 tag:10002
+  root_etag                               string                tag:10002
   is_store_away                           bool                  tag:10003
+  beaten_ms                               int64                 tag:10004
 """

@@ -1,0 +1,102 @@
+"""The way to one broker: connected when it is first asked, and again after it broke.
+
+Owns whether there is a connection, and what is known when there is none: when the other side ended the last one, and
+whether its port refused since. Always true: a request is sent at most once and never again by itself; it ends with its
+answer, a ConnectionError or a TimeoutError, within its time. Must not know which broker it is, nor what is asked.
+
+Refused, broken and late are told apart: ConnectionRefusedError (nobody listens there: nothing was sent), another
+ConnectionError (whether it was heard is unknown, unless it says that nothing was sent), TimeoutError. A request that is
+late ends the connection with all that waits behind it: answers come in order, so theirs would be as late, and a way
+that swallows bytes is found out by nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.net.buffers import BufferPool
+from broker.peers.stream import PeerStream
+from broker.wire.message import Message
+from seams.clock import Clock
+from seams.net import Net
+
+Address = tuple[str, int]
+
+
+class PeerConnection:
+    """To one address. `closed_at`: monotonic seconds at which the other side, or the network, ended the last
+    connection; None before, and while there is one. `refused_at`: likewise, when the port refused last; None once it
+    took one."""
+
+    def __init__(
+        self, net: Net, clock: Clock, address: Address, client_id: str, pool: BufferPool, frame_bytes_max: int
+    ) -> None:
+        self.address = address
+        self.closed_at: float | None = None
+        self.refused_at: float | None = None
+        self._net = net
+        self._clock = clock
+        self._client_id = client_id
+        self._pool = pool
+        self._frame_bytes_max = frame_bytes_max
+        self._stream: PeerStream | None = None
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent that have no answer yet."""
+        return 0 if self._stream is None else self._stream.in_flight
+
+    async def ask(self, request: Message, version: int, timeout_s: float) -> Message:
+        """The answer, after `timeout_s` at most, connecting included. Raises ConnectionError and TimeoutError, as the
+        module says; PeerBusy and UnsupportedByPeer are ConnectionErrors."""
+        stream: PeerStream | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                stream = await self._connected(timeout_s)
+                return await stream.ask(request, version)
+        except TimeoutError:
+            if stream is None:
+                raise TimeoutError(f"{self._who}: no connection within {timeout_s:g} s") from None
+            stream.end(f"an answer did not come within {timeout_s:g} s")
+            raise TimeoutError(f"{self._who}: no answer within {timeout_s:g} s") from None
+
+    def close(self) -> None:
+        """For good; whoever waits gets ConnectionError."""
+        self._is_closed = True
+        if self._stream is not None:
+            self._stream.end("closed on this side")
+
+    @property
+    def _who(self) -> str:
+        return f"broker at {self.address[0]}:{self.address[1]}"
+
+    async def _connected(self, timeout_s: float) -> PeerStream:
+        async with self._connecting:
+            if self._is_closed:
+                raise ConnectionError(f"{self._who}: closed on this side; nothing was sent")
+            if self._stream is None or not self._stream.is_open:
+                self._stream = await self._connect(timeout_s)
+            return self._stream
+
+    async def _connect(self, timeout_s: float) -> PeerStream:
+        stream = PeerStream(self._who, self._client_id, self._pool, self._frame_bytes_max, self._ended)
+        try:
+            await self._net.connect(*self.address, stream, timeout_s)
+        except ConnectionRefusedError:
+            self.refused_at = self._clock.monotonic_s()
+            raise ConnectionRefusedError(f"{self._who}: nobody listens there; nothing was sent") from None
+        except TimeoutError:
+            raise
+        except OSError as unreachable:
+            raise ConnectionError(f"{self._who}: no way there; nothing was sent: {unreachable}") from unreachable
+        if self._is_closed:
+            stream.end("closed on this side")
+        else:
+            self.closed_at = self.refused_at = None
+        return stream
+
+    def _ended(self, by_peer: bool) -> None:
+        if by_peer:
+            self.closed_at = self._clock.monotonic_s()

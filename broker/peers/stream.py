@@ -1,0 +1,176 @@
+"""One connection to another broker while it lasts: requests out, their answers back in the same order.
+
+Owns the requests that wait for an answer. Always true: an answer belongs to the oldest request that has none; when the
+connection ends, whoever waits learns why; what is in flight is bounded in number and bytes. An answer is copied once
+out of the receive buffer, so that its records stay valid. Must not know where the other broker is, nor connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from broker.error_codes import ErrorCode
+from broker.net.buffers import BufferPool, FrameBudget
+from broker.net.frames import FrameLengthRefused, FrameReader
+from broker.wire.apis import APIS, ApiKey
+from broker.wire.codec import decode_response, encode_request
+from broker.wire.errors import MalformedFrame
+from broker.wire.framing import parse_response_header, request_frame
+from broker.wire.message import Message
+
+IN_FLIGHT_MAX: Final = 256
+IN_FLIGHT_BYTES_MAX: Final = 32 << 20
+_CORRELATIONS: Final = 1 << 31
+_KEYS: Final = {f"{api.name}Request": api.key for api in APIS.values()}
+
+
+class PeerBusy(ConnectionError):
+    """As many requests as may be wait for this broker already; nothing was sent."""
+
+
+class UnsupportedByPeer(ConnectionError):
+    """The other broker does not serve this version of a request: it runs another version of this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    key: ApiKey
+    version: int
+    correlation_id: int
+    size: int
+    answer: asyncio.Future[Message]
+
+
+class PeerStream(asyncio.BufferedProtocol):
+    """Made for one connection. `who` stands in errors; `ended` is called once when it ended, with True where the other
+    side, or the network, ended it. Frames above `frame_bytes_max` end it."""
+
+    def __init__(
+        self, who: str, client_id: str, pool: BufferPool, frame_bytes_max: int, ended: Callable[[bool], None]
+    ) -> None:
+        self._who = who
+        self._client_id = client_id
+        # The budget is its own: a single owner always has room for the frame it is reading.
+        self._reader = FrameReader(pool, FrameBudget(2 * frame_bytes_max, frame_bytes_max), frame_bytes_max)
+        self._ended = ended
+        self._transport: asyncio.Transport | None = None
+        self._in_flight: deque[_Asked] = deque()
+        self._in_flight_bytes = 0
+        self._correlation_id = 0
+        self._failure: str | None = None  # why it ended, or is about to
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer yet, those that nobody waits for any more included."""
+        return len(self._in_flight)
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and self._failure is None
+
+    def ask(self, request: Message, version: int) -> asyncio.Future[Message]:
+        """Send `request` behind those before it; its answer, or ConnectionError. Raises PeerBusy, ConnectionError.
+
+        The future may be cancelled: the answer is dropped when it comes.
+        """
+        if not self.is_open:
+            raise self._broken()
+        key = _KEYS[type(request).__name__]
+        self._correlation_id = (self._correlation_id + 1) % _CORRELATIONS
+        body = encode_request(key, version, request)
+        frame = b"".join(request_frame(key, version, self._correlation_id, self._client_id, body))  # type: ignore[arg-type]
+        if len(self._in_flight) >= IN_FLIGHT_MAX or self._in_flight_bytes + len(frame) > IN_FLIGHT_BYTES_MAX:
+            waiting = f"{len(self._in_flight)} requests of {self._in_flight_bytes} bytes"
+            raise PeerBusy(f"{waiting} wait for {self._who} already; ask again")
+        asked = _Asked(key, version, self._correlation_id, len(frame), asyncio.get_running_loop().create_future())
+        self._in_flight.append(asked)
+        self._in_flight_bytes += len(frame)
+        assert self._transport is not None
+        self._transport.write(frame)
+        return asked.answer
+
+    def end(self, why: str) -> None:
+        """Close now; whoever waits is told `why`."""
+        self._fail(why, by_peer=False)
+
+    # -- the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._failure is not None:
+            return
+        reader = self._reader
+        reader.received(nbytes)
+        try:
+            while (frame := reader.next()) is not None:
+                self._answered(frame)
+        except (FrameLengthRefused, MalformedFrame) as refused:
+            self._fail(f"its answer cannot be read: {refused}", by_peer=False)
+        else:
+            reader.settle(stopped=False)
+
+    def eof_received(self) -> None:
+        """The other broker ends; the transport closes itself."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._fail("the connection was closed" if exc is None else f"the connection broke: {exc}", by_peer=True)
+
+    # -- within
+
+    def _answered(self, frame: memoryview) -> None:
+        if not self._in_flight:
+            raise MalformedFrame("it answers what nobody asked")
+        asked = self._in_flight.popleft()
+        self._in_flight_bytes -= asked.size
+        try:
+            answer = _decoded(asked, memoryview(bytes(frame)))
+        except MalformedFrame:
+            self._in_flight.appendleft(asked)  # it learns with all others what ended the connection
+            self._in_flight_bytes += asked.size
+            raise
+        if asked.answer.done():
+            return
+        if getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.UNSUPPORTED_VERSION:
+            asked.answer.set_exception(
+                UnsupportedByPeer(
+                    f"{self._who} does not serve {asked.key.name} in version {asked.version}: it runs another version "
+                    "of this program; let all brokers run the same"
+                )
+            )
+        else:
+            asked.answer.set_result(answer)
+
+    def _fail(self, why: str, *, by_peer: bool) -> None:
+        if self._failure is not None:
+            return
+        self._failure = why
+        waiting, self._in_flight = self._in_flight, deque()
+        self._in_flight_bytes = 0
+        for asked in waiting:
+            if not asked.answer.done():
+                asked.answer.set_exception(self._broken(asked.key))
+        self._reader.close()
+        if self._transport is not None:
+            self._transport.abort()
+        self._ended(by_peer)
+
+    def _broken(self, key: ApiKey | None = None) -> ConnectionError:
+        about = "" if key is None else f" {key.name} was asked, and nobody knows whether it was heard:"
+        return ConnectionError(f"{self._who}:{about} {self._failure or 'not connected'}")
+
+
+def _decoded(asked: _Asked, frame: memoryview) -> Message:
+    correlation_id, at = parse_response_header(frame, asked.key, asked.version)
+    if correlation_id != asked.correlation_id:
+        raise MalformedFrame(f"it answers request {correlation_id}, and {asked.correlation_id} is the next")
+    return decode_response(asked.key, asked.version, frame[at:])
