@@ -1,4 +1,4 @@
-"""`python -m tests.sim --seed 7`, or `--seeds 1..50`: replay simulated runs and print what came of them."""
+"""`python -m tests.sim --seed 7`, `--seeds 1..50`, `--brokers 3`: replay simulated runs and print what came of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from collections import Counter
 
 from tests.sim.rows import table
 from tests.sim.run import simulate
+from tests.sim.several import run as several
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", help="a range, A..B, both ends included")
-    parser.add_argument("--duration", type=float, default=12.0, help="simulated seconds of faults")
+    parser.add_argument("--brokers", type=int, default=0, help="several of them over one bucket; 0: the world of one")
+    parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 30")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
     arguments = parser.parse_args()
@@ -27,7 +29,10 @@ def main() -> int:
     began = time.monotonic()
     for seed in range(int(first), int(last) + 1):
         seed_began = time.monotonic()
-        outcome = simulate(seed, arguments.duration)
+        if arguments.brokers:
+            outcome = several.simulate(seed, arguments.brokers, arguments.duration or several.DURATION_S)
+        else:
+            outcome = simulate(seed, arguments.duration or 12.0)
         took_s = time.monotonic() - seed_began
         hits.update(outcome.hits)
         simulated_s += outcome.simulated_s

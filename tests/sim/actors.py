@@ -59,12 +59,18 @@ class Stage:
     acked: int = 0
     checked: int = 0
     decoded: dict[tuple[int, int], Batch] | None = None
+    expected: tuple[ErrorCode, ...] = EXPECTED
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def client(self) -> Client:
+    def client(self, place: Place | None = None) -> Client:
+        """For requests about `place`; None: that any broker answers."""
         return Client(self.cluster.net, lambda: self.leader().address)
+
+    def beside(self, client: Client, place: Place) -> Client:
+        """What `client`, which any broker answers, uses for requests that the leader of `place` answers."""
+        return client
 
     def rng(self, name: str) -> SeededRng:
         return SeededRng(f"{self.cluster.seed}/{name}")
@@ -72,7 +78,7 @@ class Stage:
     def answered(self, code: ErrorCode, what: str, message: str | None = "") -> None:
         """An error answer: counted; one that no fault explains is a finding."""
         self.errors[code.name] = self.errors.get(code.name, 0) + 1
-        if code not in EXPECTED:
+        if code not in self.expected:
             self.unexpected.append(f"{what} was answered {code.name} at {self.now():.3f} s {message}".rstrip())
 
     def batches(self, fetched: Fetched, place: Place) -> tuple[Batch, ...]:
@@ -123,7 +129,7 @@ class Producer:
         self._place = place
         self._pace_s = pace_s
         self._rng = stage.rng(name)
-        self._client = stage.client()
+        self._client = stage.client(place)
         self._window_max = 1 + self._rng.randrange(5)
         self._pending: deque[_Pending] = deque()
         self._session, self._producer, self._sequence, self._number, self._values = 0, (-1, -1), 0, 0, 0
@@ -197,7 +203,7 @@ class Producer:
                 self._record(self._pending.popleft(), Outcome.INFO)
             self._producer = (-1, -1)
             raise ServerError(code, self._name)
-        if code not in EXPECTED:
+        if code not in self._stage.expected:
             self._stage.answered(code, self._name, answer.error_message)
         # Those behind it fail with it; the whole window is sent again, in order, on a new connection.
         raise ServerError(code, self._name)
@@ -239,7 +245,7 @@ class Reader:
     def __init__(self, stage: Stage, name: str, place: Place, *, again: bool) -> None:
         self._stage, self._name, self._place, self._again = stage, name, place, again
         self._rng = stage.rng(name)
-        self._client = stage.client()
+        self._client = stage.client(place)
         self.position = -1
         self.log_start = 0  # as last told
         self.laps = 0
@@ -267,6 +273,7 @@ class Reader:
             return
         if fetched.error:
             stage.answered(ErrorCode(fetched.error), self._name)
+            self._client.refused(fetched.error)
             if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.position = -1
             await asyncio.sleep(0.1)
@@ -372,12 +379,13 @@ class Admin:
 
     async def _delete_records(self) -> None:
         stage, place = self._stage, self._places[self._rng.randrange(len(self._places))]
-        start = await self._client.list_offset(*place, EARLIEST)
-        end = await self._client.list_offset(*place, LATEST)
+        client = stage.beside(self._client, place)
+        start = await client.list_offset(*place, EARLIEST)
+        end = await client.list_offset(*place, LATEST)
         offset = start + self._rng.randrange(max((end - start) // 3, 1))
         invoked_s, outcome = stage.now(), Outcome.INFO
         try:
-            await self._client.delete_records(*place, offset)
+            await client.delete_records(*place, offset)
             outcome = Outcome.OK
             self.deleted += 1
         finally:

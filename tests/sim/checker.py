@@ -40,6 +40,7 @@ class _Facts:
     retained: frozenset[str]  # topics whose retention moves the log start by itself
     final_values: dict[Place, dict[int, str]]
     away: list[tuple[float, float]]  # from, to: the bucket took nothing
+    several: bool  # brokers, of which one may lag behind another, and say so
 
     def too_young(self, done_s: float, stopped_s: float) -> bool:
         """Whether the bucket answered for no whole snapshot interval between a commit and the broker's end."""
@@ -51,14 +52,14 @@ class _Facts:
         return any(loss.start <= offset and loss.at_s >= by_s for loss in self.losses[place])
 
 
-def check(events: Iterable[Event], retained: Iterable[str] = ()) -> list[Finding]:
-    """Every anomaly found, in a fixed order."""
-    facts = _sorted_out(list(events), frozenset(retained))
+def check(events: Iterable[Event], retained: Iterable[str] = (), *, several: bool = False) -> list[Finding]:
+    """Every anomaly found, in a fixed order. `several`: what a log's ends may not do is asked of each broker alone."""
+    facts = _sorted_out(list(events), frozenset(retained), several=several)
     return [finding for judge in _JUDGES for finding in judge(facts)]
 
 
-def _sorted_out(events: list[Event], retained: frozenset[str]) -> _Facts:
-    facts = _Facts([], [], [], [], defaultdict(list), [], [], retained, defaultdict(dict), [])
+def _sorted_out(events: list[Event], retained: frozenset[str], *, several: bool) -> _Facts:
+    facts = _Facts([], [], [], [], defaultdict(list), [], [], retained, defaultdict(dict), [], several)
     kinds: dict[type, list] = {  # type: ignore[type-arg]
         Send: facts.sends,
         Poll: facts.polls,
@@ -202,8 +203,8 @@ class _HighestBefore:
 
 def _never_back(facts: _Facts) -> Iterable[Finding]:
     """watermark-regression (G5), log-start-regression, resurrected-offset, premature-delete (G9)."""
-    marks: dict[Place, _HighestBefore] = defaultdict(_HighestBefore)
-    starts: dict[Place, _HighestBefore] = defaultdict(_HighestBefore)
+    marks: dict[tuple[Place, str], _HighestBefore] = defaultdict(_HighestBefore)
+    starts: dict[tuple[Place, str], _HighestBefore] = defaultdict(_HighestBefore)
     asked: dict[Place, list[Delete]] = defaultdict(list)
     for delete in facts.deletes:
         asked[delete.place].append(delete)
@@ -211,11 +212,13 @@ def _never_back(facts: _Facts) -> Iterable[Finding]:
         [*facts.polls, *(delete for delete in facts.deletes if delete.outcome is Outcome.OK)], key=lambda e: e.done_s
     )
     for event in done:
-        if isinstance(event, Delete):
-            starts[event.place].add(event.done_s, event.offset)
-            continue
         place = event.place
-        mark, start = marks[place].before(event.invoked_s), starts[place].before(event.invoked_s)
+        if isinstance(event, Delete):
+            if not facts.several:
+                starts[place, ""].add(event.done_s, event.offset)
+            continue
+        who = (place, event.node if facts.several else "")
+        mark, start = marks[who].before(event.invoked_s), starts[who].before(event.invoked_s)
         if event.high_watermark < mark:
             yield Finding(
                 "watermark-regression", f"{place}: {event.high_watermark} at {event.done_s:.3f} s after {mark}"
@@ -227,8 +230,8 @@ def _never_back(facts: _Facts) -> Iterable[Finding]:
         allowed = max((d.offset for d in asked[place] if d.invoked_s < event.done_s), default=0)
         if event.log_start > allowed and place[0] not in facts.retained:
             yield Finding("premature-delete", f"{place}: log start {event.log_start}, deletion asked below {allowed}")
-        marks[place].add(event.done_s, event.high_watermark)
-        starts[place].add(event.done_s, event.log_start)
+        marks[who].add(event.done_s, event.high_watermark)
+        starts[who].add(event.done_s, event.log_start)
 
 
 def _offsets_kept(facts: _Facts) -> Iterable[Finding]:

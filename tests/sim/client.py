@@ -163,6 +163,9 @@ class Client:
         self._connection, self.connected_to = made, wanted
         return made
 
+    def refused(self, code: int) -> None:
+        """A broker answered with this error: who talks to one of several may have asked the wrong one."""
+
     def drop(self) -> None:
         """Forget the connection: an answer that comes too late must not be taken for another one."""
         if self._connection is not None:
@@ -179,12 +182,17 @@ class Client:
             self.drop()
             raise
 
+    def _check(self, code: int, what: str) -> None:
+        if code != ErrorCode.NONE:
+            self.refused(code)
+            raise ServerError(code, what)
+
     # --- calls ---
     async def init_producer_id(self) -> tuple[int, int]:
         answer = await self.call(
             ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         )
-        _check(answer.error_code, "InitProducerId")
+        self._check(answer.error_code, "InitProducerId")
         return answer.producer_id, answer.producer_epoch
 
     async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> None:
@@ -195,18 +203,18 @@ class Client:
             configs=[CreateTopicsRequestConfig(name=key, value=value) for key, value in configs.items()],
         )
         answer = await self.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 12.0)
-        _check(answer.topics[0].error_code, f"create {name}")
+        self._check(answer.topics[0].error_code, f"create {name}")
 
     async def delete_topic(self, name: str) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name=name)], timeout_ms=10_000)
         answer = await self.call(ApiKey.DELETE_TOPICS, request, 12.0)
-        _check(answer.responses[0].error_code, f"delete {name}")
+        self._check(answer.responses[0].error_code, f"delete {name}")
 
     async def set_config(self, topic: str, name: str, value: str) -> None:
         change = IncrementalAlterConfigsRequestConfig(name=name, config_operation=0, value=value)
         resource = IncrementalAlterConfigsRequestResource(resource_type=2, resource_name=topic, configs=[change])
         answer = await self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(resources=[resource]))
-        _check(answer.responses[0].error_code, f"set {name}")
+        self._check(answer.responses[0].error_code, f"set {name}")
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
         wanted = DeleteRecordsRequestPartition(partition_index=partition, offset=offset)
@@ -214,7 +222,7 @@ class Client:
             topics=[DeleteRecordsRequestTopic(name=topic, partitions=[wanted])], timeout_ms=10_000
         )
         answer = (await self.call(ApiKey.DELETE_RECORDS, request, 12.0)).topics[0].partitions[0]
-        _check(answer.error_code, "DeleteRecords")
+        self._check(answer.error_code, "DeleteRecords")
         return int(answer.low_watermark)
 
     async def list_offset(self, topic: str, partition: int, sentinel: int) -> int:
@@ -223,7 +231,7 @@ class Client:
             replica_id=-1, topics=[ListOffsetsRequestTopic(name=topic, partitions=[wanted])], timeout_ms=3_000
         )
         answer = (await self.call(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
-        _check(answer.error_code, "ListOffsets")
+        self._check(answer.error_code, "ListOffsets")
         return int(answer.offset)
 
     async def fetch(self, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int = 500) -> Fetched:
@@ -232,7 +240,7 @@ class Client:
             max_wait_ms=wait_ms, min_bytes=1, topics=[FetchRequestTopic(topic=topic, partitions=[wanted])]
         )
         answer = await self.call(ApiKey.FETCH, request)
-        _check(answer.error_code, "Fetch")
+        self._check(answer.error_code, "Fetch")
         found = answer.responses[0].partitions[0]
         data = bytes(found.records or b"")
         batches = [(header, data[at : at + header.size]) for at, header in walk(data)]
@@ -244,21 +252,21 @@ class Client:
             group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[wanted])]
         )
         answer = await self.call(ApiKey.OFFSET_COMMIT, request)
-        _check(answer.topics[0].partitions[0].error_code, "OffsetCommit")
+        self._check(answer.topics[0].partitions[0].error_code, "OffsetCommit")
 
     async def committed_offset(self, group: str, topic: str, partition: int) -> int:
         request = OffsetFetchRequest(
             group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
         )
         answer = await self.call(ApiKey.OFFSET_FETCH, request)
-        _check(answer.error_code, "OffsetFetch")
+        self._check(answer.error_code, "OffsetFetch")
         found = answer.topics[0].partitions[0]
-        _check(found.error_code, "OffsetFetch")
+        self._check(found.error_code, "OffsetFetch")
         return int(found.committed_offset)
 
     async def find_coordinator(self, group: str) -> None:
         answer = await self.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key=group, key_type=0))
-        _check(answer.error_code, "FindCoordinator")
+        self._check(answer.error_code, "FindCoordinator")
 
 
 def produce_request(
@@ -268,8 +276,3 @@ def produce_request(
     return ProduceRequest(
         acks=acks, timeout_ms=timeout_ms, topic_data=[ProduceRequestTopic(name=topic, partition_data=[data])]
     )
-
-
-def _check(code: int, what: str) -> None:
-    if code != ErrorCode.NONE:
-        raise ServerError(code, what)

@@ -18,6 +18,7 @@ from typing import Any
 from broker import app
 from broker.app import Broker
 from broker.config.resolve import resolve
+from broker.following.image_feed import ImageFeed
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import FaultyStore
@@ -81,6 +82,7 @@ class Node(Process):
         self.stop: asyncio.Event
         self.main: asyncio.Task[int]
         self.broker: Observed | None = None
+        self.feed: ImageFeed | None = None  # in worlds of several brokers
         self.ready_at: float | None = None
         self.store: ObjectStore
 

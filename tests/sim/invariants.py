@@ -10,7 +10,7 @@ import asyncio
 from coldstore.manifest import Manifest
 from logformat.errors import Corrupt
 from tests.sim.actors import Stage
-from tests.sim.cluster import Cluster
+from tests.sim.cluster import Cluster, Node
 from tests.sim.history import Place
 from tests.sim.nemesis import manifests
 
@@ -22,30 +22,36 @@ async def watch_partitions(cluster: Cluster, stage: Stage) -> None:
     while True:
         await asyncio.sleep(0.1)
         node = stage.leader()
-        if node.serving and node.broker is not None and node.broker.rooms.replicas is not None:
-            for partition in node.broker.rooms.replicas._registry:
-                log, tier = partition.log, partition.tier
-                if tier.enabled and tier.partition_state.manifests.manifest is None:
-                    continue  # serves hot reads; where the cold part ends it does not know yet
-                start, local = partition.log_start_offset, log.local_log_start_offset
-                held = {
-                    "log_start <= log_end": start <= log.log_end_offset,
-                    "local_start <= log_end": local <= log.log_end_offset,
-                    "local_start <= max(log_start, remote_end)": local <= max(start, tier.remote_end_offset),
-                    "last_stable <= high_watermark": partition.last_stable_offset <= partition.high_watermark,
-                    "high_watermark <= log_end": partition.high_watermark <= log.log_end_offset,
-                    "remote_end <= last_stable": not tier.enabled
-                    or tier.remote_end_offset <= partition.last_stable_offset,
-                    "log_end <= reserved_end": log.log_end_offset <= log.reserved_end or log.reserved_end == 0,
-                }
-                stage.checked += len(held)
-                for name, holds in held.items():
-                    if not holds:
-                        stage.unexpected.append(
-                            f"{node.name} {partition.topic}-{partition.index} at {stage.now():.3f} s: not {name} "
-                            f"(start {start}, local {local}, end {log.log_end_offset}, hw {partition.high_watermark}, "
-                            f"remote {tier.remote_end_offset}, reserved {log.reserved_end})"
-                        )
+        if node.serving:
+            look_at(node, stage)
+
+
+def look_at(node: Node, stage: Stage) -> None:
+    """The offsets of every partition that `node`, which serves, leads."""
+    if node.broker is None or node.broker.rooms.replicas is None:
+        return
+    for partition in node.broker.rooms.replicas._registry:
+        log, tier = partition.log, partition.tier
+        if tier.enabled and tier.partition_state.manifests.manifest is None:
+            continue  # serves hot reads; where the cold part ends it does not know yet
+        start, local = partition.log_start_offset, log.local_log_start_offset
+        held = {
+            "log_start <= log_end": start <= log.log_end_offset,
+            "local_start <= log_end": local <= log.log_end_offset,
+            "local_start <= max(log_start, remote_end)": local <= max(start, tier.remote_end_offset),
+            "last_stable <= high_watermark": partition.last_stable_offset <= partition.high_watermark,
+            "high_watermark <= log_end": partition.high_watermark <= log.log_end_offset,
+            "remote_end <= last_stable": not tier.enabled or tier.remote_end_offset <= partition.last_stable_offset,
+            "log_end <= reserved_end": log.log_end_offset <= log.reserved_end or log.reserved_end == 0,
+        }
+        stage.checked += len(held)
+        for name, holds in held.items():
+            if not holds:
+                stage.unexpected.append(
+                    f"{node.name} {partition.topic}-{partition.index} at {stage.now():.3f} s: not {name} "
+                    f"(start {start}, local {local}, end {log.log_end_offset}, hw {partition.high_watermark}, "
+                    f"remote {tier.remote_end_offset}, reserved {log.reserved_end})"
+                )
 
 
 async def watch_roots(cluster: Cluster, stage: Stage) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 ROWS = {
     "C1 kill": ("kill -9",),
-    "C2 stop": ("clean restart",),
-    "C3 pause": ("pause within the lease", "pause beyond the lease, take-over", "replaced directory"),
+    "C2 stop": ("clean restart", "refused at start"),
+    "C3 pause": ("pause", "replaced directory"),
     "C4 crash loop": ("crash loop",),
     "D1-D3 power cut": ("power cut",),
     "D5 fsync EIO": ("disk fault:sync",),
@@ -23,8 +23,8 @@ ROWS = {
     "O4 broken bodies": ("bucket truncated", "bucket flipped"),
     "O5 late writes": ("bucket late",),
     "O6 stale lists, deletes that lie": ("bucket unlisted", "bucket ignored"),
-    "O8 outage, credentials, read-only": ("bucket outage", "bucket denied", "bucket read_only"),
-    "N1-N3 network": ("net ", "connection cut"),
+    "O8 outage, credentials, read-only": ("bucket outage", "bucket denied", "bucket read_only", "store away for one"),
+    "N1-N3 network": ("net ", "connection cut", "partition"),
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
 }

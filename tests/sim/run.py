@@ -12,28 +12,25 @@ import gc
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 from unittest import mock
 
 from broker import app
-from broker.error_codes import ErrorCode
-from coldstore.bucket_inspection import BucketInspector
 from coldstore.stores.faulty import Fault
 from hotstore import ahead
 from logformat.errors import Corrupt
 from seams.rng import SeededRng
-from tests.sim import checker
-from tests.sim.actors import NO_ANSWER, Admin, GroupMember, Producer, Reader, Stage
-from tests.sim.client import ServerError
+from tests.sim import acts, checker
+from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
 from tests.sim.cluster import Cluster, Observed
-from tests.sim.history import Final, History, Place
+from tests.sim.history import History, Place
 from tests.sim.invariants import watch_partitions, watch_roots
 from tests.sim.loop import Deadlock, Livelock, SimLoop
 from tests.sim.nemesis import LATER, LEASE_S, Kind, Nemesis
-from tests.sim.workers import SimWorkers
 
 WRITES_RESUME_S = 40.0
-READERS_REACH_END_S = 60.0
 TIERING_DRAINS_S = 60.0
 ORPHANS_GO_S = 12.0
 FAULTY = tuple(fault for fault in Fault if fault not in (Fault.OUTAGE, Fault.DENIED, Fault.READ_ONLY))
@@ -79,7 +76,7 @@ class Shape:
 class Outcome:
     """What came of it. `findings` is empty when every promise was kept."""
 
-    shape: Shape
+    shape: object
     digest: str
     simulated_s: float
     callbacks: int
@@ -126,18 +123,35 @@ def shape_of(seed: int, duration_s: float) -> Shape:
 def simulate(seed: int, duration_s: float = 12.0) -> Outcome:
     """Run a seed to its end. Deterministic; nothing of it touches the real world."""
     shape = shape_of(seed, duration_s)
+
+    def make(loop: SimLoop) -> _Run:
+        settings = [*BROKER_SETTINGS, *shape.settings]
+        return _Run(shape, Cluster(loop, f"run/{seed}", directory_bucket=shape.directory_bucket, settings=settings))
+
+    return played(make)
+
+
+class Run(Protocol):
+    """The acts of one run, over its cluster."""
+
+    cluster: Cluster
+
+    async def play(self) -> Outcome: ...
+    def outcome(self, *more: checker.Finding) -> Outcome: ...
+
+
+def played(make: Callable[[SimLoop], Run]) -> Outcome:
+    """Play a run to its end on a loop of its own; nothing of it is left."""
     loop = SimLoop()
     gc_was_on = gc.isenabled()
     gc.disable()  # a collection would run finalisers of dead processes at a moment that the seed does not decide
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None  # dead processes' coroutines, thrown away at the end
+    run: Run | None = None
     try:
         asyncio.set_event_loop(loop)
-        cluster = Cluster(
-            loop, f"run/{seed}", directory_bucket=shape.directory_bucket, settings=[*BROKER_SETTINGS, *shape.settings]
-        )
         with mock.patch.object(app, "Broker", Observed), mock.patch.object(ahead, "UNIT_BYTES", AHEAD_UNIT_BYTES):
-            run = _Run(shape, cluster)
+            run = make(loop)
             try:
                 return loop.run_until_complete(run.play())
             except (Deadlock, Livelock) as stuck:
@@ -147,11 +161,12 @@ def simulate(seed: int, duration_s: float = 12.0) -> Outcome:
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # coroutines of the dead that never ran
-            cluster.bury()
+            if run is not None:
+                run.cluster.bury()
             asyncio.set_event_loop(None)
             with contextlib.suppress(RuntimeError):
                 loop.close()
-            del cluster, loop
+            del run, loop
             gc.collect()
         sys.unraisablehook = hook
         if gc_was_on:
@@ -163,7 +178,7 @@ class _Run:
 
     def __init__(self, shape: Shape, cluster: Cluster) -> None:
         self._shape = shape
-        self._cluster = cluster
+        self.cluster = cluster
         self._history = History()
         node = cluster.start("a")
         self._stage = Stage(cluster, self._history, lambda: self._nemesis.node, asyncio.Event(), [], {})
@@ -179,7 +194,7 @@ class _Run:
         if not await self._nemesis.ready(20.0):
             self._found("not-ready", "the first broker did not come up on an empty disk and bucket")
             return self.outcome()
-        await self._create_topics()
+        await acts.create_topics(stage, self._found, {"log": 2, "kept": 1}, shape.segment_bytes)
         producers = [
             Producer(stage, f"p{i}", self._places[i % len(self._places)], shape.pace_s) for i in range(shape.producers)
         ]
@@ -192,8 +207,8 @@ class _Run:
         member = GroupMember(stage, "group0", ("log", 0))
         writing = [asyncio.create_task(producer.run()) for producer in producers]
         others = [asyncio.create_task(actor.run()) for actor in (*readers, member, Admin(stage, self._places))]
-        others.append(asyncio.create_task(watch_partitions(self._cluster, stage)))
-        others.append(asyncio.create_task(watch_roots(self._cluster, stage)))
+        others.append(asyncio.create_task(watch_partitions(self.cluster, stage)))
+        others.append(asyncio.create_task(watch_roots(self.cluster, stage)))
         keeper = asyncio.create_task(self._nemesis.keep_up())
         breaking = asyncio.create_task(self._nemesis.run())
         await asyncio.sleep(shape.duration_s)
@@ -209,77 +224,28 @@ class _Run:
             if isinstance(task, Exception):
                 raise task
         await self._read_all()
-        await self._read_group(member)
+        await acts.read_group(member, self._found)
         await self._audit()
         await self._once_more()
         keeper.cancel()
         return self.outcome()
 
-    async def _create_topics(self) -> None:
-        """`log`: kept for ever, tiered at once. `kept`: retention by size."""
-        segment = {"internal.segment.bytes": str(self._shape.segment_bytes), "remote.storage.enable": "true"}
-        client = self._stage.client()
-        for name, partitions, configs in (
-            ("log", 2, {"local.retention.bytes": "1", "retention.ms": "-1"}),
-            ("kept", 1, {"local.retention.bytes": "4000", "retention.bytes": "30000"}),
-        ):
-            for _ in range(20):
-                try:
-                    await client.create_topic(name, partitions, segment | configs)
-                    break
-                except (*NO_ANSWER, ServerError) as failure:
-                    if isinstance(failure, ServerError) and failure.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                        break
-                    await asyncio.sleep(0.5)
-            else:
-                self._found("not-ready", f"topic {name} could not be created")
-
     async def _read_all(self) -> None:
-        """Everything, from the log start to the end, by one last reader (G13)."""
         if not await self._nemesis.ready(30.0):
             self._found("not-ready", "no broker serves 30 s after the last fault")
             return
-        for place in self._places:
-            reader = Reader(self._stage, "final", place, again=False)
-            found = None
-            for _ in range(20):
-                found = await reader.ends()
-                if found is not None:
-                    break
-                await asyncio.sleep(0.5)
-            if found is None:
-                self._found("unreadable", f"{place}: ListOffsets unanswered after the last fault")
-                continue
-            start, end = found
-            reader.position = start
-            if await reader.read_to(end, READERS_REACH_END_S):
-                # A DeleteRecords that nobody waits for any more may still land meanwhile (seed 1859).
-                self._history.add(Final(place, max(start, reader.log_start), end))
-            else:
-                self._found("unseen", f"{place}: stuck at {reader.position} of [{start}, {end})")
-
-    async def _read_group(self, member: GroupMember) -> None:
-        for _ in range(20):
-            if await member.step(read_only=True):
-                return
-            await asyncio.sleep(0.5)
-        self._found("unreadable", "OffsetFetch unanswered after the last fault")
+        await acts.read_all(self._stage, self._found, self._places)
 
     async def _audit(self) -> None:
         """Quiescence: the backlog drained, the books of every manifest balance, nothing but orphans of dead epochs."""
-        cluster, node = self._cluster, self._nemesis.node
+        cluster, node = self.cluster, self._nemesis.node
         deadline_s = cluster.loop.time() + TIERING_DRAINS_S
         while (lagging := _lagging(node.broker)) and cluster.loop.time() < deadline_s:
             await asyncio.sleep(1.0)
         if lagging:
             self._found("tiering-stuck", f"not drained {TIERING_DRAINS_S} s after the last fault: {lagging}")
         await asyncio.sleep(10.0)  # late writes land, graces pass
-        workers = SimWorkers(cluster.loop, SeededRng("audit"))
-        inspector = BucketInspector(cluster.plain_store(), workers)  # type: ignore[arg-type]
-        for topic_id, partition in await inspector.partitions():
-            for found in await inspector.verify(topic_id, partition, deep=True):
-                if found.kind.is_damage:
-                    self._found("bucket-damage", f"{topic_id}/{partition}: {found}")
+        await acts.audit_bucket(cluster, self._found)
 
     async def _once_more(self) -> None:
         """A clean stop and a start: the same records again, and no object left that a claim should have collected."""
@@ -287,20 +253,13 @@ class _Run:
         if not await self._nemesis.ready(30.0):
             self._found("not-ready", "no broker serves 30 s after a clean restart")
             return
-        for place in self._places:
-            reader = Reader(self._stage, "after", place, again=False)
-            ends = await reader.ends()
-            if ends is not None:
-                reader.position = ends[0]
-                if not await reader.read_to(ends[1], READERS_REACH_END_S):
-                    self._found("unseen", f"{place}: stuck at {reader.position} of {ends} after a clean restart")
+        await acts.read_again(self._stage, self._found, self._places)
         await asyncio.sleep(ORPHANS_GO_S)
-        cluster, node = self._cluster, self._nemesis.node
+        cluster, node = self.cluster, self._nemesis.node
         if node.broker is None or node.broker.rooms.replicas is None:
             return
         topics = node.broker.rooms.replicas._topics
-        workers = SimWorkers(cluster.loop, SeededRng("audit"))
-        inspector = BucketInspector(cluster.plain_store(), workers)  # type: ignore[arg-type]
+        inspector = acts.inspector_of(cluster)
         for topic_id, partition in await inspector.partitions():
             view = await inspector.view(topic_id, partition)
             topic = topics.get(str(topic_id))
@@ -314,28 +273,38 @@ class _Run:
     def outcome(self, *more: checker.Finding) -> Outcome:
         """What came of it so far."""
         self._findings += more
-        stage, cluster = self._stage, self._cluster
-        self._findings += [checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures)]
-        self._findings += checker.check(self._history.events, retained=["kept"])
-        self._findings = list(dict.fromkeys(self._findings))
-        hits = Counter(self._nemesis.hits)
-        hits.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
-        hits.update({f"net {name}": count for name, count in cluster.net.hits.items()})
-        hits.update(
-            {f"disk {name}": n for name, n in cluster.machines[0].disk.hits.items() if name.startswith("fault:")}
-        )
-        return Outcome(
-            self._shape,
-            self._history.digest(),
-            cluster.loop.time(),
-            cluster.loop.callbacks,
-            stage.acked,
-            sum(1 for event in self._history.events if type(event).__name__ == "Poll"),
-            stage.checked,
-            hits,
-            stage.errors,
-            self._findings,
-        )
+        return concluded(self._shape, self._stage, self._nemesis.hits, self._findings)
+
+
+def concluded(
+    shape: object,
+    stage: Stage,
+    hits: Mapping[str, int],
+    findings: Sequence[checker.Finding],
+    *,
+    several: bool = False,
+) -> Outcome:
+    """What came of a run: `findings` of its acts, all that was not expected, and what the history says."""
+    cluster, history = stage.cluster, stage.history
+    found = [*findings, *(checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures))]
+    found += checker.check(history.events, retained=["kept"], several=several)
+    counted = Counter(hits)
+    counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
+    counted.update({f"net {name}": count for name, count in cluster.net.hits.items()})
+    for machine in cluster.machines:
+        counted.update({f"disk {name}": n for name, n in machine.disk.hits.items() if name.startswith("fault:")})
+    return Outcome(
+        shape,
+        history.digest(),
+        cluster.loop.time(),
+        cluster.loop.callbacks,
+        stage.acked,
+        sum(1 for event in history.events if type(event).__name__ == "Poll"),
+        stage.checked,
+        counted,
+        stage.errors,
+        list(dict.fromkeys(found)),
+    )
 
 
 def _lagging(broker: Observed | None) -> list[str]:

@@ -1,0 +1,140 @@
+"""Clients of several brokers: each asks any of them who leads, goes there, and asks again when it was wrong.
+
+Owns routes. Always true: a client talks to whom a broker named, never to whom the world knows to lead; who is refused
+as not leading, or loses a connection, asks for metadata anew before the next request, of a broker drawn at random. Must
+not know faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.error_codes import ErrorCode
+from broker.wire.apis import ApiKey
+from broker.wire.messages import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
+from seams.rng import SeededRng
+from tests.sim.actors import EXPECTED, Stage
+from tests.sim.client import Client, Connection, Disconnected
+from tests.sim.history import Place
+from tests.sim.net import Address, SimNet
+from tests.sim.several.fleet import Fleet
+
+GO_ELSEWHERE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+EXPECTED_OF_SEVERAL = (
+    *EXPECTED,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.INVALID_REPLICATION_FACTOR,  # fewer brokers have a session than replicas are wanted
+)
+
+
+class RoutedClient(Client):
+    """To the leader of `place`, the coordinator of the group asked for last, or, of neither, to any broker."""
+
+    def __init__(self, net: SimNet, brokers: tuple[Address, ...], rng: SeededRng, place: Place | None) -> None:
+        self._target: Address | None = None
+        super().__init__(net, self._wanted)
+        self._brokers = brokers
+        self._rng = rng
+        self._place = place
+        self.routed = 0  # how often it asked
+
+    def _wanted(self) -> Address:
+        assert self._target is not None
+        return self._target
+
+    async def connection(self) -> Connection:
+        if self._connection is not None and self._connection.lost:
+            self.drop()
+        if self._target is None:
+            self._target = await self._leader() if self._place is not None else self._any()
+        try:
+            return await super().connection()
+        except (Disconnected, TimeoutError):
+            self._target = None
+            raise
+
+    def drop(self) -> None:
+        super().drop()
+        self._target = None
+
+    def refused(self, code: int) -> None:
+        if code in GO_ELSEWHERE:
+            self._target = None
+
+    def _any(self) -> Address:
+        return self._brokers[self._rng.randrange(len(self._brokers))]
+
+    async def _leader(self) -> Address:
+        """As any broker says. Raises as `call`; Disconnected where it knows of none."""
+        assert self._place is not None
+        topic, partition = self._place
+        self.routed += 1
+        asking = Client(self._net, self._any_once())
+        try:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+            answer = await asking.call(ApiKey.METADATA, request)
+        finally:
+            asking.drop()
+        addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        for found in answer.topics:
+            for row in found.partitions:
+                if row.partition_index == partition and row.leader_id in addresses:
+                    return addresses[row.leader_id]
+        raise Disconnected(f"{topic}-{partition} has no leader that anybody can be sent to")
+
+    def _any_once(self) -> Callable[[], Address]:
+        chosen = self._any()
+        return lambda: chosen
+
+    async def find_coordinator(self, group: str) -> None:
+        """Ask any broker, and go where it says."""
+        asking = Client(self._net, self._any_once())
+        try:
+            answer = await asking.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key=group, key_type=0))
+        finally:
+            asking.drop()
+        self._check(answer.error_code, "FindCoordinator")
+        self._target = (answer.host, answer.port)
+
+
+@dataclass
+class Crowd(Stage):
+    """What actors of several brokers share. `leader` says nothing here."""
+
+    clients: int = 0
+    beside_of: dict[tuple[int, Place], Client] = field(default_factory=dict)
+    expected: tuple[ErrorCode, ...] = EXPECTED_OF_SEVERAL
+
+    def client(self, place: Place | None = None) -> Client:
+        assert isinstance(self.cluster, Fleet)
+        self.clients += 1
+        brokers = tuple(seat.address for seat in self.cluster.seats)
+        return RoutedClient(self.cluster.net, brokers, self.rng(f"client{self.clients}"), place)
+
+    def beside(self, client: Client, place: Place) -> Client:
+        """What requests that only a leader answers go by, for who else talks to any broker."""
+        found = self.beside_of.get((id(client), place))
+        if found is None:
+            found = self.beside_of[id(client), place] = self.client(place)
+        return found

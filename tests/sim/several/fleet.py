@@ -1,0 +1,151 @@
+"""The brokers of one cluster: a seat for each node id, with a machine, an address and a directory of its own.
+
+Owns who sits where, and who has which role. Always true: a seat has one living process at most; a process is started on
+a machine that has power. Must not know faults or clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest import mock
+
+from broker.following.image_feed import ImageFeed
+from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Content
+from broker.metadata.image import ClusterImage
+from broker.partition.replica import Partition
+from coldstore.keys import cluster_key
+from coldstore.object_store import ObjectMissing
+from coldstore.root import Root
+from coldstore.root_format import RootCodec
+from seams.rng import SeededRng
+from tests.sim.cluster import HOST, Cluster, Node
+from tests.sim.history import Place
+from tests.sim.loop import PROCESS, SimLoop
+from tests.sim.machines import Machine
+
+FIRST_PORT = 9092
+
+
+@dataclass
+class Seat:
+    """Where one node id lives. `back_at_s`: before that nobody starts it again; `blank`: its directory was lost and no
+    process has registered with a new one since."""
+
+    node_id: int
+    machine: Machine
+    node: Node | None = None
+    directories: int = 1
+    back_at_s: float = 0.0
+    blank: bool = False
+
+    @property
+    def place(self) -> str:
+        return self.machine.name
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return HOST, FIRST_PORT + self.node_id
+
+    @property
+    def directory(self) -> str:
+        return f"n{self.node_id}d{self.directories}"
+
+    @property
+    def serving(self) -> bool:
+        return self.node is not None and self.node.serving
+
+
+class Obeyed(NamedTuple):
+    """What one broker obeys."""
+
+    node: Node
+    position: int
+    image: ClusterImage
+
+
+class Fleet(Cluster):
+    """`count` brokers, node ids from 0."""
+
+    def __init__(self, loop: SimLoop, seed: str, count: int, settings: Sequence[str] = ()) -> None:
+        machines = [f"m{node_id}" for node_id in range(count)]
+        super().__init__(loop, seed, directory_bucket=False, settings=settings, machines=machines)
+        self.seats = [Seat(node_id, machine) for node_id, machine in enumerate(self.machines)]
+        self.root: Root[Content] | None = None
+        self._newest: Obeyed | None = None
+        self._codec: RootCodec[Content] = RootCodec(CLUSTER_FORMAT)
+
+    # --- processes ---
+    def sit(self, seat: Seat) -> Node:
+        """Start the broker of a seat."""
+        assert seat.node is None or seat.node.dead, f"{seat.node} runs"
+        extra = (f"node.id={seat.node_id}",)
+        seat.node = self.start(seat.directory, seat.address[1], *extra, machine=seat.machine)
+        return seat.node
+
+    def cut_power(self, seat: Seat, keep: float, rng: SeededRng) -> None:
+        self.power_cut(keep, rng, seat.machine)
+
+    # --- roles ---
+    async def look(self) -> None:
+        """Read `cluster.json` behind everybody's back."""
+        try:
+            self.root = self._codec.decode(cluster_key(), await self.plain_store().get(cluster_key()))
+        except ObjectMissing:
+            self.root = None
+
+    def controller(self) -> Seat | None:
+        """Of whom `cluster.json` says so, when it was looked at last."""
+        content = None if self.root is None else self.root.content
+        return self._seat(content.controller.node_id) if isinstance(content, ClusterContent) else None
+
+    def leader_of(self, place: Place) -> Seat | None:
+        """As the newest image has it."""
+        newest = self.newest()
+        topic = None if newest is None else newest.image.topic_named(place[0])
+        if topic is None or place[1] >= topic.partitions:
+            return None
+        return self._seat(topic.rows[place[1]].leader)
+
+    def _seat(self, node_id: int) -> Seat | None:
+        return self.seats[node_id] if 0 <= node_id < len(self.seats) else None
+
+    # --- what brokers believe ---
+    def obeyed(self) -> Iterator[Obeyed]:
+        """By every broker that lives and obeys an image."""
+        for seat in self.seats:
+            node = seat.node
+            if node is not None and not node.dead and node.feed is not None and node.feed.position >= 0:
+                yield Obeyed(node, node.feed.position, node.feed.image)
+
+    def newest(self) -> Obeyed | None:
+        """The newest image that anybody obeyed, when it was asked for."""
+        known = () if self._newest is None else (self._newest,)
+        self._newest = max((*known, *self.obeyed()), key=lambda found: found.position, default=None)
+        return self._newest
+
+    def replicas(self) -> Iterator[tuple[Node, Partition]]:
+        """Every partition that a living broker has open."""
+        for seat in self.seats:
+            node = seat.node
+            broker = None if node is None or node.dead else node.broker
+            if node is not None and broker is not None and broker.rooms.replicas is not None:
+                for partition in broker.rooms.replicas._registry:
+                    yield node, partition
+
+
+_make = ImageFeed.__init__
+
+
+def _remembered(feed: ImageFeed, *args: Any, **more: Any) -> None:
+    _make(feed, *args, **more)
+    process = PROCESS.get()
+    if isinstance(process, Node):
+        process.feed = feed
+
+
+def feeds_are_seen() -> AbstractContextManager[object]:
+    """While it is entered each process's feed of images is remembered: `Node.feed`."""
+    return mock.patch.object(ImageFeed, "__init__", _remembered)
