@@ -43,6 +43,7 @@ def tier_limits(config: BrokerConfig, probed: ProbeReport) -> TierLimits:
         reservation_offsets=config.reservation_offsets,
         local_bytes_max=config.local_bytes_max,
         local_space_ratio_max=config.local_space_ratio_max,
+        brokers_on_disk=config.brokers_on_disk,
         cold_reads_max=config.cold_reads_max,
         cold_reads_waiting_max=config.cold_reads_waiting_max,
         prefetch_bytes=config.prefetch_bytes,

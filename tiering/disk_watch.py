@@ -70,14 +70,15 @@ class DiskWatch:
         # What logs took ahead of their writes they fill themselves: nobody has to give way for it.
         space = Space(space.total, space.free + ballast.ahead.held_bytes)
         space = await self._fit_cache(space)
-        excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, limits.local_space_ratio_max)
-        room = room_bytes(self._local_bytes, space, 2 * ROOM * ballast.size_bytes)
+        sharers, ratio_max = limits.brokers_on_disk, limits.local_space_ratio_max
+        excess = excess_bytes(self._local_bytes, space, limits.local_bytes_max, ratio_max, sharers)
+        room = room_bytes(self._local_bytes, space, 2 * ROOM * ballast.size_bytes, sharers)
         wanted = max(excess, room)
         shares = share_pressure(self._copied_segments() if wanted > 0 else (), wanted)
         limit = limits.local_bytes_max
         stuck = max(excess - shares.sure_bytes, 0)
         if limit is None:
-            limit = int(space.total * limits.local_space_ratio_max)
+            limit = int(space.total * ratio_max) // sharers
             if ballast.is_short:
                 stuck = 0  # somebody else's files, perhaps: the disk is full, and that is said
         before, self.local_excess_ratio = self.local_excess_ratio, stuck / max(limit, 1)
@@ -120,7 +121,8 @@ class DiskWatch:
     async def _fit_cache(self, space: Space) -> Space:
         """The chunk cache yields disk before any log does, and takes it again when there is some; the space after."""
         held, configured = self._cold.cached_bytes, self._limits.cache_bytes_max
-        room = cache_room(held, space, configured, self._limits.local_space_ratio_max)
+        limits = self._limits
+        room = cache_room(held, space, configured, limits.local_space_ratio_max, limits.brokers_on_disk)
         try:
             await self._cold.resize_cache(room)
         except OSError as refused:

@@ -2,8 +2,9 @@
 
 Always true: the cache yields before the hot log does (design 6); only bytes that the bucket holds are asked for, oldest
 first over all logs, and no more than the excess (whole segments); only what this process verified counts as given back:
-after a restart in an outage nothing goes, so appends must stop at the limit. Must not know disks or how bytes are
-dropped.
+after a restart in an outage nothing goes, so appends must stop at the limit. Several brokers on one file system
+(`sharers`, this one among them) look at the same figures and do not talk: each answers for its share of what is over,
+so that it is not given back as often as there are brokers (D59). Must not know disks or how bytes are dropped.
 """
 
 from __future__ import annotations
@@ -33,31 +34,38 @@ class Shares(NamedTuple, Generic[Owner]):
     sure_bytes: int
 
 
-def cache_room(cached_bytes: int, space: Space, bytes_max: int, ratio_max: float) -> int:
+def cache_room(cached_bytes: int, space: Space, bytes_max: int, ratio_max: float, sharers: int = 1) -> int:
     """How large the chunk cache may be: its limit, but never so much that the file system passes `ratio_max`.
 
     What is over goes from the cache first, whoever's bytes they are; what is free may be taken again.
     """
     over = space.total - space.free - int(space.total * ratio_max)
-    return max(0, min(bytes_max, cached_bytes - over))
+    return max(0, min(bytes_max, cached_bytes - _share(over, sharers)))
 
 
-def excess_bytes(local_bytes: Callable[[], int], space: Space, bytes_max: int | None, ratio_max: float) -> int:
+def excess_bytes(
+    local_bytes: Callable[[], int], space: Space, bytes_max: int | None, ratio_max: float, sharers: int = 1
+) -> int:
     """Bytes over `thermocline.local.bytes.max`, or over its share of the file system when that is not set.
 
     `local_bytes` adds up all logs, so it is asked only when the answer matters: not while a file system has room.
     """
     if bytes_max is not None:
         return local_bytes() - bytes_max
-    over = space.total - space.free - int(space.total * ratio_max)
+    over = _share(space.total - space.free - int(space.total * ratio_max), sharers)
     # Other programs' bytes cannot be given back by us.
     return min(over, local_bytes()) if over > 0 else over
 
 
-def room_bytes(local_bytes: Callable[[], int], space: Space, wanted: int) -> int:
+def room_bytes(local_bytes: Callable[[], int], space: Space, wanted: int, sharers: int = 1) -> int:
     """Bytes that logs should give so that `wanted` are free on the file system, whoever filled it."""
-    lacking = wanted - space.free
+    lacking = _share(wanted - space.free, sharers)
     return min(lacking, local_bytes()) if lacking > 0 else 0
+
+
+def _share(size: int, sharers: int) -> int:
+    """Of bytes that are over, a part that is not zero; of room that is free (below zero), one that all can take."""
+    return -(-size // sharers)
 
 
 def share_pressure(held: Sequence[LocalBytes[Owner]], excess: int) -> Shares[Owner]:

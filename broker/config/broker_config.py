@@ -65,6 +65,7 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     local_bytes_max: int | None  # None: local_space_ratio_max decides
     local_space_ratio_max: float  # share of the file system, 0 to 1
+    brokers_on_disk: int  # brokers that share that file system, this one among them
 
     # groups
     groups: GroupConfig

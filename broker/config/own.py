@@ -70,6 +70,14 @@ OWN: tuple[Definition, ...] = (
         "before local retention asks.",
     ),
     _own(
+        "brokers.on.disk",
+        _INT,
+        "1",
+        "1..",
+        "Brokers that share the file system of the data directory, this one among them (--brokers sets it): each gives "
+        "back its part of what is over a share of the file system.",
+    ),
+    _own(
         "reservation.offsets",
         _LONG,
         "1048576",

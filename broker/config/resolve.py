@@ -154,6 +154,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
+        brokers_on_disk=number("thermocline.brokers.on.disk"),
         groups=_groups(values),
         tiering_enabled=flag("remote.log.storage.system.enable"),
         tiering_interval_ms_max=number("remote.log.manager.task.interval.ms"),

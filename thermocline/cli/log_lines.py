@@ -1,6 +1,7 @@
 """The look of log lines on stderr: text for people, JSON for collectors; and how many of one kind there may be.
 
-Owns two formatters and a filter. Times are UTC, to the millisecond. Always true: one line of code writes at most
+Owns two formatters and a filter. Times are UTC, to the millisecond. Where several brokers write to one place, each of
+their lines says whose it is. Always true: one line of code writes at most
 `LINES_MAX` lines a minute, however often what it tells happens; how many were left out stands in the next one.
 """
 
@@ -21,15 +22,24 @@ def _utc(record: logging.LogRecord) -> str:
 
 
 class TextLines(logging.Formatter):
-    """`2026-01-31T10:00:00.123Z WARNING broker.app: message`."""
+    """`2026-01-31T10:00:00.123Z WARNING broker.app: message`; before every line `broker`, where one is named."""
+
+    def __init__(self, broker: str | None = None) -> None:
+        super().__init__()
+        self._before = "" if broker is None else f"{broker} "
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_utc(record)} {record.levelname:7} {record.name}: {record.getMessage()}"
-        return line if record.exc_info is None else f"{line}\n{self.formatException(record.exc_info)}"
+        whole = line if record.exc_info is None else f"{line}\n{self.formatException(record.exc_info)}"
+        return self._before + whole.replace("\n", f"\n{self._before}") if self._before else whole
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time level logger message`, and `exception` where there is one."""
+    """One JSON object a line: `time level logger message`, and `exception` and `broker` where there is one."""
+
+    def __init__(self, broker: str | None = None) -> None:
+        super().__init__()
+        self._broker = broker
 
     def format(self, record: logging.LogRecord) -> str:
         shown = {
@@ -40,6 +50,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info is not None:
             shown["exception"] = self.formatException(record.exc_info)
+        if self._broker is not None:
+            shown["broker"] = self._broker
         return json.dumps(shown, ensure_ascii=False)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from thermocline.cli.arguments import positive
+
 if TYPE_CHECKING:
     from thermocline.cli.arguments import Parser, Subparsers
 
@@ -19,7 +21,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         description="Run a broker: any Kafka client can write to it and read from it. When it serves, one line on "
         "stdout starts with 'ready'.",
         example="thermocline serve --data-dir /var/lib/thermocline\n"
-        "thermocline serve --data-dir /var/lib/thermocline --bucket s3://my-bucket/log --set log.retention.ms=30d",
+        "thermocline serve --data-dir /var/lib/thermocline --bucket s3://my-bucket/log --set log.retention.ms=30d\n"
+        "thermocline serve --data-dir /var/lib/thermocline --brokers 3",
     )
     add = serve.add_argument
     add("--data-dir", metavar="DIR", help="the local log, and this broker's identity")
@@ -32,13 +35,25 @@ def register(nouns: Subparsers[Parser]) -> None:
     add("--node-id", metavar="N", help="this broker's number (default 1)")
     add("--rack", metavar="R", help="where it stands: replicas are spread over racks")
     add("--internal", metavar="HOST:PORT", help="where other brokers reach it, and no client (default 127.0.0.1:0)")
+    add(
+        "--brokers",
+        type=_brokers,
+        metavar="N|auto",
+        help="so many brokers on this machine, on ports in a row (auto: one a core)",
+    )
     add("--config", metavar="FILE", help="a file in the syntax of Kafka's server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="any config by its name; may be repeated")
     add("--take-over", action="store_true", help="your word that the broker that last served this bucket is dead")
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
     add("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
     add("--log-level", choices=_LEVELS, default="info", help="the least that is written (default info)")
+    add("--supervised", action="store_true", help=argparse.SUPPRESS)  # one of --brokers N: ends with its standard input
     serve.set_defaults(run=_run)
+
+
+def _brokers(text: str) -> str:
+    """`auto`, or a number of brokers."""
+    return text if text == "auto" else str(positive(text))
 
 
 def _run(arguments: argparse.Namespace) -> int:

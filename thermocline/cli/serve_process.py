@@ -1,8 +1,9 @@
 """The process of `thermocline serve`: from parsed flags to a running broker.
 
 Owns the real seams, logging on stderr, signals, the ready line on stdout. Always true: the first SIGTERM or SIGINT asks
-for a clean stop, the second ends the process at once; crash points are armed only in testing. Must not know how a
-broker works: `run_broker` hands everything to `broker.app.run`.
+for a clean stop, the second ends the process at once; one of several brokers is asked to stop by the end of its
+standard input too, so that it ends with its supervisor; crash points are armed only in testing. Must not know how a
+broker works (`run_broker` hands everything to `broker.app.run`), nor how several are kept running (serve_many).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ log = logging.getLogger("thermocline.serve")
 
 PLAIN_BUILD: Final = "a build with PGO takes 8 to 20 % less CPU for small requests; see docs/operations.md, Sizing"
 
+_INPUT: Final = 0  # standard input
+
 # Flags that stand for a config (cli contract); the rest of the flags concern this process only.
 _CONFIG_OF_FLAG = {
     "data_dir": "log.dirs",
@@ -42,18 +45,37 @@ _CONFIG_OF_FLAG = {
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     config = configure(arguments, os.environ)
-    set_up_logging(arguments.log_format, arguments.log_level)
+    count = None if arguments.supervised else brokers_wanted(arguments.brokers, config)
+    name = f"broker-{config.node_id}" if arguments.supervised else None
+    set_up_logging(arguments.log_format, arguments.log_level, name)
+    if count is not None:
+        from thermocline.cli.serve_many import run_many
+
+        warn_of_one_disk(config)
+        return run_many(config, arguments, count)
     log.info("thermocline %s, pid %d, on %s", thermocline.__version__, os.getpid(), config.data_dir)
     build = this_build()
     log.info("%s%s", build, "" if build.optimised is not False else f": {PLAIN_BUILD}")
     if config.ignored:
         log.info("Kafka configs that have no effect here: %s", ", ".join(config.ignored))
-    if config.bucket_is_default:
-        log.warning("no --bucket given: the cold tier is %s, so both tiers share a disk", config.bucket_url)
+    warn_of_one_disk(config)
     arm_crash_point(os.environ.get("THERMOCLINE_CRASH_AT"), testing=config.testing)
-    code = run_broker(config)
+    code = run_broker(config, ends_with_input=arguments.supervised)
     log.log(logging.INFO if code == Exit.DONE else logging.ERROR, "stopped with exit code %d", code)
     return code
+
+
+def brokers_wanted(asked: str | None, config: BrokerConfig) -> int | None:
+    """How many brokers --brokers asks for; None: this process is the only one. ConfigError."""
+    from thermocline.cli.brokers_plan import count_of
+    from thermocline.cli.serve_many import cores, look_at
+
+    return count_of(asked, look_at(config.data_dir), config.node_id, cores(), config.data_dir)
+
+
+def warn_of_one_disk(config: BrokerConfig) -> None:
+    if config.bucket_is_default:
+        log.warning("no --bucket given: the cold tier is %s, so both tiers share a disk", config.bucket_url)
 
 
 def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
@@ -101,20 +123,21 @@ def arm_crash_point(spec: str | None, *, testing: bool) -> None:
         raise CommandFailed(f"THERMOCLINE_CRASH_AT={spec}: {unknown}", Exit.USAGE) from unknown
 
 
-def set_up_logging(log_format: str, level: str) -> None:
-    """Lines on stderr, as text or as JSON."""
+def set_up_logging(log_format: str, level: str, broker: str | None = None) -> None:
+    """Lines on stderr, as text or as JSON; `broker`: which of several it is, in every line."""
     from thermocline.cli.log_lines import JsonLines, NoFlood, TextLines
 
     handler = logging.StreamHandler()
     handler.addFilter(NoFlood())
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines(broker) if log_format == "json" else TextLines(broker))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # The same credentials are found by both clients; one line says where.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
 
 
-def run_broker(config: BrokerConfig) -> int:
-    """The real world, the signals, and `broker.app.run` in one event loop; its exit code."""
+def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
+    """The real world, the signals, and `broker.app.run` in one event loop; its exit code. `ends_with_input`: standard
+    input is a pipe whose end is a word to stop."""
     from broker.app import run as run_app
     from seams.clock import SystemClock
     from seams.disk import PosixDisk
@@ -132,6 +155,8 @@ def run_broker(config: BrokerConfig) -> int:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, _stop, stop, number)
+        if ends_with_input:
+            asyncio.get_running_loop().add_reader(_INPUT, _input, stop)
         return await run_app(config, world, stop, announce)
 
     try:
@@ -144,6 +169,16 @@ def run_broker(config: BrokerConfig) -> int:
 def announce(line: str) -> None:
     """The ready line, at once: whoever started this process waits for it."""
     print(line, flush=True)
+
+
+def _input(stop: asyncio.Event) -> None:
+    """The supervisor says stop, or is no more: a signal that came before, or comes at the same time, says the same."""
+    if os.read(_INPUT, 4096):
+        return
+    asyncio.get_running_loop().remove_reader(_INPUT)
+    if not stop.is_set():
+        log.info("the supervisor says stop, or is gone: stopping")
+        stop.set()
 
 
 def _stop(stop: asyncio.Event, number: signal.Signals) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import Fault, FaultyStore
@@ -21,7 +24,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, House, Life, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
 from tiering.expire_plan import ExpiryVerdict, TotalRetention
-from tiering.pressure import LocalBytes, excess_bytes, share_pressure
+from tiering.pressure import LocalBytes, cache_room, excess_bytes, room_bytes, share_pressure
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
 UNTIERED = replace(TIER, enabled=False)
@@ -93,6 +96,35 @@ def test_excess_is_over_the_set_limit_or_the_share_of_the_file_system() -> None:
     assert excess_bytes(lambda: 500, Space(1000, 0), 400, 0.8) == 100
     assert excess_bytes(lambda: 500, Space(1000, 100), None, 0.8) == 100
     assert excess_bytes(lambda: 50, Space(1000, 0), None, 0.8) == 50
+
+
+@given(st.integers(0, 2000), st.lists(st.integers(0, 400), min_size=1, max_size=8))
+def test_cluster_d59_brokers_on_one_disk_answer_for_their_share_each(others: int, held: list[int]) -> None:
+    """What is over is given back once, not once a broker; and as long as it is over, somebody goes on giving.
+
+    Until 2026-11-23 each of N brokers gave back all of it.
+    """
+    total, brokers = 1000, len(held)
+    while True:
+        over = others + sum(held) - 800
+        free = total - others - sum(held)
+        space = Space(total, free)
+        parts = [max(0, excess_bytes(partial(int, own), space, None, 0.8, brokers)) for own in held]
+        if over <= 0 or not any(held):
+            assert not any(parts)
+            return
+        assert 0 < sum(parts) <= over + brokers - 1
+        assert all(part <= own for part, own in zip(parts, held, strict=True))
+        held = [own - part for own, part in zip(held, parts, strict=True)]
+
+
+@given(st.integers(0, 1000), st.integers(0, 100), st.integers(1, 8))
+def test_caches_on_one_disk_share_what_is_free_and_what_is_over(used: int, cached: int, brokers: int) -> None:
+    """All of them alike: together they pass the file system's share no more than one alone would."""
+    cached = min(cached, used // brokers)
+    room = cache_room(cached, Space(1000, 1000 - used), 500, 0.8, brokers)
+    assert used + brokers * (room - cached) <= 800 or room == 0
+    assert room_bytes(lambda: 1000, Space(1000, 10), 100, brokers) * brokers in range(90, 90 + brokers)
 
 
 # ── local bytes ──────────────────────────────────────────────────────────────────────────────────────────────────────
