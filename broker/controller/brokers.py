@@ -24,6 +24,7 @@ class RegistrationAsked:
     `incarnation` (32 hex digits) names the process, `directory_id` (Kafka's base64 text) what lies on its disk,
     `boot_id` the run of its machine. `previous_broker_epoch` is that of the node's last session in the image that was
     read before asking; NO_EPOCH: it had none (KIP-966). `lost_logs`: logs of this directory that are gone (R18).
+    `take_over`: an operator's word that the process of the session before is dead.
     """
 
     node_id: int
@@ -35,12 +36,13 @@ class RegistrationAsked:
     rack: str | None = None
     previous_broker_epoch: int = NO_EPOCH
     lost_logs: tuple[LogPlace, ...] = ()
+    take_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAsked:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
-    the image it obeys), as decided in `controller_epoch`.
+    the image it obeys).
 
     `wants_shutdown`: it is about to stop: its leaderships are to move and its session is to end. `unfit`: logs here
     that must not lead while another can (failed, damaged).
@@ -49,7 +51,6 @@ class HeartbeatAsked:
     node_id: int
     broker_epoch: int
     position: int
-    controller_epoch: int = NO_EPOCH
     wants_shutdown: bool = False
     unfit: tuple[LogPlace, ...] = ()
 
@@ -58,16 +59,16 @@ class HeartbeatAsked:
 class HeartbeatAnswer:
     """Of a heartbeat that was heard.
 
-    `controller_epoch`: the answering controller's. `root`: the bytes of `cluster.json` and its ETag, seen committed,
-    where that is newer than what was asked with. `store_away`: the controller cannot beat its lease, so this says
-    nothing of how fresh anything is. `beaten_ms`: how long ago, by the clock that runs on through sleep, it did (R28).
-    `may_stop`: the session has ended as it wished.
+    `controller_epoch`: the answering controller's. `root`: the bytes of `cluster.json`, seen committed, where that is
+    newer than what was asked with. `store_away`: the controller cannot beat its lease, so this says nothing of how
+    fresh anything is. `lease_counter`: the last that it wrote there itself (R28). `may_stop`: the session has ended as
+    it wished.
     """
 
     controller_epoch: int
-    root: tuple[bytes, str] | None = None
+    root: bytes | None = None
     store_away: bool = False
-    beaten_ms: int = 0
+    lease_counter: int = -1
     may_stop: bool = False
 
 

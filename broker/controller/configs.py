@@ -1,7 +1,8 @@
 """Configs as decisions: of topics, of one broker, of all brokers.
 
-Pure. Owns what replaces what. Always true: the overrides of a topic or broker are written whole; a change that changes
-nothing writes nothing. Must not know which values are right: the `change` that comes with a request judges them.
+Pure. Owns what replaces what. Always true: the overrides of a topic or broker are written whole, with the rows that
+follow from them; a change that changes nothing writes nothing. Must not know which values are right: the `change` that
+comes with a request judges them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from broker.controller.decision import Decision, check_room
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import ConfigsSet
+from broker.metadata.records import ConfigsSet, MetadataRecord
+from broker.metadata.rows import config_changed
 
 
 def set_on_topic(
@@ -25,7 +27,9 @@ def set_on_topic(
     configs = dict(change(topic))
     if configs.keys() - topic.configs.keys():
         check_room(image_bytes)
-    return Decision(() if configs == topic.configs else (ConfigsSet(configs, topic_id=topic.topic_id),), None)
+    if configs == topic.configs:
+        return Decision((), None)
+    return Decision(_with_rows(image, ConfigsSet(configs, topic_id=topic.topic_id)), None)
 
 
 def set_on_brokers(
@@ -34,4 +38,12 @@ def set_on_brokers(
     """Replace what was set on a node (None: on every broker) by what `change` makes of it: the answer."""
     existing = image.cluster_configs if node_id is None else image.node_configs.get(node_id, {})
     configs = dict(change(existing))
-    return Decision(() if configs == existing else (ConfigsSet(configs, node_id=node_id),), configs)
+    if configs == existing:
+        return Decision((), configs)
+    return Decision(_with_rows(image, ConfigsSet(configs, node_id=node_id)), configs)
+
+
+def _with_rows(image: ClusterImage, changed: ConfigsSet) -> tuple[MetadataRecord, ...]:
+    """Where it lowers `min.insync.replicas`, members that only the minimum kept go in the same commit (D7)."""
+    after = image.with_records([changed])
+    return (changed, *(config_changed(after, changed.topic_id) if changed.node_id is None else ()))

@@ -1,41 +1,14 @@
-"""A session of this broker: what registering says, and whether it still stands. Pure.
+"""Whether the session of this process still stands: a pure look at an image.
 
-Owns the records of a start, and the fence between processes (R1). Always true: a session begins in a broker epoch never
-given before, in one commit with a new leader epoch of all that the node leads; two processes are told apart by their
-incarnation, whatever else they share. Must not know leases, controller epochs, or how records are committed.
+Owns the fence between processes (R1). Always true: two processes are told apart by their incarnation, whatever else
+they share. Must not know leases, controller epochs, or how a session begins (controller.registrations).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Listener, MetadataRecord, Node
-from broker.metadata.rows import registered
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What a process says of itself. `incarnation` names it, `boot_id` the run of its machine; `listeners` are what it
-    advertises, `rack` is where it stands."""
-
-    node_id: int
-    incarnation: str
-    boot_id: str
-    listeners: tuple[Listener, ...]
-    rack: str | None = None
-
-
-def session_records(image: ClusterImage, who: Registration, directory_id: str) -> list[MetadataRecord]:
-    """`who` serves from the directory of this id from now on. Another id than before: nothing of what was acknowledged
-    lies there (C30)."""
-    before = image.nodes.get(who.node_id)
-    session = Node(
-        who.node_id, image.next_broker_epoch, directory_id, who.incarnation, who.boot_id, who.listeners, who.rack
-    )
-    is_other = before is not None and before.directory_id != directory_id
-    return [session, *registered(image, who.node_id, is_other_directory=is_other)]
 
 
 class Standing(Enum):

@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.controller.brokers import RegistrationAsked
+from broker.controller.registrations import session_records
 from broker.membership.campaign import Campaign
 from broker.membership.gate import Gate
 from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
-from broker.membership.registration import Registration, Standing, session_records, standing
+from broker.membership.registration import Standing, standing
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.records import Listener
@@ -99,7 +101,8 @@ class Session:
         A store that does not answer is waited for, saying why; the caller decides how long. `take_over`: the operator's
         word that the broker that served from another directory is dead.
         """
-        who = Registration(node_id, self.incarnation, self._world.clock.boot_id(), listeners, rack)
+        boot_id = self._world.clock.boot_id()
+        who = RegistrationAsked(node_id, "", self.incarnation, "", boot_id, listeners, rack)
         wait_s = 0.2
         while True:
             try:
@@ -119,7 +122,9 @@ class Session:
             wait_s = 0.2
             await asyncio.sleep(min(self._interval_s, self._lease_s / 4))
 
-    async def _try_join(self, directory: DirectoryIdentity, who: Registration, *, take_over: bool) -> Joined | None:
+    async def _try_join(
+        self, directory: DirectoryIdentity, who: RegistrationAsked, *, take_over: bool
+    ) -> Joined | None:
         found = await self._cluster.load()
         bucket = None
         sight = LeaseSight.STILL
@@ -144,17 +149,18 @@ class Session:
                 return await self._register(directory, bucket, who, admission)
 
     async def _register(
-        self, directory: DirectoryIdentity, bucket: BucketIdentity | None, who: Registration, admission: Admittance
+        self, directory: DirectoryIdentity, bucket: BucketIdentity | None, who: RegistrationAsked, admission: Admittance
     ) -> Joined:
         """With ourselves: nobody holds the lease, so this commit takes the controller epoch too."""
         rng = self._world.rng
         cluster_id = bucket.cluster_id if bucket is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
         directory_id = directory.directory_id or self._new_directory_id
+        asked = replace(who, cluster_id=cluster_id, directory_id=directory_id)
         self.gate.begin()  # before the claim: from its landing on somebody may count our lease
         at = await self._cluster.claim(
             cluster_id,
             Controller(who.node_id, who.incarnation),
-            lambda image: session_records(image, who, directory_id),
+            lambda image: session_records(image, asked),
         )
         self._node_id, self.is_controller = who.node_id, True
         session = at.image.nodes[who.node_id]

@@ -1,20 +1,29 @@
-"""One maker of rows: what becomes of partitions when something happens to a node. Pure.
+"""One maker of rows: what becomes of partitions when something happens to them or to a broker (R4). Pure.
 
-Owns how a row follows another. Always true: every row made has a partition epoch one above the row it follows; a leader
-that changes, or begins again, has a leader epoch one above; nodes a row names are registered. Must not know who asks,
-nor how rows are committed.
+Owns how a row follows another, for every event: a session began or ended, its leader proposed another in-sync set, the
+minimum changed, an election was asked for. Always true: every row made has a partition epoch one above the row it
+follows; a leader that changes, or begins again, has a leader epoch one above; who leads is an in-sync replica with a
+session, the first in the order of assignment; nobody leaves an in-sync set below the effective minimum, unless his log
+is gone; nodes a row names are registered. Each event is taken with the image in which its session or config stands
+already. Must not know who asks, nor how rows are committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from broker.metadata.image import ClusterImage
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.minimum import effective_min
 from broker.metadata.records import NO_LEADER, Row, RowsSet
 
+_Change: TypeAlias = Callable[[int, Row, int], Row]
+"""From a partition's index, its row and its effective minimum to the row after it, or the same."""
 
+
+# ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def new_rows(image: ClusterImage, replicas: Iterable[tuple[int, ...]]) -> tuple[Row, ...]:
     """Rows of partitions that did not exist, by the replicas of each: in sync are those that have a session, and the
     first of them leads."""
@@ -26,35 +35,146 @@ def _new_row(image: ClusterImage, assigned: tuple[int, ...]) -> Row:
     return Row(assigned, in_sync[0] if in_sync else NO_LEADER, 0, 0, in_sync, 0)
 
 
-def registered(image: ClusterImage, node_id: int, *, is_other_directory: bool) -> list[RowsSet]:
-    """`node_id` began a new session: everything that it leads, or that nobody leads while it is the one in-sync
-    replica, goes on in a new leader epoch.
+def session_began(
+    image: ClusterImage,
+    node_id: int,
+    *,
+    is_other_directory: bool,
+    lost_logs: Collection[tuple[str, int]] = (),
+) -> list[RowsSet]:
+    """`node_id` registered, which ended its session before: what it led it leads on, in a new leader epoch.
 
-    From another directory nothing that was acknowledged is there: each such epoch is marked as begun uncleanly.
+    From another directory nothing that was acknowledged is there, nor is it of `lost_logs` (by topic id and index): it
+    leaves those in-sync sets, below the minimum too (R16, R18). A partition that nobody else holds begins uncleanly.
     """
+
+    def change(topic_id: str) -> _Change:
+        def of(index: int, row: Row, least: int) -> Row:
+            is_lost = (topic_id, index) in lost_logs
+            if (is_other_directory and node_id in row.in_sync) or is_lost:
+                return _log_gone(image, row, node_id, least, is_lost=is_lost)
+            return _settled(image, row, least, begins_again=node_id)
+
+        return of
+
+    return _changed(image, change, node_id)
+
+
+def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsSet]:
+    """These have no session any more, by silence or by leaving: what they led an in-sync replica with a session leads,
+    or nobody; the rest of them leave in-sync sets down to the minimum."""
+    return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), *node_ids)
+
+
+def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
+    """Another `min.insync.replicas` of one topic, or (None) of all: members without session, which only the minimum
+    kept, go with the commit that lowers it (D7)."""
+    return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), only=topic_id)
+
+
+def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, ...], *, is_done: bool) -> RowsSet:
+    """The leader's proposal, which was found right, is the set. A row also where nothing else changed: so a leader gets
+    rid of a proposal whose outcome it does not know (R17)."""
+    row = topic.rows[index]
+    least = effective_min(topic, row, image)
+    done = is_done and not row.clean
+    wanted = replace(
+        row,
+        in_sync=_in_order(row, in_sync),
+        clean=row.clean or done,
+        served_epoch=row.leader_epoch if done else row.served_epoch,
+    )
+    return RowsSet(topic.topic_id, ((index, _next(row, _settled(image, wanted, least))),))
+
+
+def elected(image: ClusterImage, topic: Topic, index: int) -> RowsSet | None:
+    """The preferred replica, the first assigned, leads, where it is in sync and has a session; None: no change."""
+    row = topic.rows[index]
+    preferred = row.replicas[0]
+    if row.leader == preferred or preferred not in _candidates(image, row):
+        return None
+    return RowsSet(topic.topic_id, ((index, _next(row, _led_by(row, preferred))),))
+
+
+# ── how a row follows another ────────────────────────────────────────────────────────────────────────────────────────
+def _changed(
+    image: ClusterImage, change: Callable[[str], _Change], *node_ids: int, only: str | None = None
+) -> list[RowsSet]:
+    """Rows after `change`, of all partitions that name one of `node_ids` (none: of all)."""
     found = []
-    for topic in image.topics.values():
-        changed = tuple(
-            (index, _begun_again(row, node_id, is_other_directory=is_other_directory))
-            for index, row in enumerate(topic.rows)
-            if _is_led_by(row, node_id)
-        )
+    for topic in image.topics.values() if only is None else (image.topics[only],):
+        of, changed = change(topic.topic_id), []
+        for index, row in enumerate(topic.rows):
+            if node_ids and not any(node_id in row.replicas or node_id in row.target for node_id in node_ids):
+                continue
+            after = of(index, row, effective_min(topic, row, image))
+            if after is not row:
+                changed.append((index, after))
         if changed:
-            found.append(RowsSet(topic.topic_id, changed))
+            found.append(RowsSet(topic.topic_id, tuple(changed)))
     return found
 
 
-def _is_led_by(row: Row, node_id: int) -> bool:
-    return row.leader == node_id or (row.leader == NO_LEADER and row.in_sync == (node_id,))
+def _settled(image: ClusterImage, row: Row, least: int, *, begins_again: int = NO_LEADER) -> Row:
+    """What every event ends with: a leader if there can be one, then members without session out, down to `least`.
+    `begins_again`: what this node leads it leads in a new epoch. The same object where nothing changes."""
+    after = row
+    candidates = _candidates(image, row)
+    if row.leader not in candidates:
+        leader = candidates[0] if candidates else NO_LEADER
+        if leader != row.leader:
+            after = _led_by(row, leader)
+    elif row.leader == begins_again:
+        after = _led_by(row, row.leader)
+    if after.leader != NO_LEADER:
+        in_sync = _shrunk(image, after.in_sync, least)
+        if len(in_sync) < len(after.in_sync):
+            after = replace(after, in_sync=in_sync)
+    return row if after is row else _next(row, after)
 
 
-def _begun_again(row: Row, node_id: int, *, is_other_directory: bool) -> Row:
+def _log_gone(image: ClusterImage, row: Row, node_id: int, least: int, *, is_lost: bool) -> Row:
+    """What `node_id` held of this partition is gone. Nobody else holds it: it begins again there, without all that was
+    acknowledged (R20 at replication factor 1). Else it is out of the set; a lost log raises the leader epoch, so that
+    no report of it outlives it (R16)."""
+    if {*row.replicas, *row.target} == {node_id}:
+        epoch = row.leader_epoch + 1
+        return _next(row, replace(_led_by(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))
+    without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
+    after = _settled(image, without, least)
+    if is_lost and after.leader_epoch == row.leader_epoch:
+        after = _led_by(after, after.leader)
+    return _next(row, after)
+
+
+def _next(row: Row, after: Row) -> Row:
+    return replace(after, partition_epoch=row.partition_epoch + 1)
+
+
+def _led_by(row: Row, leader: int) -> Row:
     epoch = row.leader_epoch + 1
-    return replace(
-        row,
-        leader=node_id,
-        leader_epoch=epoch,
-        partition_epoch=row.partition_epoch + 1,
-        served_epoch=epoch,
-        unclean_epoch=epoch if is_other_directory else row.unclean_epoch,
+    served = row.served_epoch if leader == NO_LEADER or not row.clean else epoch
+    return replace(row, leader=leader, leader_epoch=epoch, served_epoch=served)
+
+
+def _candidates(image: ClusterImage, row: Row) -> list[int]:
+    """Who may lead: in sync, with a session, in the order of assignment."""
+    nodes = image.nodes
+    assigned = row.replicas if not row.target else (*row.target, *row.replicas)
+    return [node_id for node_id in assigned if node_id in row.in_sync and nodes[node_id].active]
+
+
+def _shrunk(image: ClusterImage, in_sync: tuple[int, ...], least: int) -> tuple[int, ...]:
+    """Without members whose session ended, the oldest sessions first, as far as `least` lets them go."""
+    nodes = image.nodes
+    ended = sorted(
+        (node_id for node_id in in_sync if not nodes[node_id].active), key=lambda node_id: nodes[node_id].broker_epoch
     )
+    going = set(ended[: max(len(in_sync) - least, 0)])
+    return tuple(node_id for node_id in in_sync if node_id not in going)
+
+
+def _in_order(row: Row, in_sync: Iterable[int]) -> tuple[int, ...]:
+    """A set as rows write it: in the order of assignment."""
+    members = set(in_sync)
+    return tuple(dict.fromkeys(node_id for node_id in (*row.replicas, *row.target) if node_id in members))

@@ -12,7 +12,7 @@ from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener, MetadataRecord, Node, Row, TopicCreated
-from broker.metadata.rows import registered
+from broker.metadata.rows import session_began
 from coldstore.object_store import ObjectStore
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock
@@ -48,7 +48,7 @@ def created(number: int, partitions: int = 1, *, node_id: int = 1, **configs: st
 def registration(image: ClusterImage, incarnation: str, *, node_id: int = 1) -> list[MetadataRecord]:
     """A new session of the node, and what it leads from then on."""
     began = session(incarnation, node_id=node_id, broker_epoch=image.next_broker_epoch)
-    return [began, *registered(image, node_id, is_other_directory=False)]
+    return [began, *session_began(image.with_records([began]), node_id, is_other_directory=False)]
 
 
 def cluster_root(store: ObjectStore, seed: int | str = 1) -> ClusterRoot:

@@ -24,7 +24,7 @@ from broker.metadata.records import (
     TopicDeleted,
     TopicPurged,
 )
-from broker.metadata.rows import registered
+from broker.metadata.rows import session_began
 from broker.replication.applied import applied_row
 from broker.replication.in_sync import AppliedRow
 from tests.support.cluster_kit import row, session
@@ -209,9 +209,8 @@ def test_a_start_is_a_jump_from_nothing() -> None:
 def test_a_new_session_of_the_same_node_resigns_before_it_leads_again() -> None:
     """Its leader epochs are others: who waits on the old ones is told (R2)."""
     before = ClusterImage().with_records([session(node_id=NODE), TopicCreated("t", "log", TWO, {})])
-    after = before.with_records(
-        [session("i2", node_id=NODE, broker_epoch=2), *registered(before, NODE, is_other_directory=False)]
-    )
+    began = before.with_records([session("i2", node_id=NODE, broker_epoch=2)])
+    after = began.with_records(session_began(began, NODE, is_other_directory=False))
     found = changes(before, after, NODE)
     assert found.resign == found.lead == (Share(after.topics["t"], (0, 1)),)
     assert changes(before, after, 2).lead == ()

@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from broker.app import Exit
+from broker.controller.brokers import RegistrationAsked
+from broker.controller.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.membership.registration import Registration, Standing, session_records, standing
+from broker.membership.registration import Standing, standing
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
@@ -28,8 +30,8 @@ async def another_controller(place: Place) -> ClusterRoot:
     """Node 2 commits the next controller epoch, and nothing else."""
     cluster = cluster_root(place.memory, "other")
     assert await cluster.load() is not None
-    other = Registration(OTHER, "other", "boot", (Listener("PLAINTEXT", "other", 9),))
-    await cluster.claim("", Controller(OTHER, "other"), lambda image: session_records(image, other, "other-directory"))
+    other = RegistrationAsked(OTHER, "", "other", "other-directory", "boot", (Listener("PLAINTEXT", "other", 9),))
+    await cluster.claim("", Controller(OTHER, "other"), lambda image: session_records(image, other))
     return cluster
 
 
@@ -100,8 +102,8 @@ def test_session_lost_to_another_process_is_the_end_of_this_one() -> None:
             await asyncio.sleep(10)
             assert not task.done()
             image = (await cluster.poll()).image
-            again = Registration(1, "another process", "boot", ())
-            await cluster.commit(session_records(image, again, image.nodes[1].directory_id))
+            again = RegistrationAsked(1, "", "another process", image.nodes[1].directory_id, "boot", ())
+            await cluster.commit(session_records(image, again))
             async with asyncio.timeout(10):
                 assert await task == Exit.REFUSED
             assert not life.context.gate.is_open()

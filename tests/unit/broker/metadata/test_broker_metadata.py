@@ -27,7 +27,7 @@ from broker.metadata.records import (
     TopicDeleted,
     TopicPurged,
 )
-from broker.metadata.rows import new_rows, registered
+from broker.metadata.rows import new_rows, session_began
 from coldstore.keys import cluster_key
 from coldstore.object_store import AccessRefused, ObjectInfo, ObjectStore, StoreUnavailable, Upload
 from coldstore.root import ROOT_BYTES_MAX
@@ -152,7 +152,8 @@ class Chain:
         elif what in ("start", "replace"):
             node_id = draw.draw(st.sampled_from(sorted(self.image.nodes)))
             began = session(node_id=node_id, broker_epoch=self.image.next_broker_epoch)
-            self.commit([began, *registered(self.image, node_id, is_other_directory=what == "replace")])
+            image = self.image.with_records([began])
+            self.commit([began, *session_began(image, node_id, is_other_directory=what == "replace")])
 
 
 @settings(max_examples=60, deadline=None)
@@ -180,9 +181,9 @@ def test_a_start_raises_the_epoch_of_what_the_node_leads_and_nothing_else() -> N
 def test_another_directory_begins_uncleanly() -> None:
     """Nothing that was acknowledged lies there: the epoch in which records may be missing is told."""
     image = adds_up([session(), created(1)])
-    (rows,) = registered(image, 1, is_other_directory=True)
+    (rows,) = session_began(image, 1, is_other_directory=True)
     assert [(r.leader_epoch, r.unclean_epoch) for _, r in rows.rows] == [(1, 1)]
-    (again,) = registered(image.with_records([rows]), 1, is_other_directory=False)
+    (again,) = session_began(image.with_records([rows]), 1, is_other_directory=False)
     assert [(r.leader_epoch, r.unclean_epoch) for _, r in again.rows] == [(2, 1)]
 
 

@@ -1,0 +1,104 @@
+"""Sessions as decisions: who gets one, and whose ends. Pure.
+
+Owns the records of both. Always true: a session begins in a broker epoch never given before, in one commit with the
+rows that follow from it, and with the end of the session that the node had; one whose process lives is refused to
+another; a session that ended never begins again. Must not know how long silence may last (sessions), nor how records
+are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from msgspec.structs import replace
+
+from broker.controller.brokers import RegistrationAsked
+from broker.controller.decision import Decision
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import NO_EPOCH, MetadataRecord, Node
+from broker.metadata.rows import session_began, sessions_ended
+
+SessionId = tuple[int, int]
+"""A session by its node id and broker epoch."""
+
+
+def session_records(image: ClusterImage, asked: RegistrationAsked) -> list[MetadataRecord]:
+    """`asked` serves from its directory from now on. Another id than before: nothing of what was acknowledged lies
+    there (C30)."""
+    before = image.nodes.get(asked.node_id)
+    session = Node(
+        asked.node_id,
+        image.next_broker_epoch,
+        asked.directory_id,
+        asked.incarnation,
+        asked.boot_id,
+        asked.listeners,
+        asked.rack,
+    )
+    is_other = before is not None and before.directory_id != asked.directory_id
+    began = image.with_records([session])
+    rows = session_began(began, asked.node_id, is_other_directory=is_other, lost_logs=asked.lost_logs)
+    return [session, *rows]
+
+
+def end_records(image: ClusterImage, sessions: Iterable[SessionId]) -> list[MetadataRecord]:
+    """Those of `sessions` that there still are end, and others lead what they led."""
+    ended: list[MetadataRecord] = [
+        replace(node, active=False)
+        for node_id, broker_epoch in sessions
+        if (node := image.nodes.get(node_id)) is not None and node.active and node.broker_epoch == broker_epoch
+    ]
+    if not ended:
+        return []
+    gone = [node.node_id for node in ended if isinstance(node, Node)]
+    return [*ended, *sessions_ended(image.with_records(ended), gone)]
+
+
+def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
+    """As `end_records`."""
+    return Decision(tuple(end_records(image, sessions)), None)
+
+
+def claim_records(
+    image: ClusterImage, asked: RegistrationAsked, *, is_new_session: bool, replaced: int | None
+) -> list[MetadataRecord]:
+    """`asked` takes the controller epoch: the session of the controller it replaces (None: that one released its lease)
+    ends, and its own begins where it has none."""
+    records: list[MetadataRecord] = []
+    node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
+    if node is not None and node.active:
+        records += end_records(image, [(node.node_id, node.broker_epoch)])
+    if is_new_session:
+        records += session_records(image.with_records(records), asked)
+    return records
+
+
+def register(image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, is_live: bool) -> Decision[int]:
+    """The broker epoch of the session that `asked` gets. `is_live`: the session that its node has is another process's,
+    heard of lately.
+
+    ApiError as `Brokers.register`.
+    """
+    if asked.cluster_id != cluster_id:
+        raise ApiError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Expected cluster ID {cluster_id}, but got cluster ID {asked.cluster_id}",
+        )
+    node = image.nodes.get(asked.node_id)
+    last = NO_EPOCH if node is None else node.broker_epoch
+    if node is not None and node.active and node.incarnation == asked.incarnation:
+        return Decision((), last)  # the answer to its first request was lost
+    if node is not None and node.active and is_live and not asked.take_over:
+        raise ApiError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Another broker is registered with that broker id: incarnation {node.incarnation}, broker epoch {last}.",
+        )
+    if asked.previous_broker_epoch != last:
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"the last session of node {asked.node_id} has broker epoch {last}, not {asked.previous_broker_epoch}: "
+            "read cluster.json again before registering",
+        )
+    return Decision(tuple(session_records(image, asked)), image.next_broker_epoch)

@@ -1,0 +1,131 @@
+"""Which sessions end for silence: a pure machine of one controller epoch.
+
+Owns how long a broker may be silent. Always true: every session of the image has its full time anew when the epoch
+begins (D8); time is that of the controller's own loop, so that its stall extends every session by as much (D9); before
+more than half of all brokers are given up, the controller steps back: then it is more likely itself that is cut off
+(R27). Must not know clocks, connections, nor what the end of a session does to rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from broker.controller.registrations import SessionId
+from broker.metadata.image import ClusterImage
+
+SESSION_S: Final = 9.0
+CLOSED_S: Final = 2.0
+HEARD_S: Final = 3.0
+"""Two intervals of heartbeats: who was heard within it is certainly there."""
+_STEP_MAX_S: Final = 1.0  # more than this between two looks is a stall of ours
+UNTIMED_S: Final = 30.0
+"""So long after a claim that follows a step back, sessions end without the more-than-half rule."""
+
+
+@dataclass(slots=True)
+class _Session:
+    broker_epoch: int
+    heard_s: float | None  # in loop time; None: not in this epoch
+    ends_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is to be done: sessions that end, or (`steps_back`) the controller gives its lease away instead."""
+
+    ended: tuple[SessionId, ...] = ()
+    steps_back: bool = False
+
+
+class Sessions:
+    """`own`: the controller's node, which needs no heartbeat. `now_s` of each call: monotonic seconds, never going
+    back. `is_sure`: this claim follows a step back that nobody answered with a claim of his own."""
+
+    def __init__(
+        self,
+        own: int,
+        now_s: float,
+        *,
+        session_s: float = SESSION_S,
+        closed_s: float = CLOSED_S,
+        heard_s: float = HEARD_S,
+        is_sure: bool = False,
+    ) -> None:
+        self._own = own
+        self._session_s, self._closed_s, self._heard_s = session_s, closed_s, heard_s
+        self._looked_s = now_s
+        self._time_s = 0.0  # of this loop: stalls left out
+        self._sure_until_s = UNTIMED_S if is_sure else 0.0
+        self._sessions: dict[int, _Session] = {}
+        self._had: deque[tuple[float, frozenset[int]]] = deque()  # who had a session, since when, oldest first
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
+    def follow(self, image: ClusterImage, now_s: float) -> None:
+        """The image is this: sessions that are new to us have their full time from now."""
+        time_s = self._at(now_s)
+        active = {node_id: node.broker_epoch for node_id, node in image.nodes.items() if node.active}
+        self._sessions = {
+            node_id: known
+            if (known := self._sessions.get(node_id)) is not None and known.broker_epoch == broker_epoch
+            else _Session(broker_epoch, None, time_s + self._session_s)
+            for node_id, broker_epoch in active.items()
+            if node_id != self._own
+        }
+        members = frozenset(active) | {self._own}
+        if not self._had or self._had[-1][1] != members:
+            self._had.append((time_s, members))
+
+    def heard(self, node_id: int, broker_epoch: int, now_s: float) -> bool:
+        """A heartbeat came; whether of a session that there is."""
+        session = self._sessions.get(node_id)
+        if session is None or session.broker_epoch != broker_epoch:
+            return False
+        session.heard_s = self._at(now_s)
+        session.ends_s = session.heard_s + self._session_s
+        return True
+
+    def closed(self, node_id: int, broker_epoch: int, now_s: float) -> None:
+        """The connection of its heartbeats was closed: unless it comes again, it ends soon."""
+        session = self._sessions.get(node_id)
+        if session is not None and session.broker_epoch == broker_epoch:
+            session.ends_s = min(session.ends_s, self._at(now_s) + self._closed_s)
+
+    def look(self, now_s: float) -> Due:
+        """What is due now; called several times a second."""
+        time_s = self._time_s = self._at(now_s)
+        self._looked_s = now_s
+        ended = tuple(
+            (node_id, session.broker_epoch)
+            for node_id, session in sorted(self._sessions.items())
+            if session.ends_s <= time_s
+        )
+        if ended and time_s >= self._sure_until_s and self._is_blind(time_s):
+            return Due(steps_back=True)
+        return Due(ended)
+
+    # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
+    def is_live(self, node_id: int, now_s: float) -> bool:
+        """Whether its session is heard of: its connection stands, and its time is not over."""
+        session = self._sessions.get(node_id)
+        if node_id == self._own:
+            return True
+        return session is not None and session.ends_s - self._at(now_s) > self._closed_s
+
+    def _is_blind(self, time_s: float) -> bool:
+        """Whether fewer than half of the brokers that had sessions a session-time ago were heard lately."""
+        while len(self._had) > 1 and self._had[1][0] <= time_s - self._session_s:
+            self._had.popleft()
+        had = self._had[0][1]
+        heard = sum(self._is_heard(node_id, time_s) for node_id in had)
+        return 2 * heard < len(had)
+
+    def _is_heard(self, node_id: int, time_s: float) -> bool:
+        if node_id == self._own:
+            return True
+        session = self._sessions.get(node_id)
+        return session is not None and session.heard_s is not None and time_s - session.heard_s <= self._heard_s
+
+    def _at(self, now_s: float) -> float:
+        return self._time_s + min(max(now_s - self._looked_s, 0.0), _STEP_MAX_S)

@@ -1,0 +1,150 @@
+"""Who gets a session, whose ends, and which in-sync sets become rows: decisions on an image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
+from broker.controller.proposals import decide
+from broker.controller.registrations import claim_records, end_records, register
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.image import ClusterImage, check
+from broker.metadata.records import NO_LEADER, Row, TopicCreated
+from tests.support.cluster_kit import CLUSTER, id_of, row, session
+
+T = id_of(1)
+WHOLE = Row((1, 2, 3), 1, 5, 7, (1, 2), 5)
+
+
+def cluster(*rows: Row) -> ClusterImage:
+    sessions = [session(f"i{n}", node_id=n, broker_epoch=n, directory_id=f"d{n}") for n in (1, 2, 3)]
+    return ClusterImage().with_records([*sessions, TopicCreated(T, "t", rows or (row(2), WHOLE), {})])
+
+
+def asked(node_id: int = 2, incarnation: str = "new", **how: object) -> RegistrationAsked:
+    of = RegistrationAsked(node_id, CLUSTER, incarnation, f"d{node_id}", "boot", (), previous_broker_epoch=node_id)
+    return replace(of, **how)  # type: ignore[arg-type]
+
+
+def code_of(image: ClusterImage, who: RegistrationAsked, *, is_live: bool = False) -> ErrorCode:
+    with pytest.raises(ApiError) as refused:
+        register(image, who, CLUSTER, is_live=is_live)
+    return refused.value.code
+
+
+def test_a_new_node_gets_the_next_broker_epoch() -> None:
+    """And its answer is that epoch, once the records are committed."""
+    decided = register(cluster(), asked(4, previous_broker_epoch=-1), CLUSTER, is_live=False)
+    after = cluster().with_records(decided.records)
+    assert decided.answer == after.nodes[4].broker_epoch == 4 and after.nodes[4].active
+
+
+def test_cluster_d42_the_last_session_ends_in_the_same_commit() -> None:
+    """What it led goes on in a new leader epoch: the old process's leaderships are over with this record."""
+    decided = register(cluster(), asked(), CLUSTER, is_live=False)
+    after = cluster().with_records(decided.records)
+    check(after)
+    assert (after.nodes[2].broker_epoch, after.nodes[2].incarnation) == (4, "new")
+    assert (after.topics[T].rows[0].leader, after.topics[T].rows[0].leader_epoch) == (2, 1)
+
+
+def test_cluster_d40_a_live_session_is_not_given_to_another_process() -> None:
+    """A copied data directory, a node id given twice; an operator's word takes it."""
+    assert code_of(cluster(), asked(), is_live=True) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert register(cluster(), asked(take_over=True), CLUSTER, is_live=True).answer == 4
+    ended = cluster().with_records(end_records(cluster(), [(2, 2)]))
+    assert register(ended, asked(), CLUSTER, is_live=True).answer == 4
+
+
+def test_a_request_asked_again_gets_the_session_it_has() -> None:
+    """The answer to the first one was lost."""
+    decided = register(cluster(), asked(incarnation="i2"), CLUSTER, is_live=True)
+    assert (decided.records, decided.answer) == ((), 2)
+
+
+def test_cluster_d75_a_registration_is_conditional_on_the_last_broker_epoch() -> None:
+    """R22: who decided on an older image looks again; nor does another cluster's broker come in."""
+    assert code_of(cluster(), asked(previous_broker_epoch=1)) is ErrorCode.STALE_BROKER_EPOCH
+    assert code_of(cluster(), asked(4, previous_broker_epoch=4)) is ErrorCode.STALE_BROKER_EPOCH
+    assert code_of(cluster(), asked(cluster_id="another")) is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+def test_cluster_d47_no_broker_epoch_is_given_twice() -> None:
+    """Producer ids are made of it: two that register with one commit have two."""
+    image, epochs = cluster(), []
+    for node_id in (2, 3, 2):
+        who = asked(node_id, f"new{len(epochs)}", previous_broker_epoch=image.nodes[node_id].broker_epoch)
+        decided = register(image, who, CLUSTER, is_live=False)
+        image = image.with_records(decided.records)
+        epochs.append(decided.answer)
+    assert epochs == [4, 5, 6]
+
+
+def test_only_the_session_that_was_meant_ends() -> None:
+    """Silence of an earlier life says nothing of this one; an ended one does not end again."""
+    image = cluster()
+    assert end_records(image, [(2, 1), (9, 9)]) == []
+    after = image.with_records(end_records(image, [(2, 2), (1, 1)]))
+    check(after)
+    assert end_records(after, [(2, 2)]) == []
+    assert (after.topics[T].rows[0].leader, after.topics[T].rows[1].leader) == (NO_LEADER, NO_LEADER)
+    one = image.with_records(end_records(image, [(1, 1)]))
+    assert one.topics[T].rows[1].leader == 2
+
+
+def test_a_claim_ends_the_session_of_who_is_replaced() -> None:
+    """Unless it released the lease; and begins the claimant's own where it has none."""
+    image = cluster()
+    who = asked(2, "i2")
+    after = image.with_records(claim_records(image, who, is_new_session=False, replaced=1))
+    check(after)
+    assert not after.nodes[1].active and after.nodes[2] == image.nodes[2] and after.topics[T].rows[1].leader == 2
+    assert claim_records(image, who, is_new_session=False, replaced=None) == []
+    both = image.with_records(claim_records(image, asked(), is_new_session=True, replaced=1))
+    check(both)
+    assert not both.nodes[1].active and both.nodes[2].broker_epoch == 4
+
+
+@pytest.mark.parametrize(
+    ("proposal", "code"),
+    [
+        (PartitionProposal((T, 1), 5, 7, ((1, 1), (2, 2), (3, 3))), ErrorCode.NONE),
+        (PartitionProposal((T, 1), 5, 7, ((1, 1), (2, 2))), ErrorCode.NONE),
+        (PartitionProposal((T, 1), 5, 7, ((1, 1),)), ErrorCode.NONE),
+        (PartitionProposal((id_of(2), 1), 5, 7, ((1, 1),)), ErrorCode.UNKNOWN_TOPIC_ID),
+        (PartitionProposal((T, 2), 5, 7, ((1, 1),)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (PartitionProposal((T, 1), 6, 7, ((1, 1),)), ErrorCode.NOT_CONTROLLER),
+        (PartitionProposal((T, 1), 5, 8, ((1, 1),)), ErrorCode.NOT_CONTROLLER),
+        (PartitionProposal((T, 1), 4, 7, ((1, 1),)), ErrorCode.FENCED_LEADER_EPOCH),
+        (PartitionProposal((T, 0), 0, 0, ((1, 1),)), ErrorCode.INVALID_REQUEST),
+        (PartitionProposal((T, 1), 5, 6, ((1, 1),)), ErrorCode.INVALID_UPDATE_VERSION),
+        (PartitionProposal((T, 1), 5, 7, ((2, 2),)), ErrorCode.INVALID_REQUEST),
+        (PartitionProposal((T, 1), 5, 7, ((1, 1), (1, 1))), ErrorCode.INVALID_REQUEST),
+        (PartitionProposal((T, 1), 5, 7, ((1, 1), (9, 9))), ErrorCode.INVALID_REQUEST),
+        (PartitionProposal((T, 1), 5, 7, ((1, 1), (2, 2), (3, 2))), ErrorCode.INELIGIBLE_REPLICA),
+    ],
+)
+def test_a_proposal_is_judged_as_kafka_does(proposal: PartitionProposal, code: ErrorCode) -> None:
+    """KIP-497, KIP-841, KIP-903, in Kafka's order."""
+    decided = decide(cluster(), ProposalsAsked(1, 1, (proposal,)))
+    assert decided.answer == (code,)
+    assert len(decided.records) == (code is ErrorCode.NONE)
+
+
+def test_cluster_d05_who_joins_has_the_session_it_reported_in() -> None:
+    """Node 3 registered again since its report: the empty replica it may be now is not let in (D68)."""
+    image = cluster().with_records([session("again", node_id=3, broker_epoch=4, directory_id="other")])
+    joins = PartitionProposal((T, 1), 5, 7, ((1, 1), (2, 2), (3, 3)))
+    assert decide(image, ProposalsAsked(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
+    ended = cluster().with_records(end_records(cluster(), [(3, 3)]))
+    assert decide(ended, ProposalsAsked(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
+
+
+def test_a_proposal_of_another_session_is_none() -> None:
+    """Of the asker's, as a whole."""
+    with pytest.raises(ApiError) as refused:
+        decide(cluster(), ProposalsAsked(1, 2, ()))
+    assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH

@@ -1,0 +1,124 @@
+"""Which sessions end for silence: conversations with the machine, in the seconds of one loop."""
+
+from __future__ import annotations
+
+from broker.controller.sessions import CLOSED_S, SESSION_S, UNTIMED_S, Due, Sessions
+from broker.metadata.image import ClusterImage
+from tests.support.cluster_kit import session
+
+STEP_S = 0.5
+
+
+def image(*node_ids: int) -> ClusterImage:
+    return ClusterImage().with_records([session(node_id=n, broker_epoch=n) for n in node_ids])
+
+
+class Play:
+    """Node 1 is the controller; `beating` are heard every second."""
+
+    def __init__(self, *others: int, is_sure: bool = False) -> None:
+        self.now_s = 100.0
+        self.sessions = Sessions(1, self.now_s, is_sure=is_sure)
+        self.sessions.follow(image(1, *others), self.now_s)
+        self.beating = set(others)
+
+    def go(self, seconds: float) -> Due:
+        """Until something is due, or `seconds` are over."""
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s += STEP_S
+            if self.now_s % 1 == 0:
+                for node_id in self.beating:
+                    assert self.sessions.heard(node_id, node_id, self.now_s)
+            due = self.sessions.look(self.now_s)
+            if due != Due():
+                return due
+        return Due()
+
+
+def test_who_is_heard_stays_and_who_is_silent_ends_after_a_session() -> None:
+    """Not a moment before."""
+    play = Play(2, 3)
+    assert play.go(60) == Due()
+    play.beating.remove(3)
+    assert play.go(SESSION_S - 2 * STEP_S) == Due()
+    assert play.go(2) == Due(((3, 3),))
+
+
+def test_a_closed_connection_ends_it_sooner_unless_it_comes_again() -> None:
+    """Two seconds: a process that died is missed for no longer."""
+    play = Play(2, 3)
+    play.go(5)
+    play.sessions.closed(2, 2, play.now_s)
+    assert play.go(CLOSED_S * 2) == Due(), "it beat again"
+    play.beating.remove(3)
+    play.sessions.closed(3, 3, play.now_s)
+    assert not play.sessions.is_live(3, play.now_s) and play.sessions.is_live(2, play.now_s)
+    assert play.go(CLOSED_S - STEP_S) == Due()
+    assert play.go(STEP_S * 2) == Due(((3, 3),))
+
+
+def test_cluster_d08_a_new_controller_gives_every_session_its_full_time_then_ends_it() -> None:
+    """A broker that died during the change of controllers never beats here: its session ends all the same."""
+    play = Play(2, 3)
+    play.beating = {2}
+    assert play.go(SESSION_S - STEP_S) == Due()
+    assert play.go(STEP_S * 2) == Due(((3, 3),))
+
+
+def test_cluster_d09_a_stall_of_the_own_loop_extends_every_session() -> None:
+    """The controller hears nobody for 20 s because it does nothing: nobody is late."""
+    play = Play(2, 3)
+    play.go(5)
+    play.now_s += 20
+    play.beating = set()
+    assert play.go(SESSION_S - 3) == Due()
+
+
+def test_a_session_of_another_epoch_is_not_kept_alive() -> None:
+    """KIP-903: what an earlier life of the broker sends says nothing of this one."""
+    play = Play(2, 3)
+    assert not play.sessions.heard(2, 1, play.now_s)
+    assert not play.sessions.heard(9, 9, play.now_s)
+    play.sessions.closed(2, 1, play.now_s)
+    assert play.go(CLOSED_S * 2) == Due()
+
+
+def test_cluster_d78_sessions_that_expire_one_by_one_are_counted_together() -> None:
+    """Each alone would be a fifth of the cluster; the controller that hears nobody steps back before it ends one."""
+    play = Play(2, 3, 4, 5)
+    play.go(20)
+    for node_id in (2, 3, 4, 5):
+        play.beating.discard(node_id)
+        if play.beating:
+            assert play.go(2) == Due()
+    assert play.go(SESSION_S) == Due(steps_back=True)
+
+
+def test_cluster_d82_the_survivor_of_three_goes_on_once_nobody_else_claimed() -> None:
+    """Two of three are dead: it steps back, claims again, and ends them in the first seconds of that epoch."""
+    play = Play(2, 3)
+    play.beating = set()
+    assert play.go(SESSION_S + 1) == Due(steps_back=True)
+    again = Play(2, 3, is_sure=True)
+    again.beating = set()
+    assert SESSION_S < UNTIMED_S
+    assert again.go(SESSION_S + 1) == Due(((2, 2), (3, 3)))
+
+
+def test_half_is_not_fewer_than_half() -> None:
+    """Of two brokers one is dead: no majority is needed (D64)."""
+    play = Play(2)
+    play.beating = set()
+    assert play.go(SESSION_S + 1) == Due(((2, 2),))
+
+
+def test_what_the_image_ended_is_no_session() -> None:
+    """And what it began has its full time."""
+    play = Play(2, 3)
+    play.go(3)
+    play.sessions.follow(image(1, 2, 4), play.now_s)
+    play.beating = {2}
+    assert not play.sessions.heard(3, 3, play.now_s)
+    assert play.go(SESSION_S - STEP_S) == Due()
+    assert play.go(STEP_S * 2) == Due(((4, 4),))
