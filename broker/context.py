@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
+from broker.controller.brokers import Brokers
 from broker.controller.door import ControllerDoor
 from broker.fetch_sessions import FetchSessions
 from broker.following.metadata_cache import MetadataCache
@@ -28,7 +29,7 @@ from seams.world import World
 @dataclass(frozen=True, slots=True)
 class Context:
     """The rooms of one broker. `live_configs`: broker configs that only the running process knows, such as the ports
-    really bound."""
+    really bound. `brokers`: who decides what other brokers ask; None: nobody here."""
 
     live: LiveConfig
     world: World
@@ -44,6 +45,7 @@ class Context:
     metrics: BrokerMetrics
     tasks: Tasks
     live_configs: Mapping[str, str]
+    brokers: Brokers | None = None
 
     @property
     def config(self) -> BrokerConfig:

@@ -122,3 +122,7 @@ class Brokers(Protocol):
         INVALID_REQUEST. ApiError STALE_BROKER_EPOCH of the whole.
         """
         ...
+
+    def closed(self, node_id: int, broker_epoch: int) -> None:
+        """The connection was closed by which the last heartbeat of this session came."""
+        ...

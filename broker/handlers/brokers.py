@@ -1,14 +1,26 @@
-"""What brokers of one cluster ask each other: BrokerRegistration, BrokerHeartbeat, AlterPartition, Envelope.
+"""What brokers of one cluster ask the controller: BrokerRegistration, BrokerHeartbeat, AlterPartition.
 
-Owns how their answers are said. Always true: what reaches a handler came by the brokers' own listener (authorizer);
-whoever is not the controller answers NOT_CONTROLLER and nothing else. Must not know how the controller decides.
-Source: KIP-631, KIP-497, KIP-590; the fields that are ours: docs/formats/broker-requests.md.
+Owns how its answers are said. Always true: what reaches a handler came by the brokers' own listener (authorizer);
+whoever is not the controller answers NOT_CONTROLLER and nothing else. A heartbeat is parked by whoever answers it: it
+comes on a connection of its own, so nothing waits behind it. Must not know how the controller decides.
+Source: KIP-631, KIP-497.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.context import Call, Context
+from broker.controller.brokers import Brokers
+from broker.controller.remote_brokers import (
+    heartbeat_answer,
+    heartbeat_asked,
+    proposals_answer,
+    proposals_asked,
+    registration_asked,
+)
 from broker.error_codes import ErrorCode
+from broker.errors import ApiError, code_of
 from broker.wire.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -19,27 +31,39 @@ from broker.wire.messages import (
     EnvelopeRequest,
     EnvelopeResponse,
 )
+from logformat.errors import ThermoclineError
 
 
 async def handle_broker_registration(
     context: Context, request: BrokerRegistrationRequest, call: Call
 ) -> BrokerRegistrationResponse:
-    """Refused: each broker registers with itself."""
-    return await registration_refused(request, ErrorCode.NOT_CONTROLLER)
+    """Begin a session: the answer comes when it is committed."""
+    try:
+        return BrokerRegistrationResponse(broker_epoch=await _door(context).register(registration_asked(request)))
+    except (ThermoclineError, OSError) as refused:
+        return BrokerRegistrationResponse(error_code=code_of(refused), error_message=str(refused))
 
 
 async def handle_broker_heartbeat(
     context: Context, request: BrokerHeartbeatRequest, call: Call
 ) -> BrokerHeartbeatResponse:
-    """Refused: nobody registered here."""
-    return await heartbeat_refused(request, ErrorCode.NOT_CONTROLLER)
+    """Keep a session. From the first on the controller is told when the connection is closed."""
+    try:
+        door = _door(context)
+        call.peer.farewell = partial(door.closed, request.broker_id, request.broker_epoch)
+        return heartbeat_answer(await door.heartbeat(heartbeat_asked(request)))
+    except (ThermoclineError, OSError) as refused:
+        return await heartbeat_refused(request, code_of(refused))
 
 
 async def handle_alter_partition(
     context: Context, request: AlterPartitionRequest, call: Call
 ) -> AlterPartitionResponse:
-    """Refused: every partition has one replica."""
-    return await alter_partition_refused(request, ErrorCode.NOT_CONTROLLER)
+    """Decide on what a leader proposes, each partition by itself. The answer has no state: the image has (R17)."""
+    try:
+        return proposals_answer(request, await _door(context).alter_partition(proposals_asked(request)))
+    except (ThermoclineError, OSError) as refused:
+        return await alter_partition_refused(request, code_of(refused))
 
 
 async def handle_envelope(context: Context, request: EnvelopeRequest, call: Call) -> EnvelopeResponse:
@@ -65,3 +89,9 @@ async def alter_partition_refused(request: AlterPartitionRequest, error: ErrorCo
 async def envelope_refused(request: EnvelopeRequest, error: ErrorCode) -> EnvelopeResponse:
     """What is inside is not looked at."""
     return EnvelopeResponse(error_code=error)
+
+
+def _door(context: Context) -> Brokers:
+    if context.brokers is None:
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "this broker does not decide for others")
+    return context.brokers

@@ -153,6 +153,8 @@ class Peer:
     software_version: str = ""
     principal: str = "User:ANONYMOUS"
     closed: bool = False
+    farewell: Callable[[], None] | None = None
+    """Called once when the connection is gone, if somebody wants to know."""
     produce_route: object = None
     """What the dispatcher remembers of its last produce request; while it is None, `dispatch_run` is not asked."""
 

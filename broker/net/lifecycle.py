@@ -145,6 +145,8 @@ class Lifecycle:
         """The transport is gone."""
         self.step(NEXT[Event.LOST])
         self._peer.closed = True
+        if self._peer.farewell is not None:
+            self._peer.farewell()
         self._shared.counters.closes[self._reason] += 1
         self._shared.wheel.disarm(self)
 

@@ -1641,6 +1641,7 @@ class BrokerRegistrationRequest(Message):
     boot_id: str = ""
     flush_mode: str = ""
     lost_logs: list[BrokerRegistrationRequestLostLog] = []
+    take_over: bool = False
 
 
 class BrokerRegistrationResponse(Message):
@@ -1676,7 +1677,6 @@ class BrokerHeartbeatRequest(Message):
     want_shut_down: bool = False
     offline_log_dirs: list[UUID] = []
     cordoned_log_dirs: list[UUID] | None = None
-    controller_epoch: int = -1
     lost_logs: list[BrokerHeartbeatRequestLostLog] = []
     unfit: list[BrokerHeartbeatRequestUnfit] = []
 
@@ -1691,9 +1691,8 @@ class BrokerHeartbeatResponse(Message):
     should_shut_down: bool = False
     controller_epoch: int = -1
     root: bytes | None = None
-    root_etag: str = ""
+    lease_counter: int = -1
     is_store_away: bool = False
-    beaten_ms: int = 0
 
 
 class OffsetCommitKey(Message):

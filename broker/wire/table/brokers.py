@@ -66,6 +66,7 @@ request BrokerRegistration
   lost_logs                               [LostLog]             tag:10002
     topic_id                              uuid
     partitions                            [int32]
+  take_over                               bool                  tag:10003
 
 response BrokerRegistration
   throttle_time_ms                        int32
@@ -81,11 +82,10 @@ request BrokerHeartbeat
   want_shut_down                          bool
   offline_log_dirs                        [uuid]                tag:0
   cordoned_log_dirs                       [uuid]                null =null tag:1
-  controller_epoch                        int32                 =-1 tag:10000
-  lost_logs                               [LostLog]             tag:10001
+  lost_logs                               [LostLog]             tag:10000
     topic_id                              uuid
     partitions                            [int32]
-  unfit                                   [Unfit]               tag:10002
+  unfit                                   [Unfit]               tag:10001
     topic_id                              uuid
     partitions                            [int32]
 
@@ -97,7 +97,6 @@ response BrokerHeartbeat
   should_shut_down                        bool
   controller_epoch                        int32                 =-1 tag:10000
   root                                    bytes                 null =null tag:10001
-  root_etag                               string                tag:10002
+  lease_counter                           int64                 =-1 tag:10002
   is_store_away                           bool                  tag:10003
-  beaten_ms                               int64                 tag:10004
 """

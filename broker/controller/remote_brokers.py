@@ -1,0 +1,254 @@
+"""`Brokers` of the controller on another node: what is asked becomes Kafka's messages, and its answers come back.
+
+Owns both directions of that translation, so that the two ends cannot differ. Always true: an error comes back as it was
+raised there; a heartbeat waits behind nothing else. Must not know who the controller is, nor what it decides. What the
+fields mean: docs/formats/broker-requests.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Final, TypeVar
+from uuid import UUID
+
+from broker.controller.brokers import (
+    HeartbeatAnswer,
+    HeartbeatAsked,
+    LogPlace,
+    PartitionProposal,
+    ProposalsAsked,
+    RegistrationAsked,
+)
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.records import Listener
+from broker.peers.connection import PeerConnection
+from broker.wire.apis import APIS, ApiKey
+from broker.wire.message import Message
+from broker.wire.messages import (
+    AlterPartitionRequest,
+    AlterPartitionRequestBrokerState,
+    AlterPartitionRequestPartition,
+    AlterPartitionRequestTopic,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartition,
+    AlterPartitionResponseTopic,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatRequestLostLog,
+    BrokerHeartbeatRequestUnfit,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationRequestListener,
+    BrokerRegistrationRequestLostLog,
+    BrokerRegistrationResponse,
+)
+from logformat.errors import Retryable
+from logformat.values import uuid_from_text, uuid_text
+
+HEARTBEATS: Final = "heartbeats"
+REQUESTS: Final = "requests"
+_HEARTBEAT_S: Final = 4.5  # it is parked for 1.5 s; two fit into a session
+_DECISION_S: Final = 30.0
+
+R = TypeVar("R", bound=Message)
+
+
+class RemoteBrokers:
+    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Beside the errors of `Brokers`,
+    each raises ConnectionError and TimeoutError as `PeerConnection.ask` does."""
+
+    def __init__(self, to: Callable[[str], PeerConnection]) -> None:
+        self._to = to
+
+    async def register(self, asked: RegistrationAsked) -> int:
+        answer = await self._ask(REQUESTS, registration_message(asked), BrokerRegistrationResponse, _DECISION_S)
+        _raise(answer.error_code, answer.error_message)
+        return answer.broker_epoch
+
+    async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
+        answer = await self._ask(HEARTBEATS, heartbeat_message(asked), BrokerHeartbeatResponse, _HEARTBEAT_S)
+        _raise(answer.error_code)
+        return HeartbeatAnswer(
+            answer.controller_epoch,
+            root=answer.root,
+            store_away=answer.is_store_away,
+            lease_counter=answer.lease_counter,
+            may_stop=answer.should_shut_down,
+        )
+
+    async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
+        answer = await self._ask(REQUESTS, proposals_message(asked), AlterPartitionResponse, _DECISION_S)
+        _raise(answer.error_code)
+        codes = tuple(ErrorCode(row.error_code) for topic in answer.topics for row in topic.partitions)
+        if len(codes) != len(asked.proposals):
+            raise ConnectionError(f"the controller answered {len(codes)} of {len(asked.proposals)} proposals")
+        return codes
+
+    def closed(self, node_id: int, broker_epoch: int) -> None:
+        """Nothing to tell: the controller sees by itself that a connection was closed."""
+
+    async def _ask(self, purpose: str, request: Message, kind: type[R], timeout_s: float) -> R:
+        key = _KEYS[type(request)]
+        answer = await self._to(purpose).ask(request, APIS[key].version_max, timeout_s)
+        assert isinstance(answer, kind)
+        return answer
+
+
+_KEYS: Final[dict[type[Message], ApiKey]] = {
+    BrokerRegistrationRequest: ApiKey.BROKER_REGISTRATION,
+    BrokerHeartbeatRequest: ApiKey.BROKER_HEARTBEAT,
+    AlterPartitionRequest: ApiKey.ALTER_PARTITION,
+}
+
+
+def _raise(error_code: int, message: str | None = None) -> None:
+    if error_code == ErrorCode.NONE:
+        return
+    if error_code == ErrorCode.KAFKA_STORAGE_ERROR:  # what Retryable is on the wire
+        raise Retryable(message or "the controller's bucket does not answer; ask again")
+    raise ApiError(ErrorCode(error_code), message or "")
+
+
+# ── registration ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def registration_message(asked: RegistrationAsked) -> BrokerRegistrationRequest:
+    return BrokerRegistrationRequest(
+        broker_id=asked.node_id,
+        cluster_id=asked.cluster_id,
+        incarnation_id=UUID(hex=asked.incarnation),
+        listeners=[BrokerRegistrationRequestListener(one.name, one.host, one.port) for one in asked.listeners],
+        rack=asked.rack,
+        log_dirs=[UUID(bytes=uuid_from_text(asked.directory_id))],
+        previous_broker_epoch=asked.previous_broker_epoch,
+        boot_id=asked.boot_id,
+        lost_logs=[
+            BrokerRegistrationRequestLostLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.lost_logs)
+        ],
+        take_over=asked.take_over,
+    )
+
+
+def registration_asked(request: BrokerRegistrationRequest) -> RegistrationAsked:
+    """Raises ApiError INVALID_REQUEST."""
+    if len(request.log_dirs) != 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"a broker has one log directory, not {len(request.log_dirs)}")
+    return RegistrationAsked(
+        request.broker_id,
+        request.cluster_id,
+        request.incarnation_id.hex,
+        uuid_text(request.log_dirs[0].bytes),
+        request.boot_id,
+        tuple(Listener(one.name, one.host, one.port) for one in request.listeners),
+        rack=request.rack,
+        previous_broker_epoch=request.previous_broker_epoch,
+        lost_logs=_places(request.lost_logs),
+        take_over=request.take_over,
+    )
+
+
+# ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def heartbeat_message(asked: HeartbeatAsked) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(
+        broker_id=asked.node_id,
+        broker_epoch=asked.broker_epoch,
+        current_metadata_offset=asked.position,
+        want_shut_down=asked.wants_shutdown,
+        unfit=[BrokerHeartbeatRequestUnfit(topic_id, indexes) for topic_id, indexes in _by_topic(asked.unfit)],
+    )
+
+
+def heartbeat_asked(request: BrokerHeartbeatRequest) -> HeartbeatAsked:
+    return HeartbeatAsked(
+        request.broker_id,
+        request.broker_epoch,
+        request.current_metadata_offset,
+        wants_shutdown=request.want_shut_down,
+        unfit=_places(request.unfit),
+    )
+
+
+def heartbeat_answer(answer: HeartbeatAnswer) -> BrokerHeartbeatResponse:
+    return BrokerHeartbeatResponse(
+        is_caught_up=answer.root is None,
+        is_fenced=False,
+        should_shut_down=answer.may_stop,
+        controller_epoch=answer.controller_epoch,
+        root=answer.root,
+        lease_counter=answer.lease_counter,
+        is_store_away=answer.store_away,
+    )
+
+
+# ── proposals ────────────────────────────────────────────────────────────────────────────────────────────────────────
+_RECOVERED: Final = 0
+_RECOVERING: Final = 1
+
+
+def proposals_message(asked: ProposalsAsked) -> AlterPartitionRequest:
+    return AlterPartitionRequest(
+        broker_id=asked.node_id,
+        broker_epoch=asked.broker_epoch,
+        topics=[
+            AlterPartitionRequestTopic(UUID(topic_id), [_proposal_row(one) for one in some])
+            for topic_id, some in groupby(asked.proposals, lambda one: one.place[0])
+        ],
+    )
+
+
+def _proposal_row(proposal: PartitionProposal) -> AlterPartitionRequestPartition:
+    return AlterPartitionRequestPartition(
+        partition_index=proposal.place[1],
+        leader_epoch=proposal.leader_epoch,
+        new_isr_with_epochs=[AlterPartitionRequestBrokerState(*member) for member in proposal.in_sync],
+        leader_recovery_state=_RECOVERED if proposal.is_done else _RECOVERING,
+        partition_epoch=proposal.partition_epoch,
+    )
+
+
+def proposals_asked(request: AlterPartitionRequest) -> ProposalsAsked:
+    return ProposalsAsked(
+        request.broker_id,
+        request.broker_epoch,
+        tuple(
+            PartitionProposal(
+                (str(topic.topic_id), row.partition_index),
+                row.leader_epoch,
+                row.partition_epoch,
+                tuple((member.broker_id, member.broker_epoch) for member in row.new_isr_with_epochs),
+                is_done=row.leader_recovery_state == _RECOVERED,
+            )
+            for topic in request.topics
+            for row in topic.partitions
+        ),
+    )
+
+
+def proposals_answer(request: AlterPartitionRequest, codes: Iterable[ErrorCode]) -> AlterPartitionResponse:
+    """`codes` in the request's order."""
+    left = iter(codes)
+    return AlterPartitionResponse(
+        topics=[
+            AlterPartitionResponseTopic(
+                topic.topic_id,
+                [
+                    AlterPartitionResponsePartition(partition_index=row.partition_index, error_code=next(left))
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+# ── logs by topic ────────────────────────────────────────────────────────────────────────────────────────────────────
+def _by_topic(places: Iterable[LogPlace]) -> list[tuple[UUID, list[int]]]:
+    found: dict[str, list[int]] = {}
+    for topic_id, index in places:
+        found.setdefault(topic_id, []).append(index)
+    return [(UUID(topic_id), indexes) for topic_id, indexes in found.items()]
+
+
+def _places(
+    topics: Iterable[BrokerRegistrationRequestLostLog | BrokerHeartbeatRequestLostLog | BrokerHeartbeatRequestUnfit],
+) -> tuple[LogPlace, ...]:
+    return tuple((str(topic.topic_id), index) for topic in topics for index in topic.partitions)
