@@ -30,7 +30,8 @@ class Source(Protocol):
     """A partition that can tell a session that something about it moved."""
 
     def tell_once(self, reader: Target) -> None:
-        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget it."""
+        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget it; at the next
+        append too where `reader.is_at_tail`."""
         ...
 
     def forget(self, reader: Target) -> None: ...
@@ -45,6 +46,7 @@ class Target:
     __slots__ = (
         "high_watermark",
         "index",
+        "is_at_tail",
         "log_start_offset",
         "session",
         "source",
@@ -64,6 +66,7 @@ class Target:
         self.turn = 0
         self.session: FetchSession | None = None
         self.source: Source | None = None
+        self.is_at_tail = False  # of a replica: it reads beyond the high watermark
 
     def changed(self) -> None:
         """Called by the source, which forgot us by now."""

@@ -14,19 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.authorizer import is_from_follower
 from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_session import Target
 from broker.fetch_sessions import NO_SESSION, Full, Incremental
+from broker.handlers import replica_fetch
 from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
 from broker.handlers.led_elsewhere import leaders_of, refuse
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     ZERO_UUID,
     FetchRequest,
-    FetchRequestPartition,
     FetchResponse,
     FetchResponsePartition,
     FetchResponseTopic,
@@ -45,9 +44,9 @@ class Fetch:
         "_bytes_max",
         "_context",
         "_full",
-        "_is_from_follower",
         "_listener",
         "_refused",
+        "_replica",
         "_session",
         "_unknown_count",
         "_version",
@@ -63,7 +62,7 @@ class Fetch:
         self._context = context
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
-        self._is_from_follower = is_from_follower(request)
+        self._replica = replica_fetch.asking(request)
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -124,9 +123,11 @@ class Fetch:
             if target.topic_id is not ZERO_UUID and target.topic_id != partition.topic_id:
                 raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
             check_leader_epoch(partition, wanted.current_leader_epoch)
-            if self._is_from_follower:
-                raise ApiError(_not_a_follower(wanted))
-            is_read_up = result.read(partition, wanted, answer)
+            if self._replica is None:
+                is_read_up = result.read(partition, wanted, answer)
+            else:
+                target.is_at_tail = True
+                is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer)
         except (ThermoclineError, OSError) as refused:
             answer.error_code = code_of(refused)
             answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
@@ -152,6 +153,9 @@ class Fetch:
             return True
         if result.is_behind:
             return True
+        is_of_replicas_session = self._replica is not None and self._session is not None
+        if is_of_replicas_session and any(target.must_answer(answer) for target, answer in result.answers):
+            return True  # it has to learn of another high watermark, too
         enough = result.ready >= min(request.min_bytes, self._bytes_max)
         return enough and (result.size > 0 or not result.loading)
 
@@ -167,7 +171,7 @@ class Fetch:
 
     def response(self, result: FetchAttempt) -> FetchResponse:
         """The answer, which is final: the session counts it as told."""
-        if result.size:
+        if result.size and self._replica is None:
             self._count(result)
         at = self._session
         if at is not None:
@@ -205,7 +209,7 @@ class Fetch:
         elif not self._watched:
             self._watched = [partition for _, partition in result.open]
             for partition in self._watched:
-                partition.watch(wake)
+                partition.watch(wake, at_tail=self._replica is not None)
 
     def has_moved(self, result: FetchAttempt) -> bool:
         """Whether a partition moved or went after `result` looked at it: before `park` nobody was told of it."""
@@ -278,8 +282,3 @@ async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
         if turns.over():
             await next_turn()
     return response
-
-
-def _not_a_follower(wanted: FetchRequestPartition) -> ErrorCode:
-    """To a replica that is none of the partition's: it asks again, when it may have become one. As in Kafka."""
-    return ErrorCode.UNKNOWN_LEADER_EPOCH if wanted.current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,9 +1,9 @@
 """One look at the partitions of a fetch: what was read so far, from either tier, and what would have to be waited for.
 
-Owns what a partition adds to the answer. Always true: nothing at or above the high watermark is read; together the
-partitions give no more than the request allows, but for the first batch (KIP-74). Record bytes are never read here: the
-answer names file ranges, which the socket takes by sendfile. Must not know chunks or objects (`tiering.fetch_router`
-says which tier, the tier says what), sessions, nor when the answer leaves.
+Owns what a partition adds to the answer. Always true: consumers get nothing at or above the high watermark; together
+the partitions give no more than the request allows, but for the first batch (KIP-74). Record bytes are never read here:
+the answer names file ranges, which the socket takes by sendfile. Must not know chunks or objects
+(`tiering.fetch_router` says which tier, the tier says what), sessions, nor when the answer leaves.
 
 Hot path: `read` runs once for each partition that a fetch looks at.
 """
@@ -72,7 +72,7 @@ class FetchAttempt:
         answer.log_start_offset = log_start_offset
         if self._request.isolation_level != _READ_COMMITTED:
             answer.aborted_transactions = None
-        if wanted.last_fetched_epoch >= 0 and _diverges(partition, wanted, answer):
+        if wanted.last_fetched_epoch >= 0 and diverges(partition, wanted, answer):
             self.failed = True
             return False
         offset = wanted.fetch_offset
@@ -90,7 +90,7 @@ class FetchAttempt:
                     return True
                 if bytes_max > 0 or self.size == 0:
                     try:
-                        self._read_hot(partition, offset, bytes_max, answer)
+                        self._read_hot(partition, offset, bytes_max, answer, high_watermark)
                     except DamagedLog:
                         if offset >= partition.tier.remote_end_offset:
                             raise
@@ -104,12 +104,22 @@ class FetchAttempt:
                 raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         return False
 
-    def _read_hot(self, partition: Partition, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
+    def read_hot(
+        self, partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
+    ) -> None:
+        """Local bytes below `end_offset`, as far as the answer has room. Raises DamagedLog."""
+        bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
+        if bytes_max > 0 or self.size == 0:
+            self._read_hot(partition, wanted.fetch_offset, bytes_max, answer, end_offset)
+
+    def _read_hot(
+        self, partition: Partition, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
+    ) -> None:
         """Local bytes. What may have to come from the disk first is brought into the page cache by a worker (C25).
 
         Raises DamagedLog.
         """
-        found = partition.read(self._context.residency, offset, bytes_max, min_one=self.size == 0)
+        found = partition.read(self._context.residency, offset, bytes_max, end_offset, min_one=self.size == 0)
         if isinstance(found, asyncio.Future):
             self.loading.append(found)
             return
@@ -146,7 +156,7 @@ def check_leader_epoch(partition: Partition, epoch: int) -> None:
     raise ApiError(code)
 
 
-def _diverges(partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+def diverges(partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
     """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated.
 
     An epoch above all that this log knows is divergence too, with nothing to compare: OFFSET_OUT_OF_RANGE, as for a

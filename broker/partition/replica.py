@@ -147,17 +147,18 @@ class Partition:
         return self.leader.is_end_known
 
     def read(
-        self, residency: Residency, offset: int, bytes_max: int, *, min_one: bool
+        self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
     ) -> LogSlice | asyncio.Future[None] | None:
-        """Visible local bytes from the batch that holds `offset`, which may be sent now; None: there are none yet; or a
-        future: ask again when it is done, for something has to come from the disk first (C25): an index, the check of
-        the offsets that nobody looked at since the start, the bytes.
+        """Local bytes below `end_offset` (the high watermark, but for replicas) from the batch that holds `offset`,
+        which may be sent now; None: there are none yet; or a future: ask again when it is done, for something has to
+        come from the disk first (C25): an index, the check of the offsets that nobody looked at since the start, the
+        bytes.
 
         Raises as `PartitionLog.read`, Retryable, and the OSError that a worker met for an earlier call."""
         log = self.log
         if not log.is_cheap(offset) and offset not in self._prepared:
             return residency.once(f"index of {log.path} at", offset, self._load_index, offset)
-        found = log.read(offset, bytes_max, self.high_watermark, min_one=min_one)
+        found = log.read(offset, bytes_max, end_offset, min_one=min_one)
         if found is None or found.length == 0:
             return found
         found = log.sound(found)
@@ -193,6 +194,8 @@ class Partition:
             self.flusher.request()
             if not log.config.waits_for_flush:
                 self.flushed(appended.last_offset + 1)  # the page cache counts (`os`)
+            if self.waiters.at_tail:
+                self.waiters.appended()
             if appended.last_offset >= self._reserve_at:
                 self._reserve_at = self.tier.reserve_at
                 if appended.last_offset >= self._reserve_at:
@@ -269,9 +272,9 @@ class Partition:
         self.waiters.wake()
 
     # ── who waits ────────────────────────────────────────────────────────────────────────────────────────────────
-    def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` whenever something new may be readable, until `unwatch`."""
-        self.waiters.watch(watcher)
+    def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
+        """Call `watcher` whenever something new may be readable, until `unwatch`; `at_tail`: also by replicas."""
+        self.waiters.watch(watcher, at_tail=at_tail)
         self.flusher.hurry()
 
     def unwatch(self, watcher: Watcher) -> None:

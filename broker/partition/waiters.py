@@ -26,7 +26,7 @@ same turn in which that came about, and never while it is still asking; it may a
 class Waiters:
     """Of one partition. An acknowledgement costs a tuple."""
 
-    __slots__ = ("_acks", "_high_watermark", "_is_telling", "_readers", "_watchers")
+    __slots__ = ("_acks", "_high_watermark", "_is_telling", "_readers", "_watchers", "at_tail")
 
     def __init__(self) -> None:
         self._acks: deque[tuple[int, float, Acked]] = deque()
@@ -34,6 +34,8 @@ class Waiters:
         self._is_telling = False
         self._watchers: dict[Watcher, None] = {}  # woken in the order they came
         self._readers: dict[Target, None] = {}  # of fetch sessions
+        self.at_tail: dict[Target | Watcher, None] = {}
+        """Those of both who read beyond the high watermark: replicas."""
 
     def ack(self, end_offset: int, deadline_s: float, acked: Acked) -> None:
         """Call `acked` once everything below `end_offset` is committed, which it is not now; with a failure as `fail`
@@ -86,19 +88,34 @@ class Waiters:
             _tell(acked, failure)
         self.wake()
 
-    def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` whenever something new may be readable, until `unwatch`."""
+    def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
+        """Call `watcher` whenever something new may be readable, until `unwatch`; `at_tail`: also by replicas."""
         self._watchers[watcher] = None
+        if at_tail:
+            self.at_tail[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
+        self.at_tail.pop(watcher, None)
 
     def tell_once(self, reader: Target) -> None:
         """Tell a session's reader when anything it was answered may have changed; see `broker.fetch_session`."""
         self._readers[reader] = None
+        if reader.is_at_tail:
+            self.at_tail[reader] = None
 
     def forget(self, reader: Target) -> None:
         self._readers.pop(reader, None)
+        self.at_tail.pop(reader, None)
+
+    def appended(self) -> None:
+        """Tell those who read beyond the high watermark. Nobody else: to them nothing happened yet."""
+        for one in tuple(self.at_tail):
+            if isinstance(one, Target):
+                self.forget(one)
+                one.changed()
+            else:
+                one()
 
     def wake(self) -> None:
         """Tell the watchers to look again."""
@@ -107,6 +124,7 @@ class Waiters:
         if self._readers:
             readers, self._readers = self._readers, {}
             for reader in readers:
+                self.at_tail.pop(reader, None)
                 reader.changed()
 
 
