@@ -248,6 +248,7 @@ class SimNet:
             raise OSError(98, f"address already in use: {address}")
         listener = SimListener(self, address, factory, copy_context())
         self.listeners[address] = listener
+        self.places[address] = place_of(listener.context)
         return listener
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:

@@ -14,6 +14,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row
 from logformat.errors import Corrupt
 from tests.sim.invariants import look_at
+from tests.sim.several.copies import Copies
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet
 
@@ -32,6 +33,7 @@ class God:
         self._images: dict[int, ClusterImage] = {}  # by position
         self._positions: dict[str, int] = {}  # of each process
         self._leaders: dict[tuple[str, int, int], str] = {}  # who led a partition in an epoch
+        self._copies = Copies(fleet)
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -46,7 +48,7 @@ class God:
     def look(self) -> None:
         """Now."""
         self._fleet.newest()
-        for broken in (*self._of_controllers(), *self._of_images(), *self._of_leaders()):
+        for broken in (*self._of_controllers(), *self._of_images(), *self._of_leaders(), *self._copies.wrong()):
             self._said(broken)
         for seat in self._fleet.seats:
             if seat.node is not None and seat.node.serving:
@@ -82,7 +84,7 @@ class God:
             if known is None:
                 newest = max(self._images, default=-1)
                 if position > newest:
-                    yield from _of_step(self._images.get(newest), image, f"position {newest} to {position}")
+                    yield from of_step(self._images.get(newest), image, f"position {newest} to {position}")
                 self._images[position] = image
                 if len(self._images) > _IMAGES_KEPT:
                     del self._images[min(self._images)]
@@ -102,7 +104,7 @@ class God:
                     )
 
 
-def _of_step(before: ClusterImage | None, after: ClusterImage, where: str) -> Iterator[str]:
+def of_step(before: ClusterImage | None, after: ClusterImage, where: str) -> Iterator[str]:
     """What an image says by itself, and after an older one."""
     for topic in after.topics.values():
         for index, row in enumerate(topic.rows):
