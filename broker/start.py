@@ -173,7 +173,9 @@ class Start:
     async def _publish(self, following: Following, session: Session, tiers: TierService, joined: Joined) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
-        total = sum(topic.partitions for topic in topics.values())
+        await replicas.move_strays(joined.at.image)
+        led = self.config.node_id
+        total = sum(row.leader == led for topic in topics.values() for row in topic.rows)
         with (
             tiers.holding_back(),
             self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),

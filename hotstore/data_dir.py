@@ -22,6 +22,7 @@ from hotstore.file_names import (
     is_deleted_dir,
     parse_partition_dir,
     partition_dir,
+    stray_dir,
 )
 from hotstore.offset_checkpoints import CHECKPOINTS, OffsetCheckpoints
 from hotstore.segment import IndexCache
@@ -111,7 +112,14 @@ class DataDir:
 
         The log's readers may go on with the files they hold. Durable when it returns; `remove_deleted` does the rest.
         """
-        target = f"{self.path}/{deleted_dir(topic, partition, unique)}"
+        return self._renamed(topic, partition, deleted_dir(topic, partition, unique))
+
+    def mark_stray(self, topic: str, partition: int, unique: str) -> str:
+        """As `mark_deleted`, of a log that nothing removes: its new path."""
+        return self._renamed(topic, partition, stray_dir(topic, partition, unique))
+
+    def _renamed(self, topic: str, partition: int, name: str) -> str:
+        target = f"{self.path}/{name}"
         self.disk.rename(self.log_path(topic, partition), target)
         self.disk.sync_dir(self.path)
         self.checkpoints.drop(TopicPartition(topic, partition))

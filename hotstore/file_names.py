@@ -90,5 +90,11 @@ def deleted_dir(topic: str, partition: int, unique: str) -> str:
     return topic[: NAME_CHARS_MAX - len(tail)] + tail
 
 
+def stray_dir(topic: str, partition: int, unique: str) -> str:
+    """The name of a log's directory that nobody knows any more, as in Kafka; it stays for whoever looks for it."""
+    tail = f"-{partition}.{unique}-stray"
+    return topic[: NAME_CHARS_MAX - len(tail)] + tail
+
+
 def is_deleted_dir(name: str) -> bool:
     return _DELETED_DIR.fullmatch(name) is not None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -184,15 +184,48 @@ class LogHost:
         await self._run(self._set_aside, place, topic_id)
 
     def _set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
-        disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
-        metadata = f"{path}/{PARTITION_METADATA_FILE}"
-        if disk.stat(path) is None:
-            return
-        if topic_id is not None and (
-            disk.stat(metadata) is None or decode_partition_metadata(read_file(disk, metadata)) != topic_id.bytes
-        ):
+        path = self._data_dir.log_path(place.topic, place.partition)
+        if self._world.disk.stat(path) is None or (topic_id is not None and self._topic_id_at(place) != topic_id):
             return
         self._data_dir.mark_deleted(place.topic, place.partition, self._world.rng.uuid().hex)
+
+    async def topic_id_at(self, place: TopicPartition) -> UUID | None:
+        """Whose log lies there; None where none lies, or it does not say. Raises Corrupt, OSError."""
+        return await self._run(self._topic_id_at, place)
+
+    async def topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
+        """Whose the logs are that lie here, by place, those in `apart_from` excepted, which are not looked at. One that
+        does not say so is left out. Raises Corrupt, OSError."""
+        return await self._run(self._topic_ids, apart_from)
+
+    def _topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
+        places = (place for place in self._data_dir.partitions() if place not in apart_from)
+        found = ((place, self._topic_id_at(place)) for place in places)
+        return {place: topic_id for place, topic_id in found if topic_id is not None}
+
+    def _topic_id_at(self, place: TopicPartition) -> UUID | None:
+        disk = self._world.disk
+        metadata = f"{self._data_dir.log_path(place.topic, place.partition)}/{PARTITION_METADATA_FILE}"
+        if disk.stat(metadata) is None:
+            return None
+        return UUID(bytes=decode_partition_metadata(read_file(disk, metadata)))
+
+    async def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
+        """Rename the directory of this very topic's closed log so that nothing opens or removes it; its new path, None
+        where it does not lie here. Durable when it returns. Raises Corrupt, OSError."""
+        return await self._run(self._move_stray, place, topic_id)
+
+    def _move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
+        if self._topic_id_at(place) != topic_id:
+            return None
+        path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
+        log.warning(
+            "%s of topic id %s is not this broker's any more: moved to %s; remove it when nobody misses it",
+            place,
+            topic_id,
+            path,
+        )
+        return path
 
     async def delete_set_aside(self) -> None:
         """Remove what was set aside, by whomever. Raises OSError."""

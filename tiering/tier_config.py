@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,14 @@ class TierConfig:
 @dataclass(frozen=True, slots=True)
 class Lead:
     """That this broker leads a partition in `leader_epoch`. `new`: the partition was just created, so it holds nothing
-    anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says."""
+    anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says.
+    `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed."""
 
     leader_epoch: int
     tier: TierConfig
     on_fenced: Callable[[str], None]
     new: bool = False
+    is_deleted: Callable[[UUID], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ class MetadataCache:
             self.names[UUID(new)] = image.topics[new].name
         self._by_name = {topic.name: topic for topic in image.topics.values()}
 
+    def is_decided_by(self, node_id: int) -> bool:
+        """Whether this node is the controller, as of this image."""
+        return self.controller is None or self.controller.node_id == node_id
+
     def topic_named(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
@@ -56,6 +60,10 @@ class MetadataCache:
         """
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
+
+    def is_deleted(self, topic_id: UUID) -> bool:
+        """Whether the topic of this id is known to be deleted; not so any more when nothing of it remains."""
+        return str(topic_id) in self.image.deleted
 
     def leaving(self) -> list[str]:
         """Names that deleted topics had, of which files or objects remain."""

@@ -60,7 +60,8 @@ class Effects(Protocol):
         ...
 
     def purge(self, topic: Topic) -> None:
-        """Remove a deleted topic's files, then its objects; then ask the controller to forget it."""
+        """Remove a deleted topic's files; the controller's broker removes its objects too, and then has it forgotten.
+        Said again of all that remain to a broker that becomes the controller's."""
         ...
 
     async def opened(self, topic_id: str) -> None:
@@ -88,7 +89,8 @@ class Publisher:
     def publish(self, after: ClusterImage, controller: ControllerAt | None = None) -> None:
         """Obey `after`, which is newer than what was published before. `controller`: who decides."""
         found = changes(self.image, after, self._node_id)
-        effects = self._effects
+        effects, metadata = self._effects, self._metadata
+        has_decided = metadata.is_decided_by(self._node_id)
         for share in found.resign:
             effects.resign(share.topic, share.indexes)
         for topic in found.withdraw:
@@ -104,5 +106,6 @@ class Publisher:
             effects.lead(share.topic, share.indexes)
         for share in found.follow:
             effects.follow(share.topic, share.indexes)
-        for topic in found.purge:
+        takes_office = not has_decided and metadata.is_decided_by(self._node_id)
+        for topic in after.deleted.values() if takes_office else found.purge:
             effects.purge(topic)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
+from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.partition.registry import Registry
 from broker.partition.replica import Partition
@@ -31,11 +32,14 @@ _OPENING_MAX: Final = 16  # partitions on their way at once: bounded files and r
 class Opening:
     """Of one broker. `open` is called for one partition at a time by whoever is to lead it."""
 
-    def __init__(self, config: LiveConfig, logs: LogHost, tiers: TierService, registry: Registry) -> None:
+    def __init__(
+        self, config: LiveConfig, logs: LogHost, tiers: TierService, registry: Registry, metadata: MetadataCache
+    ) -> None:
         self._live = config
         self._logs = logs
         self._tiers = tiers
         self._registry = registry
+        self._metadata = metadata
         self._slots = asyncio.Semaphore(_OPENING_MAX)
 
     async def open(
@@ -44,7 +48,7 @@ class Opening:
         """The partition, led in the leader epoch of `row`, not yet published. Raises as `TierService.attach` and
         `open_log`."""
         config = self.topic_config(topic)
-        lead = Lead(row.leader_epoch, self.tier_config(topic, config), on_fenced, new)
+        lead = Lead(row.leader_epoch, self.tier_config(topic, config), on_fenced, new, self._metadata.is_deleted)
         node_id = self._live.now.node_id
         resigned = self._registry.resigned.get((topic.name, index))
         async with self._slots:

@@ -2,7 +2,8 @@
 
 Owns the turns at the directories of a topic's name. Always true: of all who open, close and move logs under one name,
 one works at a time, in the order they were asked (C9: a topic created again never meets an open log of the old one);
-topics of other names wait for none of it. Must not know who decided the deletion, nor what clients were told.
+topics of other names wait for none of it; only files and objects of a topic that the image names as deleted are removed
+(R24). Must not know who decided the deletion, nor what clients were told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from weakref import WeakValueDictionary
 from broker.metadata.image import Topic
 from broker.partition.replica import Partition
 from hotstore.log_host import LogHost, OpenLog
+from logformat.errors import Corrupt
 from logformat.values import TopicPartition
 from seams.tasks import Tasks
 from tiering.service import TierService
@@ -45,8 +47,13 @@ class Removal:
         """The directories of topics called `name`, for oneself."""
         return self._turns.setdefault(name, asyncio.Lock())
 
-    def close(self, topic: Topic, ended: Callable[[], Awaitable[list[Partition]]]) -> None:
-        """Close the topic's logs when what worked on it is over; `ended` waits for that, and gives what was led."""
+    def close(
+        self, topic: Topic, ended: Callable[[], Awaitable[list[Partition]]], is_remembered: Callable[[], bool]
+    ) -> None:
+        """Close the topic's logs when what worked on it is over; `ended` waits for that, and gives what was led.
+
+        `is_remembered`: somebody removes them. Else they are moved aside: the cluster forgot the topic while this
+        broker did not look, and what it does not name any more is no proof."""
         turn = self.turn(topic.name)
 
         async def close_all() -> None:
@@ -56,6 +63,9 @@ class Removal:
                 for opened in self._logs.open_logs:
                     if opened.log.topic_id == UUID(topic.topic_id).bytes:
                         await self._close_one(opened)
+                if not is_remembered():
+                    for index in range(topic.partitions):
+                        await self.move_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
 
         task = self._tasks.spawn(f"close {topic.name}", close_all())
         self._closing[task] = None
@@ -68,16 +78,26 @@ class Removal:
             self._report(f"close {opened.place}", failure)
         self._tiers.forget(opened)
 
+    async def move_aside(self, place: TopicPartition, topic_id: UUID) -> None:
+        """A closed log that nobody knows goes where nothing opens it, and nothing removes it."""
+        try:
+            await self._logs.move_stray(place, topic_id)
+        except (Corrupt, OSError) as failure:  # it lies where it lay; whoever needs the place is told so
+            self._report(f"move {place} aside", failure)
+
     async def closed(self) -> None:
         """Wait until no deleted log is open any more."""
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def purge(self, topic: Topic) -> None:
-        """Remove a closed topic's local files, then its objects. Raises OSError, and as `TierService.purge_topic`."""
+    async def purge_files(self, topic: Topic) -> None:
+        """Remove a closed topic's local files. Raises OSError."""
         async with self.turn(topic.name):
             for index in range(topic.partitions):
                 # A new topic may have taken the name since: its directory carries another id (C9).
                 await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
         await self._logs.delete_set_aside()
+
+    async def purge_objects(self, topic: Topic) -> None:
+        """Delete a topic's objects. Raises as `TierService.purge_topic`."""
         async with self._at_the_bucket:
             await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions)

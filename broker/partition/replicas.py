@@ -19,15 +19,17 @@ from uuid import UUID
 
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
-from broker.metadata.image import Topic
+from broker.metadata.image import ClusterImage, Topic
 from broker.partition.attempts import Attempts
 from broker.partition.opening import Opening
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
 from broker.partition.replica import Partition
+from broker.partition.strays import assigned, is_stray, strays
 from broker.partition.upkeep import Upkeep
 from broker.replication.applied import applied_row
 from broker.replication.in_sync import AppliedRow
+from hotstore.errors import ForeignLog
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
@@ -90,8 +92,9 @@ class Replicas:
         self._stops_clean = False
         self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
         self._behind: deque[str] = deque()  # ids of topics whose partitions obey older settings of the broker
+        self._purging: set[str] = set()  # ids of deleted topics
         self._resigning: dict[Partition, asyncio.Task[None]] = {}
-        self._opening = Opening(config, logs, tiers, registry)
+        self._opening = Opening(config, logs, tiers, registry, metadata)
         self._removal = Removal(logs, tiers, tasks, report)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
@@ -131,7 +134,17 @@ class Replicas:
         def fenced(why: str) -> None:
             self._fenced(topic, index, row.leader_epoch, why)
 
-        return await self._opening.open(topic, index, row, new=new, on_fenced=fenced)
+        try:
+            return await self._opening.open(topic, index, row, new=new, on_fenced=fenced)
+        except ForeignLog:
+            await self._make_way(TopicPartition(topic.name, index))
+            raise  # the next attempt finds the place free, now or when the purge of that topic is done
+
+    async def _make_way(self, place: TopicPartition) -> None:
+        """What lies there is of another topic: one that was deleted, and this one made, while this broker was away."""
+        topic_id = await self._logs.topic_id_at(place)
+        if topic_id is not None and is_stray(place, topic_id, self._metadata.image, self._node_id):
+            await self._removal.move_aside(place, topic_id)
 
     def _row_to_lead(self, topic: Topic, index: int) -> AppliedRow | None:
         """By what the image wants this broker to lead; None: somebody else leads, or nobody."""
@@ -258,19 +271,36 @@ class Replicas:
             unpublished = await given_up()
             return withdrawn + [partition for partition in unpublished if partition not in withdrawn]
 
-        self._removal.close(topic, ended)
+        def is_remembered() -> bool:
+            return topic.topic_id in self._purging or topic.topic_id in self._metadata.image.deleted
+
+        self._removal.close(topic, ended, is_remembered)
 
     def purge(self, topic: Topic) -> None:
-        """Begin to remove a withdrawn topic's local files, then its objects, then let the controller forget it. Tried
-        until nothing is left."""
+        """Begin to remove a withdrawn topic's local files; where this broker decides, its objects then, and let it be
+        forgotten. Tried until nothing is left, or somebody else decides. Said again while it is under way, it changes
+        nothing."""
+        if topic.topic_id in self._purging:
+            return
 
         async def attempt() -> None:
-            await self._removal.purge(topic)
-            await self._forget(topic)
+            await self._removal.purge_files(topic)
+            if self._metadata.is_decided_by(self._node_id):
+                await self._removal.purge_objects(topic)
+                await self._forget(topic)
 
         name = f"purge {topic.name}"
         work = supervise(name, attempt, self._rng, self._report, backoff_max_s=_PURGE_RETRY_MAX_S)
-        self._tasks.spawn(name, work)
+        self._purging.add(topic.topic_id)
+        task = self._tasks.spawn(name, work)
+        task.add_done_callback(lambda _: self._purging.discard(topic.topic_id))
+
+    async def move_strays(self, image: ClusterImage) -> None:
+        """Move aside what lies here and is not this broker's by `image`, which holds its session; before anything is
+        opened."""
+        found = await self._logs.topic_ids(assigned(image, self._node_id))
+        for place, topic_id in strays(found, image, self._node_id).items():
+            await self._removal.move_aside(place, topic_id)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
