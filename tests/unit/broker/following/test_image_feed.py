@@ -7,15 +7,15 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import TopicCreated, TopicDeleted
-from tests.support.cluster_kit import row, session
+from tests.support.cluster_kit import id_of, row, session
 from tests.unit.broker.following.test_publisher import NODE, Told
 
 
 def test_what_comes_late_or_again_changes_nothing() -> None:
     """A poll that was under way while a commit landed shows what was before it."""
     started = ClusterImage().with_records([session(node_id=NODE)])
-    made = started.with_records([TopicCreated("t", "log", (row(NODE),), {})])
-    deleted = made.with_records([TopicDeleted("t")])
+    made = started.with_records([TopicCreated(id_of(1), "log", (row(NODE),), {})])
+    deleted = made.with_records([TopicDeleted(id_of(1))])
     told = Told()
     feed = ImageFeed(told.publisher)
     assert feed.take(ImageAt(3, started)) and feed.take(ImageAt(5, deleted))
@@ -31,9 +31,9 @@ def test_a_page_that_says_the_same_is_a_new_position_and_nothing_else() -> None:
     told = Told()
     feed = ImageFeed(told.publisher)
     for position in (1, 2):
-        records = [session(node_id=NODE), TopicCreated("t", "log", (row(NODE),), {})]
+        records = [session(node_id=NODE), TopicCreated(id_of(1), "log", (row(NODE),), {})]
         assert feed.take(ImageAt(position, ClusterImage().with_records(records))) and feed.position == position
-        assert told.metadata.topic("log").topic_id == "t"
+        assert told.metadata.topic("log").topic_id == id_of(1)
     assert told.calls == ["lead"]
 
 
