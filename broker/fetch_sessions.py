@@ -8,7 +8,7 @@ of a partition (`fetch_session`), how one is read, nor who waits.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
@@ -25,6 +25,12 @@ PARTITIONS_MAX: Final = 10_000
 """Of one session: all may be due at once, and a partition that is unknown always is; a look takes 4 µs each. Who wants
 more fetches in full."""
 _TOPIC_IDS_FROM: Final = 13
+
+
+class Names(Protocol):
+    """Topics by id: a dict is one."""
+
+    def get(self, topic_id: UUID, /) -> str | None: ...
 
 
 class Full:
@@ -68,9 +74,7 @@ class FetchSessions:
         """Of all sessions, for metrics."""
         return sum(len(session.targets) for session in self._sessions.values())
 
-    def begin(
-        self, request: FetchRequest, version: int, names: dict[UUID, str], now_ms: int
-    ) -> Full | Incremental | ErrorCode:
+    def begin(self, request: FetchRequest, version: int, names: Names, now_ms: int) -> Full | Incremental | ErrorCode:
         """What the request asks for, or why it cannot be answered. `names`: topics by id."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # A full fetch ends the session it names: the client lost its thread, or goes.
@@ -152,7 +156,7 @@ class FetchSessions:
             session.close()
 
 
-def wanted_by(request: FetchRequest, version: int, names: dict[UUID, str]) -> dict[Key, Target]:
+def wanted_by(request: FetchRequest, version: int, names: Names) -> dict[Key, Target]:
     """The request's partitions; of one named twice the last counts, at the first's place."""
     found: dict[Key, Target] = {}
     by_id = version >= _TOPIC_IDS_FROM
@@ -171,7 +175,7 @@ def forgotten_by(request: FetchRequest, version: int) -> Iterable[Key]:
             yield identity, index
 
 
-def _resolve(session: FetchSession, names: dict[UUID, str]) -> None:
+def _resolve(session: FetchSession, names: Names) -> None:
     """A topic whose id was unknown may be known by now; what is unknown is always due."""
     for target in session.due:
         if target.topic is None:

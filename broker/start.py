@@ -196,7 +196,7 @@ class Start:
             config.groups,
             self.tasks,
             topics=metadata.facts,
-            names=metadata.names.get,
+            names=metadata.name_of,
             leaving=metadata.leaving,
             keep_objects=world.keep_objects,
         )

@@ -7,6 +7,7 @@ serve when they are open (broker.partition.registry). Must not know where images
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
@@ -14,6 +15,21 @@ from broker.errors import ApiError
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.topic_facts import TopicFacts
+
+
+class TopicNames:
+    """Names of topics by their ids, as of one image; remembered once asked for, as a fetch without a session asks for
+    the same ones each time."""
+
+    def __init__(self, topics: Mapping[str, Topic]) -> None:
+        self._topics = topics
+        self._found: dict[UUID, str] = {}
+
+    def get(self, topic_id: UUID) -> str | None:
+        name = self._found.get(topic_id)
+        if name is None and (topic := self._topics.get(str(topic_id))) is not None:
+            name = self._found[topic_id] = topic.name
+        return name
 
 
 class MetadataCache:
@@ -24,18 +40,13 @@ class MetadataCache:
         self.image = ClusterImage()
         self.controller: ControllerAt | None = None
         """Who decides, as of this image; None before the first, and while a root of format 1 stands."""
-        self.names: dict[UUID, str] = {}
-        """Of topics, by their ids."""
+        self.names = TopicNames({})
         self._by_name: dict[str, Topic] = {}
 
     def swap(self, image: ClusterImage, controller: ControllerAt | None = None) -> None:
-        """5 000 topics take 0.5 ms, and 1.5 µs each that came or went."""
-        before = self.image.topics
+        """5 000 topics take 0.3 ms."""
         self.image, self.controller = image, controller
-        for gone in before.keys() - image.topics.keys():
-            del self.names[UUID(gone)]
-        for new in image.topics.keys() - before.keys():
-            self.names[UUID(new)] = image.topics[new].name
+        self.names = TopicNames(image.topics)
         self._by_name = {topic.name: topic for topic in image.topics.values()}
 
     def is_decided_by(self, node_id: int) -> bool:
@@ -64,6 +75,10 @@ class MetadataCache:
     def is_deleted(self, topic_id: UUID) -> bool:
         """Whether the topic of this id is known to be deleted; not so any more when nothing of it remains."""
         return str(topic_id) in self.image.deleted
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Of the topic that has this id."""
+        return self.names.get(topic_id)
 
     def leaving(self) -> list[str]:
         """Names that deleted topics had, of which files or objects remain."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -75,7 +76,7 @@ class Reader:
 
     @property
     def ids(self) -> dict[str, Any]:
-        return {name: topic_id for topic_id, name in self.life.context.metadata.names.items()}
+        return {topic.name: UUID(topic.topic_id) for topic in self.life.context.metadata.image.topics.values()}
 
     def request(self, wanted: dict[Place_, int], **more: Any) -> FetchRequest:
         topics = [

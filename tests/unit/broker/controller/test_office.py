@@ -269,7 +269,7 @@ def test_who_waits_no_longer_takes_back_what_was_not_begun() -> None:
             begun.cancel()
             waiting.cancel()
             await place.make("c")
-        assert set(place.metadata.names.values()) == {"a", "c"}
+        assert {topic.name for topic in place.metadata.image.topics.values()} == {"a", "c"}
 
     run_fast(scenario())
 
@@ -295,7 +295,7 @@ def test_a_bug_in_one_change_ends_that_change() -> None:
             place.make("a"), place.office.decide(broken), place.make("b"), return_exceptions=True
         )
         assert isinstance(ended[0], Retryable) and isinstance(ended[1], Retryable)
-        assert ended[2] == "b" and set(place.metadata.names.values()) == {"b"}
+        assert ended[2] == "b" and {topic.name for topic in place.metadata.image.topics.values()} == {"b"}
         assert reported == ["KeyError('a bug')"]
         await tasks.close()
 
