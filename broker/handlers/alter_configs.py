@@ -142,12 +142,13 @@ async def _alter(
 
 
 def _node_of(context: Context, name: str) -> int | None:
-    """This broker's id, or None: every broker. ApiError, in Kafka's words, for any other name."""
+    """A broker's id, this one's or that of another which passed the request on; None: every broker. ApiError, in
+    Kafka's words, for any other name."""
     if not name:
         return None
     if not is_node_id(name):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-    if int(name) != context.config.node_id:
+    if int(name) != context.config.node_id and int(name) not in context.metadata.image.nodes:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {context.config.node_id}, but received {int(name)}",

@@ -28,6 +28,9 @@ from broker.wire.messages import (
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
     FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
     ListConfigResourcesRequest,
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
@@ -210,6 +213,30 @@ def test_who_asks_for_what_others_lead_is_sent_away(topic: str, index: int, code
         for key, question in asked:
             answer = (await life.call(key, question)).topics[0].partitions[0]
             assert answer.error_code == code, key
+        await life.stop()
+
+    play(scenario())
+
+
+def test_another_brokers_configs_are_set_by_whoever_decides() -> None:
+    """It passes on what its client asked; nobody of an id is refused as ever."""
+
+    async def scenario() -> None:
+        life = await _three(Place())
+
+        async def altered(node_id: int) -> Any:
+            config = IncrementalAlterConfigsRequestConfig("log.roll.ms", 0, "60000")
+            resource = IncrementalAlterConfigsRequestResource(4, str(node_id), [config])
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            (answer,) = (await life.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)).responses
+            return answer.error_code, answer.error_message
+
+        assert await altered(2) == (NONE, None)
+        assert life.context.metadata.image.node_configs == {2: {"log.roll.ms": "60000"}}
+        assert await altered(9) == (
+            ErrorCode.INVALID_REQUEST,
+            "Unexpected broker id, expected 1, but received 9",
+        )
         await life.stop()
 
     play(scenario())
