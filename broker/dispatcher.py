@@ -198,7 +198,7 @@ class BrokerDispatcher:
             return self._answering.later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
             produced = self._producing.answer(header, call, cast(ProduceRequest, request))
-            self.fast_path.learn(peer, frame, body_at, call, cast(ProduceRequest, request))
+            self.fast_path.routes.learn(peer, frame, body_at, call, cast(ProduceRequest, request))
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))

@@ -68,8 +68,8 @@ class _Form:
         data = text.encode()
         return (uvarint(len(data) + 1) if self.flexible else _INT16.pack(len(data))) + data
 
-    def refused(self, index: int, outcome: Outcome) -> bytes:
-        """A row with a message; before there were messages, and before a log's start was told, a row."""
+    def row_in_parts(self, index: int, outcome: Outcome) -> bytes:
+        """Any row, also one with a message, or of a version before a log's start was told: `row` packs the others."""
         error, base_offset, append_time_ms, log_start_offset, message = outcome
         facts = _INT32.pack(index) + _OUTCOME.pack(error, base_offset, append_time_ms, log_start_offset)
         if not self.says_start:
@@ -97,7 +97,7 @@ def answer(version: int, correlation_id: int, rows: Sequence[AnswerRow]) -> byte
         if message is None and says_start:
             packed.append(pack(index, error, base_offset, append_time_ms, log_start_offset, row_end))
         else:
-            packed.append(form.refused(index, outcome))
+            packed.append(form.row_in_parts(index, outcome))
     parts = [form.before, form.count(len(topics))]
     for topic, packed in topics:
         parts += (form.string(topic), form.count(len(packed)), *packed, form.topic_end)

@@ -22,18 +22,33 @@ from logformat.record_batch import RECORD_COUNT, Fields
 Place = tuple["Share", int]
 """A batch: its share, and its number there."""
 
+MixedRequest = tuple[int, Sequence[Row], Sequence[Place]]
+"""Correlation id, the partitions it names, and where the batch for each of them is."""
+
 
 class Share:
     """What a run brings to one partition, and what became of it."""
 
-    __slots__ = ("_failure", "appended", "batches", "checks", "counts", "each", "end_offset", "headers", "offsets_left")
+    __slots__ = (
+        "_failure",
+        "appended",
+        "batches",
+        "checks",
+        "counts",
+        "each",
+        "end_offset",
+        "headers",
+        "offsets_left",
+        "partition",
+    )
 
     def __init__(self, checks: BatchChecks, batches: list[memoryview], headers: list[Fields]) -> None:
         self.checks = checks
+        self.partition = partition = checks.partition
         self.batches = batches
         self.headers = headers
         self.counts = [header[RECORD_COUNT] for header in headers]
-        log = checks.partition.log
+        log = partition.log
         self.offsets_left = log.reserved_end - log.log_end_offset
         """How many the log may give before somebody has to wait."""
         self.end_offset = 0
@@ -46,8 +61,7 @@ class Share:
 
     def append(self, context: Context, now_ms: int, *, ends_refused: bool) -> Sequence[Refused]:
         """Append it, as `append_run`; why what of it was refused."""
-        partition = self.checks.partition
-        result = append_run(context, partition, self.batches, self.headers, now_ms, ends_refused=ends_refused)
+        result = append_run(context, self.partition, self.batches, self.headers, now_ms, ends_refused=ends_refused)
         self.batches = []  # the bytes are somebody else's from now on
         if isinstance(result, Appended):
             self.appended = result
@@ -70,7 +84,7 @@ class Share:
 
     def outcomes(self) -> list[Outcome]:
         """What became of each batch."""
-        appended, start = self.appended, self.checks.partition.log_start_offset
+        appended, start = self.appended, self.partition.log_start_offset
         if appended is not None:
             time_ms = appended.log_append_time_ms
             return [(0, offset, time_ms, start, None) for offset in self.base_offsets(appended)]
@@ -92,13 +106,7 @@ class MixedRun:
 
     __slots__ = ("_requests", "_version", "count", "end", "shares")
 
-    def __init__(
-        self,
-        end: int,
-        shares: Sequence[Share],
-        version: int,
-        requests: Sequence[tuple[int, Sequence[Row], list[Place]]],
-    ) -> None:
+    def __init__(self, end: int, shares: Sequence[Share], version: int, requests: Sequence[MixedRequest]) -> None:
         self.end = end
         self.count = len(requests)
         self.shares = shares
@@ -148,5 +156,5 @@ class AlikeRun:
         appended = share.appended
         if appended is None:
             return b"".join([form.one(*of) for of in zip(ids, share.outcomes(), strict=True)])
-        start, time_ms = share.checks.partition.log_start_offset, appended.log_append_time_ms
+        start, time_ms = share.partition.log_start_offset, appended.log_append_time_ms
         return form.joined(ids, share.base_offsets(appended), time_ms, start)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.handlers import produce_fast_path
+from broker.handlers import produce_routes
 from broker.handlers.produce_answers import ALIKE_SINCE, AlikeAnswer, AnswerRow, Outcome, answer
 from broker.handlers.produce_walk import BATCHES_MAX, Head, alike_head, head_bytes, rows, walk_alike
 from broker.net.dispatch import CloseConnection, Peer
@@ -279,20 +279,20 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ever new client ids and topics: all is forgotten when the table is full, and learned anew."""
 
     async def scenario() -> None:
-        monkeypatch.setattr(produce_fast_path, "_TOPICS_MAX", 6)
+        monkeypatch.setattr(produce_routes, "_TOPICS_MAX", 6)
         life = await Place().start()
         for topic in ("a", "b"):
             await life.create(topic)
-        fast_path, peers = life.dispatcher.fast_path, [Peer(number, "", "PLAINTEXT") for number in range(10)]
+        known, peers = life.dispatcher.fast_path.routes, [Peer(number, "", "PLAINTEXT") for number in range(10)]
         for peer in peers:
             for topic in ("a", "b", "a"):
                 request = produce_request(topic, batch_of(b"x"), acks=1)
                 frame = life.frame(ApiKey.PRODUCE, 9, request, f"client-{peer.connection_id}")
                 await parts_of(life.dispatch_frame(peer, frame))
-                heads = fast_path._heads.values()
-                assert sum(len(head.topics) for head in heads) == fast_path._topics <= 6
+                heads = known._heads.values()
+                assert sum(len(head.topics) for head in heads) == known._topics_count <= 6
         routes = [peer.produce_route for peer in peers]
-        assert sum(len(route.head.topics) for route in routes if isinstance(route, produce_fast_path.Route)) <= 6
+        assert sum(len(route.head.topics) for route in routes if isinstance(route, produce_routes.Route)) <= 6
         assert len(await life.read_all("a")) == 20
         await life.stop()
 
