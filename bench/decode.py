@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from logformat.record_batch import Codec, stamp
+from logformat.record_batch import PLACE, Codec, read_header
 from logformat.records import Record, encode_batch
 from thermocline.pipeline.decode.batches import BatchDecoder, Way
 from thermocline.pipeline.decode.kernel_way import KernelWay
@@ -46,10 +46,10 @@ def make_log(value_bytes: int, batch_bytes: int, log_bytes: int, codec: Codec = 
             codec=codec,
         )
     )
-    times = max(1, log_bytes // len(batch))
+    times, length = max(1, log_bytes // len(batch)), read_header(batch).length
     log = bytearray(len(batch) * times)
     for n in range(times):
-        stamp(batch, 0, n * count, 0)
+        PLACE.pack_into(batch, 0, n * count, length, 0)
         log[n * len(batch) : (n + 1) * len(batch)] = batch
     return bytes(log)
 

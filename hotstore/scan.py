@@ -57,7 +57,7 @@ class BatchScanner:
         """Read the first `file_size` bytes. Raises OSError only: damage is a result."""
         self._reserve(file_size)
         indexer = SegmentIndexer(segment.base_offset, segment.interval_bytes)
-        add, on_batch = indexer.add, self._on_batch
+        on_batch = self._on_batch
         expected = segment.base_offset
         first_timestamp_ms = -1
         rewrite_from: int | None = None
@@ -80,7 +80,7 @@ class BatchScanner:
                 rewrite_from = start + at
             if start + at == 0:
                 first_timestamp_ms = header.max_timestamp
-            add(header, start + at)
+            indexer.add_run((header,), expected, start + at)
             at += header.length + LOG_OVERHEAD
             expected += header.last_offset_delta + 1
         end = start + at

@@ -288,7 +288,7 @@ def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
         if header.base_offset < end_offset:
             what = f"batch says offset {header.base_offset}, the one before it ends at {end_offset}"
             raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
-        indexer.add(header, position)
+        indexer.add_run((header,), header.base_offset, position)
         end_offset = header.next_offset
     if seal:
         indexer.seal()

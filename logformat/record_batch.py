@@ -302,12 +302,6 @@ def check_stored(buf: Buffer, pos: int, end: int, *, offset_min: int = 0) -> Bat
     return _make(fields)
 
 
-def stamp(buf: memoryview | bytearray, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """Write the two fields a broker assigns, in place. Both lie before the CRC'd bytes, so the CRC stays right."""
-    _INT64.pack_into(buf, pos, base_offset)
-    _INT32.pack_into(buf, pos + LEADER_EPOCH_AT, leader_epoch)
-
-
 def stamp_log_append_time(buf: memoryview | bytearray, pos: int, now_ms: int) -> None:
     """Make `now_ms` the timestamp of every record of the batch at `pos`, in place, CRC renewed (LogAppendTime)."""
     (attributes,) = _INT16.unpack_from(buf, pos + ATTRIBUTES_AT)

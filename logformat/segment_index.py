@@ -19,7 +19,6 @@ from logformat.record_batch import (
     LOG_OVERHEAD,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
-    BatchHeader,
     Fields,
 )
 from logformat.time_index import TimeIndex
@@ -28,7 +27,7 @@ INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's default of index.interval.bytes
 
 
 class SegmentIndexer:
-    """Both indexes of one segment, growing. Hot path: `add` costs at most 1 µs a batch (an entry every fifth)."""
+    """Both indexes of one segment, growing. Hot path: at most 1 µs a batch (an entry every fifth)."""
 
     __slots__ = (
         "_interval_bytes",
@@ -60,24 +59,12 @@ class SegmentIndexer:
         self._since_entry_bytes = size - offset_index.last.position
         return self
 
-    def add(self, header: BatchHeader, position: int) -> None:
-        """Take note of the next batch, which begins `position` bytes into the segment.
-
-        Its last offset must fit (`offset_index.fits`): the caller rolls before one that does not.
-        """
-        last_offset = header.base_offset + header.last_offset_delta
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = last_offset
-        if self._since_entry_bytes > self._interval_bytes:
-            self.offset_index.append(last_offset, position)
-            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
-            self._since_entry_bytes = 0
-        self._since_entry_bytes += header.length + LOG_OVERHEAD
-
     def add_run(self, headers: Sequence[Fields], base_offset: int, position: int, append_time_ms: int = -1) -> None:
-        """As `add` for each of some batches that lie one behind the other from `position` on, with offsets from
-        `base_offset` on, whatever their headers say of that; `append_time_ms` ≥ 0 stands for their timestamps."""
+        """Take note of the next batches, which lie one behind the other from `position` on, with offsets from
+        `base_offset` on, whatever their headers say of that; `append_time_ms` ≥ 0 stands for their timestamps.
+
+        Their last offsets must fit (`offset_index.fits`): the caller rolls before one that does not.
+        """
         newest, newest_offset = self.max_timestamp, self.max_timestamp_offset
         since, interval = self._since_entry_bytes, self._interval_bytes
         last_offset = base_offset - 1

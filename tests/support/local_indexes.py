@@ -13,7 +13,7 @@ def local_indexes(base_offset: int, log: Buffer) -> tuple[OffsetIndex, TimeIndex
     indexer, view, position = SegmentIndexer(base_offset), memoryview(log), 0
     while position < len(view):
         header = read_header(view[position:])
-        indexer.add(header, position)
+        indexer.add_run((header,), header.base_offset, position)
         position += header.length + LOG_OVERHEAD
     indexer.seal()
     return indexer.offset_index, indexer.time_index

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 
 from broker.internal_topics.batches import batches_in
 from broker.internal_topics.partition_door import Piece
-from logformat.record_batch import read_header, stamp
+from logformat.record_batch import read_header
+from tests.support.stamped import stamp
 
 
 class MemoryOffsetsLog:
@@ -95,7 +96,7 @@ class MemoryPartition:
     def _write(self, batch: bytes) -> int:
         log, index = self._log, self.index
         buffer = bytearray(batch)
-        stamp(buffer, 0, log.ends[index], 0)
+        stamp(buffer, log.ends[index], 0)
         log.batches[index].append(bytes(buffer))
         log.ends[index] = read_header(buffer).next_offset
         return log.ends[index]

@@ -10,11 +10,12 @@ import struct
 
 from coldstore.segment_scanner import Scan, SegmentScanner
 from logformat.errors import Corrupt, InvalidRequest
-from logformat.record_batch import HEADER_SIZE, CorruptBatch, check_stored, stamp
+from logformat.record_batch import HEADER_SIZE, CorruptBatch, check_stored
 from tests.fuzz.inputs import Cursor
 from tests.fuzz.targets.record_batch import resealed
 from tests.fuzz.targets.record_batch import seeds as batch_seeds
 from tests.support.cold_objects import batches
+from tests.support.stamped import stamp
 
 
 def seeds() -> list[bytes]:
@@ -22,8 +23,8 @@ def seeds() -> list[bytes]:
     made = []
     for first in 2**63 - 9, 2**63 - 8:  # the last offsets there are
         three, five = (bytearray(batch) for batch in batches(0, [3, 5]))
-        stamp(three, 0, first, 1)
-        stamp(five, 0, first + 3, 1)
+        stamp(three, first, 1)
+        stamp(five, first + 3, 1)
         made.append(struct.pack(">Bq", 0, first) + three + five)
     made += [struct.pack(">BHq", 1, 70, 1000) + log, struct.pack(">BHHq", 2, 1, 300, 1000) + log]
     return made + [struct.pack(">Bq", 0, 0) + batch for batch in batch_seeds()]

@@ -36,12 +36,13 @@ from logformat.errors import Corrupt, InvalidRequest
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState
-from logformat.record_batch import HEADER_SIZE, TimestampType, check_stored, stamp
+from logformat.record_batch import HEADER_SIZE, TimestampType, check_stored
 from logformat.records import Record, encode_batch
 from logformat.segment_index import SegmentIndexer
 from logformat.values import NewerFormat
 from tests.support.cold_objects import T0, batches, object_of, scan, segment_object
 from tests.support.cold_values import TOPIC_ID
+from tests.support.stamped import stamp
 
 SIZES = [3, 1, 40, 7, 7, 120, 2, 9]
 
@@ -65,7 +66,7 @@ def test_fuzz_a_range_that_ends_behind_the_last_offset_is_refused() -> None:
     """Found by the fuzz target segment_scan: it was sealed into an object whose footer nobody can read (T12)."""
     for first, sound in ((2**63 - 9, True), (2**63 - 8, False)):
         log = bytearray(batches(0, [8])[0])
-        stamp(log, 0, first, 1)
+        stamp(log, first, 1)
         if sound:
             assert scan(bytes(log), first, first + 8).end_offset == 2**63 - 1
         else:
@@ -79,7 +80,7 @@ def test_indexes_are_those_of_the_shared_indexer() -> None:
     indexer, position, offset = SegmentIndexer(100, 500), 0, 100
     while position < len(log):
         header = check_stored(log, position, len(log), offset_min=offset)
-        indexer.add(header, position)
+        indexer.add_run((header,), offset, position)
         position, offset = position + header.size, header.next_offset
     indexer.seal()
     found = scan(log, 100, offset, piece=777)
@@ -171,7 +172,7 @@ def test_ranges_no_object_can_hold_are_refused() -> None:
     log = bytearray()
     for n, batch in enumerate(batches(0, [1] * (RANGES_MAX + 1), value_bytes=2)):
         one = bytearray(batch)
-        stamp(one, 0, n, n)
+        stamp(one, n, n)
         log += one
     with pytest.raises(InvalidRequest):
         scan(bytes(log), 0, RANGES_MAX + 1)

@@ -160,7 +160,8 @@ batches = st.lists(st.tuples(st.integers(61, 3000), st.integers(0, 9), st.intege
 def feed(indexer: SegmentIndexer, segment: KafkaSegment, some: list[tuple[int, int, int]], at: tuple[int, int]):
     offset, position = at
     for size, delta, timestamp in some:
-        indexer.add(BatchHeader(offset, size - 12, 0, 2, 0, 0, delta, timestamp, timestamp, -1, -1, -1, 1), position)
+        header = BatchHeader(offset, size - 12, 0, 2, 0, 0, delta, timestamp, timestamp, -1, -1, -1, 1)
+        indexer.add_run((header,), offset, position)
         segment.append(offset + delta, timestamp, position, size)
         offset, position = offset + delta + 1, position + size
     return offset, position
@@ -267,7 +268,7 @@ def test_a_run_is_indexed_as_its_batches_one_by_one(
             sent = BatchHeader(0, length, -1, 2, 0, 0, delta, timestamp, timestamp, -1, -1, -1, delta + 1)
             headers.append(tuple(sent))
             time_ms = timestamp if append_time_ms < 0 else append_time_ms
-            singly.add(sent._replace(base_offset=offset, max_timestamp=time_ms), position)
+            singly.add_run((sent._replace(max_timestamp=time_ms),), offset, position)
             offset += delta + 1
             position += sent.size
         by_run.add_run(headers, first, at, append_time_ms)  # type: ignore[arg-type]
