@@ -19,6 +19,7 @@ from broker.net.server import Server
 from broker.observe.http import HttpServer
 from broker.observe.status import Waits
 from broker.partition.replicas import Replicas
+from broker.peers.links import Links
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
 from hotstore.residency import Residency
@@ -40,6 +41,7 @@ class Rooms:
     session: Session | None = None
     residency: Residency | None = None
     tiers: TierService | None = None
+    links: Links | None = None
     replicas: Replicas | None = None
     groups: GroupCoordinator | None = None
     snapshots: Snapshots | None = None
@@ -69,6 +71,8 @@ class Closing:
             await rooms.replicas.close(clean=False)
         if rooms.tiers is not None:
             await rooms.tiers.close()
+        if rooms.links is not None:
+            rooms.links.close()
         if rooms.residency is not None:
             await rooms.residency.close()
         if rooms.http is not None:

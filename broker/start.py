@@ -42,6 +42,7 @@ from broker.outage import Outage
 from broker.partition.registry import Registry
 from broker.partition.replicas import Replicas
 from broker.partition.throttle import Throttle
+from broker.peers.links import Links
 from broker.rooms import Rooms
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
@@ -152,7 +153,10 @@ class Start:
     def _following(self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService) -> Following:
         assert joined.identity.cluster_id is not None
         metadata = MetadataCache(joined.identity.cluster_id)
-        registry = Registry(metadata, self.config.node_id)
+        config, world = self.config, self.world
+        registry = Registry(metadata, config.node_id)
+        listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
+        self.rooms.links = links = Links(world.net, world.clock, config.node_id, listener, answer_bytes_max)
         self.rooms.replicas = replicas = Replicas(
             self.live,
             self.world,
@@ -162,6 +166,7 @@ class Start:
             self.tasks,
             self.report,
             metadata,
+            links,
             forget=lambda topic: controller.forget(topic),
         )
         feed = ImageFeed(Publisher(replicas, metadata, self.live, self.config.node_id))

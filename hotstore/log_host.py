@@ -159,6 +159,37 @@ class LogHost:
             await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
         await self._run(opened.log.start_at, offset, epochs, producers)
 
+    async def truncate(self, opened: OpenLog, offset: int) -> None:
+        """Drop every batch that ends above `offset` (`PartitionLog.truncate_to`), durably. Nothing else may append or
+        read; what was appended is flushed first. Raises OSError, LogFailed, after which the log must be closed and
+        opened again."""
+        checkpoints = self._data_dir.checkpoints
+        await opened.flusher.flush()
+        async with self._checkpointing:
+            await self._run(checkpoints.lower_recovery_point, opened.place, offset)
+        await self._alone(opened, opened.log.truncate_to, offset)
+
+    async def begin_at(
+        self,
+        opened: OpenLog,
+        offset: int,
+        epochs: LeaderEpochs,
+        producers: Iterable[ProducerEntry],
+        *,
+        forget_start: bool,
+    ) -> None:
+        """`start_at` of a log that was appended to. Raises as `truncate`."""
+        if forget_start:
+            async with self._checkpointing:
+                await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
+        await self._alone(opened, opened.log.start_at, offset, epochs, producers)
+
+    async def _alone(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
+        """While no sync and no sealing job runs: its flusher ends, another takes over."""
+        await opened.flusher.close()
+        await self._run(work, *args)
+        opened.flusher = Flusher(opened.log, self._world.workers, self._sync_rounds, report=self._report)
+
     def believe_log_start(self, place: TopicPartition, offset: int) -> None:
         """A log that could not be opened begins at `offset`, says who knows: open it again."""
         self._data_dir.checkpoints.believe_log_start(place, offset)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -22,9 +22,12 @@ from hotstore.errors import ForeignLog, MissingSegments
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Retryable, ThermoclineError
+from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import ProducerEntry
 from logformat.values import TopicPartition
 from seams.disk import is_full
 from seams.world import World
+from tiering.cold_start import state_at
 from tiering.lost_tail import LostTail
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier
@@ -144,8 +147,10 @@ class Attached:
             config=lead.tier,
             limits=self._limits,
             on_fenced=lead.on_fenced,
+            is_alone=lead.is_alone,
         )
-        tail = LostTail(partition, self._logs, opened, new=lead.new, led_before=self._led.get(key))
+        followed = not lead.is_alone and lead.is_clean
+        tail = LostTail(partition, self._logs, opened, new=lead.new, followed=followed, led_before=self._led.get(key))
         await tail.secure()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
@@ -165,6 +170,16 @@ class Attached:
             if not is_full(error):
                 raise
             log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
+        """Lineage and producers of a log that goes on at `offset`, from the object that holds what lies below; both
+        empty where the bucket holds none. The root is read anew (D35). Raises Retryable, ObjectMissing, Corrupt."""
+        world, deadline_s = self._world, self._limits.store_timeout_s
+        manifests = ManifestStore(
+            self._store, topic_id, index, world.rng, world.clock, workers=world.workers, deadline_s=deadline_s
+        )
+        await manifests.load()
+        return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s)
 
     async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
         """Stop tiering a partition: its leader epoch is over here. With `give_back` (a clean stop, nothing appends any

@@ -1,4 +1,4 @@
-"""The state a log begins with where the bucket ends: its lineage of leader epochs and its producers.
+"""The state a log begins with where the bucket has what lies below: its lineage of leader epochs and its producers.
 
 Owns where that state is read: in the footer of the last object. Always true: it is what the log had at exactly that
 offset when the object was made; where the bucket holds nothing it is empty. Must not know what begins there, or why.
@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from uuid import UUID
 
-from coldstore.manifest import Manifest
-from coldstore.object_store import StoreUnavailable
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import ObjectStore, StoreUnavailable
 from coldstore.segment_reader import fetch_footer
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
-from tiering.partition_state import TieredPartition
 
 
-async def state_at_remote_end(
-    partition: TieredPartition, manifest: Manifest
+async def state_at(
+    store: ObjectStore, manifests: ManifestStore, of: tuple[UUID, int], offset: int, deadline_s: float
 ) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
-    """Raises Retryable (StoreUnavailable), ObjectMissing, Corrupt."""
-    end, deadline_s = manifest.remote_end_offset, partition.limits.store_timeout_s
-    entry = await partition.manifests.find(end - 1) if end else None
+    """At `offset`, by what the loaded manifest names below it; an object that reaches further knows producers of later,
+    too. Raises Retryable (StoreUnavailable), ObjectMissing, Corrupt."""
+    entry = await manifests.find(offset - 1) if offset else None
     if entry is None:
         return LeaderEpochs(), ()
-    key = entry.key(partition.topic_id, partition.partition)
+    key = entry.key(*of)
     try:
         async with asyncio.timeout(deadline_s):
-            footer = await fetch_footer(partition.store, key, entry.object_bytes, entry.log_bytes)
+            footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
     except TimeoutError as late:
         raise StoreUnavailable(f"GET {key}: no answer in {deadline_s} s") from late
-    return footer.lineage, footer.producer_state().producers
+    return footer.lineage.truncate_from_end(offset), footer.producer_state().producers

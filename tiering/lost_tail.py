@@ -26,7 +26,7 @@ from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import is_full
 from seams.workers import run_to_end
-from tiering.cold_start import state_at_remote_end
+from tiering.cold_start import state_at
 from tiering.log_starts import first_local_offset, start_at_least
 from tiering.partition_state import TieredPartition
 from tiering.reservation import LocalReservation, read_reservation, remove_reservation
@@ -59,19 +59,30 @@ class LostTail:
     """Of one open log in one leader epoch; one use. `lost`: what it declared a gap, [first, end)."""
 
     def __init__(
-        self, partition: TieredPartition, logs: LogHost, opened: OpenLog, *, new: bool, led_before: int | None
+        self,
+        partition: TieredPartition,
+        logs: LogHost,
+        opened: OpenLog,
+        *,
+        new: bool,
+        followed: bool,
+        led_before: int | None,
     ) -> None:
         self._partition = partition
         self._logs = logs
         self._opened = opened
         self._log = opened.log
         self._new = new
+        self._followed = followed  # it was in sync with whoever led before: others may hold the log too
         self._led_before = led_before  # the epoch it was led in before it resigned: another may have led since
         self.lost: tuple[int, int] | None = None
 
     async def secure(self) -> None:
         """Let the log have a `reserved_end` up to which it may append. Raises Retryable (the store is needed and away;
         this may be done again), Fenced, Corrupt, StorageFailed, OSError (open the log again first)."""
+        if self._followed and not self._new:
+            await self._take_over()
+            return
         partition, world = self._partition, self._partition.world
         reservation = await self._run(
             read_reservation, world.disk, self._log.path, partition.topic_id, partition.partition
@@ -138,22 +149,47 @@ class LostTail:
         commit of the last epoch was cut off before its copy was written."""
         return self._led_before is not None and self._partition.epoch > self._led_before + 1
 
+    # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────
+    async def _take_over(self) -> None:
+        """It has all that was committed; offsets above its end were perhaps given, but shown to nobody: there is no
+        hole. The root says where the log starts, and what may be given from here on."""
+        local, tiered = self._log, self._partition.config.enabled
+        try:
+            manifest = await self._claim()
+        except RootMissing as missing:
+            await self._was_unmade(missing, may_be_unmade=local.log_end_offset == 0)
+            return
+        if local.log_end_offset < manifest.bucket_end_offset:
+            raise Corrupt(
+                f"{self._partition.name} ends at {local.log_end_offset}, the bucket holds all below "
+                f"{manifest.bucket_end_offset}: this replica lost what it had; another one has to lead"
+            )
+        start_at_least(local, manifest, tiered=tiered)
+        await self._logs.checkpoint_start(local)
+        reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
+        manifest = await self._partition.commit(lambda m: m.reserve(reserve))
+        await self._reserved(manifest.reserved_end_offset)
+
     # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
     async def _claim_first(self, *, may_be_unmade: bool) -> None:
         """`may_be_unmade`: nothing here says that the partition ever had a root."""
         try:
             manifest = await self._claim()
         except RootMissing as missing:
-            if not may_be_unmade or not await self._nothing_in_bucket():
-                raise Corrupt(
-                    f"{self._partition.name}: its root {self._prefix}"
-                    "manifest.json is gone; restore it from an earlier version of the object"
-                ) from missing
-            await self._create()
+            await self._was_unmade(missing, may_be_unmade=may_be_unmade)
             return
         # Not before the claim: without the bucket the local log stays as it is.
         await self._run(remove_reservation, self._partition.world.disk, self._log.path)
         await self._close_hole(manifest)
+
+    async def _was_unmade(self, missing: RootMissing, *, may_be_unmade: bool) -> None:
+        """Its creation was cut off before its root: it is made now. Raises Corrupt where there was one."""
+        if not may_be_unmade or not await self._nothing_in_bucket():
+            raise Corrupt(
+                f"{self._partition.name}: its root {self._prefix}"
+                "manifest.json is gone; restore it from an earlier version of the object"
+            ) from missing
+        await self._create()
 
     async def _claim(self) -> Manifest:
         config = self._partition.config
@@ -189,7 +225,10 @@ class LostTail:
         start = manifest.bucket_end_offset
         if self._log.log_end_offset >= start:
             return
-        epochs, producers = await state_at_remote_end(self._partition, manifest)
+        of = self._partition
+        epochs, producers = await state_at(
+            of.store, of.manifests, (of.topic_id, of.partition), manifest.remote_end_offset, of.limits.store_timeout_s
+        )
         forget_start = not self._partition.config.enabled
         await self._logs.start_at(self._opened, start, epochs, producers, forget_start=forget_start)
 

@@ -69,8 +69,10 @@ class TieredPartition:
         config: TierConfig,
         limits: TierLimits,
         on_fenced: Callable[[str], None],
+        is_alone: bool = True,
     ) -> None:
         log = opened.log
+        self.is_alone = is_alone  # no other broker is assigned it
         self.topic_id = topic_id
         self.partition = partition
         self.epoch = epoch
@@ -253,7 +255,10 @@ class TieredPartition:
         From then on the root alone says that nothing above was given, so a lost disk costs no gap; the next append has
         to raise it first (`need`, ADR 13). The local copy falls before the root: a crash in between leaves the root
         too high, which costs a gap after a lost disk, never an offset given twice. Raises as `commit`, and OSError; a
-        release that may still land is outrun by the next `reserve`."""
+        release that may still land is outrun by the next `reserve`. Never while others are assigned it: what they hold
+        may end higher (D29)."""
+        if not self.is_alone:
+            return False
         async with self._reserving:
             manifest = await self.claim()
             end = self.log.log_end_offset  # nothing is awaited until no append passes it any more

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -18,6 +18,8 @@ from coldstore.object_store import ObjectStore
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.sync_times import SyncTimes
+from logformat.leader_epochs import LeaderEpochs
+from logformat.producer_snapshot import ProducerEntry
 from logformat.values import TopicPartition
 from seams.tasks import Tasks, supervise
 from seams.world import World
@@ -107,6 +109,10 @@ class TierService:
         else:
             self._held_back.append(tier)
         return tier
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
+        """See `Attached.state_at`."""
+        return await self._attached.state_at(topic_id, index, offset)
 
     async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
         """See `Attached.detach`. The log stays open."""

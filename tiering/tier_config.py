@@ -36,13 +36,16 @@ class TierConfig:
 class Lead:
     """That this broker leads a partition in `leader_epoch`. `new`: the partition was just created, so it holds nothing
     anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says.
-    `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed."""
+    `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed. `is_alone`: no
+    other broker is assigned it. `is_clean`: this log has all that was acknowledged."""
 
     leader_epoch: int
     tier: TierConfig
     on_fenced: Callable[[str], None]
     new: bool = False
     is_deleted: Callable[[UUID], bool] = lambda _: True
+    is_alone: bool = True
+    is_clean: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,16 @@ class Opening:
         """The partition, led in the leader epoch of `row`, not yet published. Raises as `TierService.attach` and
         `open_log`."""
         config = self.topic_config(topic)
-        lead = Lead(row.leader_epoch, self.tier_config(topic, config), on_fenced, new, self._metadata.is_deleted)
+        decided = topic.rows[index]
+        lead = Lead(
+            row.leader_epoch,
+            self.tier_config(topic, config),
+            on_fenced,
+            new,
+            self._metadata.is_deleted,
+            is_alone={*decided.replicas, *decided.target} == {self._live.now.node_id},
+            is_clean=decided.unclean_epoch != row.leader_epoch,
+        )
         node_id = self._live.now.node_id
         resigned = self._registry.resigned.get((topic.name, index))
         async with self._slots:

@@ -14,7 +14,11 @@ from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
+from broker.partition.followed import Followed
 from broker.partition.replica import Partition
+
+Written = Partition | Followed
+"""A partition whose log is written here, as its leader or its follower."""
 
 
 class Registry:
@@ -28,7 +32,9 @@ class Registry:
         self.resigned: dict[tuple[str, int], Partition] = {}
         """Those that were led in this process and are no more: their logs are open."""
         self.topics: dict[str, Topic] = {}
-        self.touched: set[Partition] = set()
+        self.followed: dict[tuple[str, int], Followed] = {}
+        """Those copied from another broker."""
+        self.touched: set[Written] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
@@ -82,6 +88,16 @@ class Registry:
         found = (self.partitions.get((name, index)) for index in range(topic.partitions))
         return [partition for partition in found if partition is not None]
 
+    @property
+    def written(self) -> list[Written]:
+        """All whose logs are open here, in whatever role."""
+        return [*self, *self.followed.values()]
+
+    def is_open(self, written: Written) -> bool:
+        """Whether it is led here, or followed."""
+        key = written.topic, written.index
+        return self.partitions.get(key) is written or self.followed.get(key) is written
+
     def __iter__(self) -> Iterator[Partition]:
-        """All that are open here, led or not."""
+        """All that were led here, and still are or not, followed ones left out."""
         return chain(self.partitions.values(), self.resigned.values())

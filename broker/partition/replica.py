@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from broker.config.topics import TopicConfig
@@ -70,7 +70,7 @@ class Partition:
         tier: PartitionTier,
         row: AppliedRow,
         config: TopicConfig,
-        touched: set[Partition],
+        touched: set[Any],
         node_id: int,
     ) -> None:
         log = opened.log
@@ -270,6 +270,13 @@ class Partition:
         """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""
         self._touched.add(self)
         self.waiters.wake()
+
+    def tick(self, now_ms: int, now_s: float) -> bool:
+        """Once a second while it is written to; whether it needs another."""
+        self.flusher.tick(now_ms)
+        self.waiters.expire(now_s)
+        self.tier.written_to()
+        return self.log.dirty_bytes > 0 or self.waiters.has_acks
 
     # ── who waits ────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:

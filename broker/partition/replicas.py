@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -21,12 +22,14 @@ from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage, Topic
 from broker.partition.attempts import Attempts
+from broker.partition.follows import Follows
 from broker.partition.opening import Opening
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
 from broker.partition.replica import Partition
 from broker.partition.strays import assigned, is_stray, strays
 from broker.partition.upkeep import Upkeep
+from broker.peers.links import Links
 from broker.replication.applied import applied_row
 from broker.replication.in_sync import AppliedRow
 from hotstore.errors import ForeignLog
@@ -77,6 +80,7 @@ class Replicas:
         tasks: Tasks,
         report: Callable[[str, BaseException], None],
         metadata: MetadataCache,
+        links: Links,
         forget: Callable[[Topic], Awaitable[None]],
     ) -> None:
         self._node_id = config.now.node_id
@@ -98,6 +102,9 @@ class Replicas:
         self._removal = Removal(logs, tiers, tasks, report)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
+        self._follows = Follows(
+            config, world, logs, registry, metadata, tiers, links.to, tasks, report, self._free, self.upkeep.all_changed
+        )
 
     @property
     def damaged(self) -> dict[TopicPartition, str]:
@@ -123,6 +130,7 @@ class Replicas:
 
     async def _open(self, topic: Topic, index: int, new: bool) -> Partition | None:
         """None: it is not to be led any more, or an earlier attempt came to lead it in the newest epoch."""
+        await self._follows.left(UUID(topic.topic_id), index)
         before = self._registry.resigned.get((topic.name, index))
         if before is not None and (resigning := self._resigning.get(before)) is not None:
             await asyncio.wait([resigning])
@@ -165,6 +173,7 @@ class Replicas:
 
         One that is on its way to being led resigns when it got there: its claim may be under way."""
         self._topics[topic.topic_id] = topic
+        self._follows.leave(topic, indexes)
         for partition in self._registry.of_topic(topic.name):
             if partition.index in indexes:
                 self._resign(partition, f"leader epoch {partition.leader_epoch} is over; refresh metadata")
@@ -223,13 +232,30 @@ class Replicas:
                 partition.applied(applied_row(topic, partition.index, self._metadata.image))
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
-        """No replica follows yet: a row that names several is led, and its leader waits for the others in vain."""
+        """Begin to copy these partitions from those who lead them."""
         self._topics[topic.topic_id] = topic
+        for index in indexes:
+            self._follows.follow(topic, index)
+
+    @asynccontextmanager
+    async def _free(self, topic: Topic, index: int) -> AsyncIterator[None]:
+        """The log, once no leadership, past or begun, works on it: it goes with what it knows to another role."""
+        await self._attempts.opened(topic.topic_id)
+        async with self._removal.turn(topic.name):
+            partition = self._registry.resigned.get((topic.name, index))
+            if partition is not None:
+                if (resigning := self._resigning.get(partition)) is not None:
+                    await asyncio.wait([resigning])
+                del self._registry.resigned[topic.name, index]
+                self._registry.touched.discard(partition)
+                partition.opened.high_watermark = partition.high_watermark
+            yield
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
         self._topics[topic.topic_id] = topic
         self._opening.configure(topic, self._registry.of_topic(topic.name))
+        self._follows.reconfigure(topic)
         if topic.name in self._registry.topics:
             self._registry.topics[topic.name] = topic
 
@@ -249,6 +275,7 @@ class Replicas:
             topic = self._topics.get(self._behind.popleft())
             if topic is not None:
                 self._opening.configure(topic, self._registry.of_topic(topic.name))
+                self._follows.reconfigure(topic)
 
     async def _configure_rest(self) -> None:
         while self._behind:
@@ -261,6 +288,7 @@ class Replicas:
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
         given_up = self._attempts.give_up(topic)
+        self._follows.leave(topic, range(topic.partitions))
         withdrawn = self._registry.withdraw(topic.name) if topic.name in self._registry.topics else []
         for watcher in self._watchers:
             watcher.withdrawn(topic.name)
@@ -268,6 +296,7 @@ class Replicas:
             partition.resign(Fenced(f"topic {topic.name} was deleted"))
 
         async def ended() -> list[Partition]:
+            await self._follows.all_left(topic)
             unpublished = await given_up()
             return withdrawn + [partition for partition in unpublished if partition not in withdrawn]
 
@@ -310,7 +339,9 @@ class Replicas:
         Returns whether every log could be left clean.
         """
         # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
-        all_known = await self._attempts.close()
+        all_known = self._follows.are_open
+        followed = await self._follows.close()
+        all_known &= await self._attempts.close()
         self._stops_clean = clean
         slots = asyncio.Semaphore(_CLOSING_MAX)
 
@@ -323,10 +354,13 @@ class Replicas:
             try:
                 self.upkeep.all_changed()
                 await self.upkeep.checkpoint()
+                await self._logs.checkpoint({opened.log: opened.high_watermark for opened in followed})
             except OSError as failure:
                 self._report("checkpoints", failure)
                 self._stops_clean = False
-        for opened in self._logs.open_logs:  # never led, or not yet
+        for opened in followed:
+            self._stops_clean &= await self._close_log(opened, clean=self._stops_clean)
+        for opened in self._logs.open_logs:  # in no role yet
             await self._close_log(opened, clean=False)
         return self._stops_clean and all_known
 

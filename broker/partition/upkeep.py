@@ -10,8 +10,7 @@ import asyncio
 from typing import Final
 
 from broker.config.live import LiveConfig
-from broker.partition.registry import Registry
-from broker.partition.replica import Partition
+from broker.partition.registry import Registry, Written
 from hotstore.log_host import LogHost
 from seams.clock import Clock
 from seams.disk import is_full
@@ -27,7 +26,7 @@ class Upkeep:
         self._clock = clock
         self._logs = logs
         self._registry = registry
-        self._changed: set[Partition] = set()  # written to since the last checkpoint
+        self._changed: set[Written] = set()  # written to since the last checkpoint
         self._all_changed = False
 
     def all_changed(self) -> None:
@@ -39,10 +38,9 @@ class Upkeep:
 
         Of the logs written to since the last time; of all after some were opened. Raises OSError."""
         if self._all_changed:
-            changed = list(self._registry)
+            changed = self._registry.written
         else:
-            found = self._registry.partitions
-            changed = [p for p in self._changed | self._registry.touched if found.get((p.topic, p.index)) is p]
+            changed = [p for p in self._changed | self._registry.touched if self._registry.is_open(p)]
             changed.sort(key=lambda p: (p.topic, p.index))
         self._all_changed = False
         self._changed.clear()
@@ -74,8 +72,5 @@ class Upkeep:
             now_ms = self._clock.wall_ms()
             now_s = asyncio.get_running_loop().time()
             for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
-                partition.flusher.tick(now_ms)
-                partition.waiters.expire(now_s)
-                partition.tier.written_to()
-                if partition.log.dirty_bytes == 0 and not partition.waiters.has_acks:
+                if not partition.tick(now_ms, now_s):
                     self._registry.touched.discard(partition)

@@ -4,8 +4,8 @@ Owns how far the replica agrees with its leader, and its high watermark. Always 
 fetch that may show divergence, also under the same leader (KAFKA-7164); before the first answer without divergence
 nothing is appended and the high watermark stands (KAFKA-14704); it asks only for what follows its flushed end, so that
 its next fetch is its durable acknowledgement; the high watermark is min(leader's, own end), and never falls in an
-epoch; nothing below it is cut, unless the row names an unclean start that this replica has not seen. Pure. It has no
-shell yet: fetching comes with replication. Must not know requests, files, connections.
+epoch; nothing below it is cut, unless the row names an unclean start that this replica has not seen. Pure.
+`broker.partition.followed` runs it. Must not know requests, files, connections.
 """
 
 from __future__ import annotations
@@ -110,6 +110,16 @@ class Follower:
         """The log ends there now: ask again, the epoch before may part earlier still."""
         assert self.phase is Phase.CUTTING, self.phase
         self.lineage, self.end, self.phase = lineage, end, Phase.RECONCILING
+
+    def leave(self) -> None:
+        """Its log does not go on where its leader's still is: it is to begin elsewhere, then say `began_at`."""
+        assert self.phase is not Phase.OFFLINE
+        self.phase = Phase.CUTTING
+
+    def began_at(self, lineage: LeaderEpochs, end: int) -> None:
+        """The log begins at `end` now, below which all is committed and in the bucket, verified, or expired."""
+        self.high_watermark = max(self.high_watermark, end)
+        self.cut(lineage, end)
 
     def flushed(self, lineage: LeaderEpochs, end: int) -> None:
         """What was taken is durable: the next fetch says so."""

@@ -1,0 +1,222 @@
+"""One partition that this broker copies from its leader: a log, and the follower's role in one leader epoch.
+
+Owns what is done with an answer: check, append, cut, begin elsewhere. Always true: every batch's CRC and offsets are
+checked before it is written, and all that came is one write; offsets and epochs stay the leader's; what is asked next
+follows the flushed end (`os`: the written one); for a log that failed nothing is asked any more, and it is told.
+`fetcher` runs it, `follows` begins and ends it; the log stays open for the next role. Must not know requests' sessions,
+connections, nor who leads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import Row
+from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
+from broker.wire.messages import FetchResponsePartition
+from hotstore.errors import LogFailed
+from hotstore.log_host import LogHost, OpenLog
+from hotstore.log_owner import UNOWNED
+from logformat.errors import StorageFailed, ThermoclineError
+from logformat.leader_epochs import EpochEnd, LeaderEpochs
+from logformat.producer_snapshot import ProducerEntry
+from logformat.record_batch import BatchHeader, check_stored
+from seams.clock import Clock
+from seams.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_ELSEWHERE: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+State = tuple[LeaderEpochs, Iterable[ProducerEntry]]
+
+
+class ColdState(Protocol):
+    """What the bucket says of a log that ended at an offset."""
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
+        """Lineage and producers there; both empty where the bucket holds nothing below it. Raises ThermoclineError."""
+        ...
+
+
+class Followed:
+    """Made over an open log whose tail is flushed (D65). `moved` is called when it can be asked for again after work
+    that took a while. Every method runs on the loop."""
+
+    def __init__(
+        self,
+        opened: OpenLog,
+        row: Row,
+        logs: LogHost,
+        cold: ColdState,
+        tasks: Tasks,
+        clock: Clock,
+        touched: set[Any],
+        moved: Callable[[], None],
+    ) -> None:
+        local = opened.log
+        self.opened = opened
+        self.log = local
+        self.topic = local.topic
+        self.topic_id = UUID(bytes=local.topic_id)
+        self.index = local.partition
+        self.leader_epoch = row.leader_epoch
+        self.failure = ""
+        """Why nothing is copied any more; empty while something is."""
+        self.verified_end = self.reserved_end = -1
+        """As its leader said last."""
+        self._logs = logs
+        self._cold = cold
+        self._tasks = tasks
+        self._clock = clock
+        self._touched = touched
+        self._moved = moved
+        self._is_over = False
+        self._work: Any = None
+        self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, local.leader_epoch)
+        self.follower.begin(row.leader_epoch, row.unclean_epoch)
+        local.owner = self
+
+    @property
+    def high_watermark(self) -> int:
+        return self.follower.high_watermark
+
+    async def over(self) -> None:
+        """Copy nothing more, and wait for a cut that is under way. Its log knows the high watermark then."""
+        self._is_over = True
+        if self._work is not None:
+            await self._work
+        if self.log.owner is self:
+            self.log.owner = UNOWNED
+        self.opened.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+
+    # ── as a copy of the fetcher's ───────────────────────────────────────────────────────────────────────────────
+    def next_fetch(self) -> FetchPosition | None:
+        """See `Copy`."""
+        return None if self._is_over or self.failure else self.follower.next_fetch()
+
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
+        if self.next_fetch() != asked:
+            return False
+        self.verified_end, self.reserved_end = answer.verified_end, answer.reserved_end
+        # Checked before the machine moves: what cannot be taken leaves everything as it was.
+        batches, headers = _checked(answer.records, asked.offset)
+        diverging = answer.diverging_epoch
+        ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
+        match self.follower.answered(asked, ends, answer.high_watermark):
+            case Cut(offset):
+                log.warning("%s is cut to offset %d: its leader's log goes on otherwise", self._name, offset)
+                self._begin(self._cut(offset))
+            case Take():
+                is_taken = bool(headers) and self._append(batches, headers)
+                self._touched.add(self)
+                # Not from its first file: what lies below may be in the bucket, or deleted (R7).
+                self.log.advance_log_start(min(answer.log_start_offset, self.log.log_end_offset))
+                return is_taken
+            case None if self.follower.phase is Phase.OFFLINE:
+                self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
+        return False
+
+    def _append(self, batches: list[memoryview], headers: list[BatchHeader]) -> bool:
+        try:
+            self.log.append_as_follower(batches, headers, self._clock.wall_ms())
+        except LogFailed as failed:
+            self._fail(str(failed))
+            return False
+        self.opened.flusher.request()
+        if not self.log.config.waits_for_flush:
+            self.flushed(self.log.stable_end_offset)  # the page cache counts (`os`)
+        return True
+
+    def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        """See `Copy`."""
+        if answer.error_code not in _ELSEWHERE or self.next_fetch() != asked:
+            return False
+        self.verified_end = answer.verified_end
+        start = max(answer.verified_end, answer.log_start_offset)
+        if start <= self.follower.end:
+            return False
+        log.info("%s begins at offset %d: its leader has nothing older on its disk", self._name, start)
+        self.follower.leave()
+        self._begin(self._begin_at(start, forget_start=answer.verified_end < 0))
+        return True
+
+    async def settled(self) -> None:
+        """See `Copy`."""
+        if not self.log.config.waits_for_flush:
+            return
+        try:
+            await self.opened.flusher.flush()
+        except StorageFailed as failed:
+            self._fail(str(failed))
+
+    # ── what takes a while ───────────────────────────────────────────────────────────────────────────────────────
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work = self._tasks.spawn(f"follow {self._name}", work, awaited=True)
+
+    async def _cut(self, offset: int) -> None:
+        await self._worked(self._logs.truncate(self.opened, offset), self.follower.cut)
+
+    async def _begin_at(self, offset: int, *, forget_start: bool) -> None:
+        async def begin() -> None:
+            epochs, producers = await self._cold.state_at(self.topic_id, self.index, offset)
+            await self._logs.begin_at(self.opened, offset, epochs, producers, forget_start=forget_start)
+
+        await self._worked(begin(), self.follower.began_at)
+
+    async def _worked(self, work: Awaitable[None], then: Callable[[LeaderEpochs, int], None]) -> None:
+        try:
+            await work
+        except (ThermoclineError, OSError) as failure:
+            self._fail(str(failure))
+        else:
+            then(self.log.epochs, self.log.log_end_offset)
+        self._work = None
+        self._moved()
+
+    def _fail(self, why: str) -> None:
+        self.failure = why
+        log.error("%s is copied no more: %s", self._name, why)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    # ── as the log's owner ───────────────────────────────────────────────────────────────────────────────────────
+    def flushed(self, stable_end: int) -> None:
+        """What was taken is durable up to here: the next question says so."""
+        if self.follower.phase is Phase.FOLLOWING and stable_end > self.follower.end:
+            self.follower.flushed(self.log.epochs, stable_end)
+
+    def failed(self, why: LogFailed) -> None:
+        self._fail(str(why))
+
+    def awaits_flush(self) -> bool:
+        """The leader does, for every byte."""
+        return True
+
+    def start_moved(self) -> None:
+        self._touched.add(self)
+
+    # ── what open logs need from time to time ────────────────────────────────────────────────────────────────────
+    def tick(self, now_ms: int, _: float) -> bool:
+        """See `Partition.tick`."""
+        self.opened.flusher.tick(now_ms)
+        return self.log.dirty_bytes > 0
+
+
+def _checked(records: Any, offset: int) -> tuple[list[memoryview], list[BatchHeader]]:
+    """The batches of an answer, each whole. Raises CorruptBatch."""
+    view = memoryview(records or b"")
+    batches, headers, at = [], [], 0
+    while at < len(view):
+        header = check_stored(view, at, len(view), offset_min=offset)
+        batches.append(view[at : at + header.size])
+        headers.append(header)
+        at += header.size
+        offset = header.next_offset
+    return batches, headers

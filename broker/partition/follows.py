@@ -1,0 +1,229 @@
+"""The partitions that this broker copies, and from whom: begun, moved to the next leader, ended.
+
+Owns which partitions are followed in which leader epoch, and a fetcher for each broker that leads some of them.
+Always true: a log has one role at a time, the next begins when the last one's work on it is over; before the first
+question its tail is flushed (D65), and no reservation of an earlier leadership lies beside it; an opening that fails is
+tried again, while its role lasts. Must not know how bytes are copied (`followed`), nor what leading takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Final, Protocol
+from uuid import UUID
+
+from broker.config.live import LiveConfig
+from broker.config.topics import log_config_of, resolve_topic
+from broker.following.metadata_cache import MetadataCache
+from broker.metadata.image import Topic
+from broker.metadata.records import NO_EPOCH, NO_LEADER, Node, Row
+from broker.partition.followed import ColdState, Followed
+from broker.partition.registry import Registry
+from broker.replication.asking import VERSION, Key, Limits
+from broker.replication.fetcher import Fetcher
+from broker.wire.message import Message
+from broker.wire.messages import FetchRequest, FetchResponse
+from hotstore.log_host import LogHost, OpenLog
+from logformat.values import TopicPartition
+from seams.tasks import FailureReport, Tasks, supervise
+from seams.world import World
+from tiering.reservation import remove_reservation
+
+log = logging.getLogger(__name__)
+
+_PURPOSE: Final = "replicas"
+_LIMITS: Final = Limits(wait_ms=500, bytes_max=8 << 20, partition_bytes_max=1 << 20)
+_ANSWER_S: Final = 10.0
+_OPENING_MAX: Final = 16
+
+
+class Connection(Protocol):
+    """To one session of a broker."""
+
+    async def ask(self, request: Message, version: int, timeout_s: float) -> Message: ...
+
+
+class _Role:
+    """One partition in one leader epoch."""
+
+    def __init__(self, topic: Topic, index: int, row: Row) -> None:
+        self.topic = topic
+        self.index = index
+        self.row = row
+        self.followed: Followed | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Follows:
+    """Of one broker. `to`: the connection to a node's session, for a purpose (ConnectionError where there is none).
+    `free`: once a partition's log is in nobody's hands, and while it is taken. `opened` is told of each that is."""
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        world: World,
+        logs: LogHost,
+        registry: Registry,
+        metadata: MetadataCache,
+        cold: ColdState,
+        to: Callable[[Node, str], Connection],
+        tasks: Tasks,
+        report: FailureReport,
+        free: Callable[[Topic, int], AbstractAsyncContextManager[None]],
+        opened: Callable[[], None],
+    ) -> None:
+        self._live = config
+        self._world = world
+        self._logs = logs
+        self._registry = registry
+        self._metadata = metadata
+        self._cold = cold
+        self._to = to
+        self._tasks = tasks
+        self._report = report
+        self._free = free
+        self._opened = opened
+        self._node_id = config.now.node_id
+        self._roles: dict[Key, _Role] = {}
+        self._ending: dict[Key, asyncio.Task[None]] = {}
+        self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._slots = asyncio.Semaphore(_OPENING_MAX)
+
+    @property
+    def all(self) -> list[Followed]:
+        """Those whose logs are open."""
+        return [role.followed for role in self._roles.values() if role.followed is not None]
+
+    @property
+    def are_open(self) -> bool:
+        """Whether every log that is to be followed is."""
+        return all(role.followed is not None and not role.followed.failure for role in self._roles.values())
+
+    # ── roles ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def follow(self, topic: Topic, index: int) -> None:
+        """Begin, in the leader epoch of the row."""
+        key = UUID(topic.topic_id), index
+        assert key not in self._roles, "the role in the epoch before ends first"
+        role = self._roles[key] = _Role(topic, index, topic.rows[index])
+
+        async def attempt() -> None:
+            await self.left(*key)
+            async with self._free(role.topic, index):
+                await self._begin(key, role)
+
+        name = f"follow {topic.name}-{index}"
+        work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=10.0)
+        role.task = self._tasks.spawn(name, work)
+
+    async def _begin(self, key: Key, role: _Role) -> None:
+        async with self._slots:
+            opened = await self._open(role.topic, role.index)
+            if opened.log.config.waits_for_flush:
+                await opened.flusher.flush()
+        fetcher = None if role.row.leader == NO_LEADER else self._fetcher(role.row.leader)
+        role.followed = followed = Followed(
+            opened,
+            role.row,
+            self._logs,
+            self._cold,
+            self._tasks,
+            self._world.clock,
+            self._registry.touched,
+            (lambda: None) if fetcher is None else fetcher.wake,
+        )
+        self._registry.followed[role.topic.name, role.index] = followed
+        self._opened()
+        if fetcher is not None:
+            fetcher.follow(key, followed)
+
+    async def _open(self, topic: Topic, index: int) -> OpenLog:
+        place, topic_id = TopicPartition(topic.name, index), UUID(topic.topic_id)
+        config = log_config_of(resolve_topic(self._live.now, topic.configs, internal=topic.internal))
+        opened = await self._logs.open(place, topic_id, config) or await self._logs.create(place, topic_id, config)
+        # Of when it led: what it allowed was given by others since (R21).
+        await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
+        return opened
+
+    def leave(self, topic: Topic, indexes: Collection[int]) -> None:
+        """Their role of an epoch is over, where they had one: nothing more is written from now on."""
+        for index in indexes:
+            key = UUID(topic.topic_id), index
+            role = self._roles.pop(key, None)
+            if role is None:
+                continue
+            ending = self._tasks.spawn(f"leave {topic.name}-{index}", self._over(key, role))
+            self._ending[key] = ending
+            ending.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._ending.get(key) is task:
+            del self._ending[key]
+
+    async def _over(self, key: Key, role: _Role) -> None:
+        assert role.task is not None
+        role.task.cancel()
+        await asyncio.wait([role.task])
+        if (followed := role.followed) is not None:
+            for fetcher, _ in self._fetchers.values():
+                fetcher.leave(key, followed)
+            await followed.over()
+            self._registry.touched.discard(followed)
+            del self._registry.followed[role.topic.name, role.index]
+
+    async def left(self, topic_id: UUID, index: int) -> None:
+        """Wait until the log is free for another role."""
+        if (ending := self._ending.get((topic_id, index))) is not None:
+            await asyncio.wait([ending])
+
+    async def all_left(self, topic: Topic) -> None:
+        """The same, of all of a topic."""
+        for index in range(topic.partitions):
+            await self.left(UUID(topic.topic_id), index)
+
+    def reconfigure(self, topic: Topic) -> None:
+        """Let the copies obey the topic's configs as they are now."""
+        config = log_config_of(resolve_topic(self._live.now, topic.configs, internal=topic.internal))
+        for index in range(topic.partitions):
+            role = self._roles.get((UUID(topic.topic_id), index))
+            if role is not None:
+                role.topic = topic
+                if role.followed is not None:
+                    role.followed.log.reconfigure(config)
+
+    async def close(self) -> list[OpenLog]:
+        """Fetch nothing more; the logs, flushed, stay open, each with its high watermark."""
+        opened = [followed.opened for followed in self.all]
+        for _, keeping in self._fetchers.values():
+            keeping.cancel()
+        for topic, index in [(role.topic, role.index) for role in self._roles.values()]:
+            self.leave(topic, [index])
+        if self._ending:
+            await asyncio.wait(list(self._ending.values()))
+        return opened
+
+    # ── fetchers ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def _fetcher(self, leader_id: int) -> Fetcher:
+        known = self._fetchers.get(leader_id)
+        if known is not None:
+            return known[0]
+        fetcher = Fetcher(leader_id, lambda request: self._ask(leader_id, request), self._session, _LIMITS)
+        name = f"fetch from {leader_id}"
+        keeping = self._tasks.spawn(name, supervise(name, fetcher.keep, self._world.rng, self._report))
+        self._fetchers[leader_id] = fetcher, keeping
+        return fetcher
+
+    async def _ask(self, leader_id: int, request: FetchRequest) -> FetchResponse:
+        node = self._metadata.image.nodes.get(leader_id)
+        if node is None:
+            raise ConnectionError(f"broker {leader_id} is not registered")
+        answer = await self._to(node, _PURPOSE).ask(request, VERSION, _ANSWER_S)
+        assert isinstance(answer, FetchResponse)
+        return answer
+
+    def _session(self) -> tuple[int, int]:
+        node = self._metadata.image.nodes.get(self._node_id)
+        return self._node_id, NO_EPOCH if node is None else node.broker_epoch

@@ -1,0 +1,108 @@
+"""A follower's half of a fetch session: what its next question names, and what its leader knows already (KIP-227).
+
+Owns the session's number, and the positions that were told. Always true: an answer is of the positions told last; after
+anything unexpected the next question names all of them anew, as the first of another session. Pure. Must not know
+connections, logs, nor what is done with answers. Source: Kafka's FetchSessionHandler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from broker.error_codes import ErrorCode
+from broker.replication.follower import FetchPosition
+from broker.wire.messages import (
+    FetchRequest,
+    FetchRequestForgottenTopic,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+    FetchResponse,
+)
+
+VERSION: Final = 17
+_INT32_MAX: Final = (1 << 31) - 1
+_NO_SESSION: Final = 0
+
+Key = tuple[UUID, int]
+"""A partition by topic id and index."""
+
+
+class Limits(NamedTuple):
+    """Of one question. `wait_ms`: how long the leader may park it when there is nothing to tell."""
+
+    wait_ms: int
+    bytes_max: int
+    partition_bytes_max: int
+
+
+class Asking:
+    """With one leader, over one connection after the other."""
+
+    def __init__(self) -> None:
+        self.told: dict[Key, FetchPosition] = {}
+        self._session_id = _NO_SESSION
+        self._epoch = 0
+        self._was_refused = False  # the leader has no room for a session
+
+    def question(
+        self, wanted: Mapping[Key, FetchPosition], node_id: int, broker_epoch: int, of: Limits
+    ) -> FetchRequest:
+        """The next question, of `wanted`; what it does not name the leader is told to forget."""
+        is_full = self._epoch == 0
+        named = {key: at for key, at in wanted.items() if is_full or self.told.get(key) != at}
+        forgotten = [] if is_full else [key for key in self.told if key not in wanted]
+        self.told = dict(wanted)
+        return FetchRequest(
+            replica_state=FetchRequestReplicaState(replica_id=node_id, replica_epoch=broker_epoch),
+            max_wait_ms=of.wait_ms,
+            min_bytes=0 if is_full and not self._was_refused else 1,  # the first one makes the session: at once
+            max_bytes=of.bytes_max,
+            session_id=self._session_id,
+            session_epoch=self._epoch,
+            topics=_by_topic(named, of.partition_bytes_max),
+            forgotten_topics_data=_forgotten(forgotten),
+        )
+
+    def answered(self, answer: FetchResponse) -> bool:
+        """Whether `answer` says anything of partitions."""
+        if answer.error_code != ErrorCode.NONE:
+            self.lost()
+            return False
+        if self._epoch == 0:
+            self._session_id = answer.session_id
+            self._was_refused = answer.session_id == _NO_SESSION
+        if self._session_id != _NO_SESSION:
+            self._epoch = 1 if self._epoch == _INT32_MAX else self._epoch + 1
+        return True
+
+    def lost(self) -> None:
+        """No answer came, or one that cannot be used: begin another session."""
+        self._session_id, self._epoch = _NO_SESSION, 0
+        self.told = {}
+
+
+def _by_topic(named: Mapping[Key, FetchPosition], bytes_max: int) -> list[FetchRequestTopic]:
+    topics: dict[UUID, FetchRequestTopic] = {}
+    for (topic_id, index), at in named.items():
+        topic = topics.setdefault(topic_id, FetchRequestTopic(topic_id=topic_id, partitions=[]))
+        topic.partitions.append(
+            FetchRequestPartition(
+                partition=index,
+                current_leader_epoch=at.leader_epoch,
+                fetch_offset=at.offset,
+                last_fetched_epoch=at.last_fetched_epoch,
+                partition_max_bytes=bytes_max,
+            )
+        )
+    return list(topics.values())
+
+
+def _forgotten(keys: list[Key]) -> list[FetchRequestForgottenTopic]:
+    topics: dict[UUID, FetchRequestForgottenTopic] = {}
+    for topic_id, index in keys:
+        topic = topics.setdefault(topic_id, FetchRequestForgottenTopic(topic_id=topic_id, partitions=[]))
+        topic.partitions.append(index)
+    return list(topics.values())

@@ -1,0 +1,151 @@
+"""Copies what one other broker leads to this broker's replicas: one question at a time, for all of them together.
+
+Owns the loop. Always true: a question is asked when everything that the last answer brought is flushed (`os`: written),
+so each replica's offset in it is its flushed end (R3); a replica that was refused, or failed, keeps no other waiting;
+every wait has an end. Must not know how a replica takes what came (`Copy`), who leads what, nor where a broker is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from broker.error_codes import ErrorCode
+from broker.replication.asking import Asking, Key, Limits
+from broker.replication.follower import FetchPosition
+from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition
+from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
+
+log = logging.getLogger(__name__)
+
+_REFUSED_S: Final = 0.1  # until a replica that its leader refused is asked for again: images differ for a moment
+_FAILED_S: Final = 1.0  # until one that could not take what came tries again
+_NOBODY_THERE_S: Final = (0.1, 1.0)  # between questions to a broker that does not answer: first, and at most
+
+
+class Copy(Protocol):
+    """One replica that is fetched into. No call but `settled` waits."""
+
+    def next_fetch(self) -> FetchPosition | None:
+        """None while it is cut, begins elsewhere, is offline, or its role is over."""
+        ...
+
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        """Take what came for `asked`; whether there is something to wait for. Raises ThermoclineError: nothing of it
+        was taken, ask again later."""
+        ...
+
+    def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        """The leader answered `asked` with an error; whether the replica knows what to do about it."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait until what was taken is flushed, or never will be."""
+        ...
+
+
+class Fetcher:
+    """From one broker. `ask` sends a question: ConnectionError, TimeoutError. `session` is this broker's: its id and
+    its broker epoch as the image has it."""
+
+    def __init__(
+        self,
+        leader_id: int,
+        ask: Callable[[FetchRequest], Awaitable[FetchResponse]],
+        session: Callable[[], tuple[int, int]],
+        limits: Limits,
+    ) -> None:
+        self.leader_id = leader_id
+        self._ask = ask
+        self._session = session
+        self._limits = limits
+        self._asking = Asking()
+        self._copies: dict[Key, Copy] = {}
+        self._not_before_s: dict[Key, float] = {}
+        self._moved = asyncio.Event()
+
+    def follow(self, key: Key, copy: Copy) -> None:
+        """Fetch into it from the next question on."""
+        self._copies[key] = copy
+        self._not_before_s.pop(key, None)
+        self._moved.set()
+
+    def leave(self, key: Key, copy: Copy) -> None:
+        """Its role is over: what comes for it is dropped."""
+        if self._copies.get(key) is copy:
+            del self._copies[key]
+
+    def wake(self) -> None:
+        """Something that had no question has one now."""
+        self._moved.set()
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        pause_s, longest_s = _NOBODY_THERE_S
+        while True:
+            wanted = self._wanted()
+            if not wanted:
+                self._moved.clear()
+                await _first(self._moved.wait(), _REFUSED_S if self._copies else None)
+                continue
+            try:
+                answer = await self._ask(self._asking.question(wanted, *self._session(), self._limits))
+            except (ConnectionError, TimeoutError) as nobody:
+                log.debug("replicas led by broker %d wait: %s", self.leader_id, nobody)
+                self._asking.lost()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
+                continue
+            pause_s = _NOBODY_THERE_S[0]
+            asked = self._asking.told
+            if not self._asking.answered(answer):
+                await asyncio.sleep(_REFUSED_S)  # a session that is over, or a broker that is about to stop
+                continue
+            await self._take(answer, asked)
+
+    def _wanted(self) -> dict[Key, FetchPosition]:
+        now_s = asyncio.get_running_loop().time()
+        found = {}
+        for key, copy in self._copies.items():
+            if self._not_before_s.get(key, 0.0) <= now_s and (at := copy.next_fetch()) is not None:
+                found[key] = at
+        return found
+
+    async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> None:
+        taken: list[Copy] = []
+        turns = Turns()
+        for topic in answer.responses:
+            for part in topic.partitions:
+                key = topic.topic_id, part.partition_index
+                copy, at = self._copies.get(key), asked.get(key)
+                if copy is not None and at is not None and self._took(key, copy, at, part):
+                    taken.append(copy)
+                if turns.over():
+                    await next_turn()
+        if taken:
+            await asyncio.gather(*(copy.settled() for copy in taken))
+
+    def _took(self, key: Key, copy: Copy, at: FetchPosition, part: FetchResponsePartition) -> bool:
+        if part.error_code == ErrorCode.NONE:
+            try:
+                return copy.answered(at, part)
+            except ThermoclineError as failure:
+                log.warning("%s-%d takes nothing from broker %d: %s", *key, self.leader_id, failure)
+                self._delay(key, _FAILED_S)
+        elif not copy.refused(at, part):
+            self._delay(key, _REFUSED_S)
+        return False
+
+    def _delay(self, key: Key, delay_s: float) -> None:
+        self._not_before_s[key] = asyncio.get_running_loop().time() + delay_s
+
+
+async def _first(moved: Awaitable[object], wait_s: float | None) -> None:
+    try:
+        async with asyncio.timeout(wait_s):
+            await moved
+    except TimeoutError:
+        pass  # somebody who was refused may ask again

@@ -1,0 +1,128 @@
+"""Two whole brokers: one leads, one copies, and they change places (R3). The test is the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from broker.error_codes import ErrorCode
+from tests.support.broker_kit import play
+from tests.support.shared_bucket import NAME, Pair
+
+
+async def until(happened: Callable[[], bool], what: str) -> None:
+    async with asyncio.timeout(60.0):
+        while not happened():
+            await asyncio.sleep(0.01)
+    assert happened(), what
+
+
+async def both(*settings: str, **configs: str) -> Pair:
+    pair = Pair(*settings)
+    await pair.start(1)
+    await pair.start(2)
+    pair.create(**configs)
+    pair.publish()
+    await until(lambda: pair.leads(1) and pair.followed(2) is not None, "one leads, the other follows")
+    return pair
+
+
+def test_acks_all_waits_for_the_copy_and_both_logs_are_the_same() -> None:
+    """Byte for byte, with the leader's offsets and epochs; the follower learns the high watermark."""
+
+    async def scenario() -> None:
+        pair = await both()
+        began_s = asyncio.get_running_loop().time()
+        for number in range(20):
+            answer = await pair.lives[1].produce(NAME, b"%d" % number, b"more")
+            assert answer.error_code == 0 and answer.base_offset == 2 * number
+        assert asyncio.get_running_loop().time() - began_s < 5.0
+        followed = pair.followed(2)
+        assert followed is not None and followed.log.flushed_end_offset == 40
+        await until(lambda: followed.high_watermark == 40, "the follower's high watermark")
+        assert pair.bytes_of(1) == pair.bytes_of(2)
+        assert (await pair.lives[2].produce(NAME, b"x")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await pair.lives[2].fetch(NAME, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for life in pair.lives.values():
+            await life.stop()
+
+    play(scenario())
+
+
+def test_acks_all_stands_while_the_copy_does_not_come() -> None:
+    """The other's process is gone, its session is not over: nothing is committed without it."""
+
+    async def scenario() -> None:
+        pair = await both()
+        await pair.lives[1].produce(NAME, b"one")
+        await pair.lives[2].crash()
+        answer = await pair.lives[1].produce(NAME, b"two")
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert await pair.lives[1].read_all(NAME) == [(0, b"one")]
+        pair.change(in_sync=(1,))
+        pair.publish(1)
+        assert (await pair.lives[1].produce(NAME, b"three")).error_code == 0
+        assert await pair.lives[1].read_all(NAME) == [(0, b"one"), (1, b"two"), (2, b"three")]
+        await pair.lives[1].stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("flush", ["sync", "os"])
+def test_the_copy_leads_with_all_that_was_acknowledged_and_the_old_leader_follows_it(flush: str) -> None:
+    """And back again, over the same open logs. What the old leader wrote and nobody else had is cut; no gap is
+    declared, for nobody saw what might have been there."""
+
+    async def scenario() -> None:
+        pair = await both(f"thermocline.flush={flush}")
+        first, second = pair.lives[1], pair.lives[2]
+        for number in range(5):
+            assert (await first.produce(NAME, b"%d" % number)).error_code == 0
+        pair.elect(2, (2,))
+        pair.publish(2)  # the old leader does not know yet
+        await until(lambda: pair.leads(2), "the copy leads")
+        lost = asyncio.ensure_future(first.produce(NAME, b"never acknowledged"))
+        assert (await second.produce(NAME, b"five")).base_offset == 5
+        pair.publish(1)
+        assert (await lost).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        wanted = [(number, b"%d" % number) for number in range(5)] + [(5, b"five")]
+        assert await second.read_all(NAME) == wanted
+        await until(lambda: pair.followed(1) is not None and pair.bytes_of(1) == pair.bytes_of(2), "the cut, the copy")
+        partition = second.partition(NAME)
+        await until(lambda: partition.leader.may_join(1), "it lacks nothing")
+        pair.change(in_sync=(2, 1))
+        pair.publish()
+        assert (await second.produce(NAME, b"six")).error_code == 0
+        pair.elect(1, (2, 1))
+        pair.publish()
+        await until(lambda: pair.leads(1) and pair.followed(2) is not None, "and back")
+        assert (await first.produce(NAME, b"seven")).base_offset == 7
+        assert await first.read_all(NAME) == [*wanted, (6, b"six"), (7, b"seven")]
+        await until(lambda: pair.bytes_of(1) == pair.bytes_of(2), "the same again")
+        for life in (first, second):
+            await life.stop()
+        for place in pair.places.values():
+            assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
+
+    play(scenario())
+
+
+def test_a_copy_that_was_killed_is_waited_for_and_catches_up_in_its_next_session() -> None:
+    """The old session's reports are void; what was appended meanwhile is acknowledged when the new one has it."""
+
+    async def scenario() -> None:
+        pair = await both()
+        await pair.lives[1].produce(NAME, b"one")
+        await pair.lives[2].crash()
+        pair.places[2].kill()
+        waiting = asyncio.ensure_future(pair.lives[1].produce(NAME, b"two"))
+        await pair.start(2)
+        pair.publish()
+        assert (await waiting).error_code == 0
+        assert pair.bytes_of(1) == pair.bytes_of(2)
+        for life in pair.lives.values():
+            await life.stop()
+
+    play(scenario())
