@@ -90,27 +90,31 @@ def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count
 def assigned(image: ClusterImage, assignments: Sequence[tuple[int, Sequence[int]]]) -> list[Replicas]:
     """The replicas of a new topic by (partition, replicas) pairs; ApiError for what makes no topic."""
     found: dict[int, Replicas] = {}
+    replication_factor = None
     for index, node_ids in assignments:
         if index in found:
             raise ApiError(_WRONG, f"Found multiple manual partition assignments for partition {index}")
-        found[index] = _checked(image, index, node_ids)
+        found[index] = _checked(image, index, node_ids, replication_factor)
+        replication_factor = len(node_ids)
     if found.keys() != set(range(len(found))):
         raise ApiError(_WRONG, "partitions should be a consecutive 0-based integer sequence")
     return [found[index] for index in range(len(found))]
 
 
-def added(image: ClusterImage, assignments: Sequence[Sequence[int]], count: int, first: int) -> list[Replicas]:
-    """The replicas of `count` partitions, from `first` on, that a topic gets; ApiError unless there is one for each."""
+def added(image: ClusterImage, assignments: Sequence[Sequence[int]], count: int, rows: Sequence[Row]) -> list[Replicas]:
+    """The replicas of `count` partitions that a topic of these rows gets; ApiError unless there is one for each, with
+    as many replicas."""
     if len(assignments) != count:
         raise ApiError(
             _WRONG,
             f"Attempted to add {count} additional partition(s), but only {len(assignments)} assignment(s) were "
             "specified.",
         )
-    return [_checked(image, index, node_ids) for index, node_ids in enumerate(assignments, start=first)]
+    factor = len(rows[0].replicas)
+    return [_checked(image, index, node_ids, factor) for index, node_ids in enumerate(assignments, start=len(rows))]
 
 
-def _checked(image: ClusterImage, index: int, node_ids: Sequence[int]) -> Replicas:
+def _checked(image: ClusterImage, index: int, node_ids: Sequence[int], replication_factor: int | None) -> Replicas:
     if not node_ids:
         raise ApiError(_WRONG, "The manual partition assignment includes an empty replica list.")
     last = None
@@ -123,6 +127,12 @@ def _checked(image: ClusterImage, index: int, node_ids: Sequence[int]) -> Replic
         if node_id == last:
             raise ApiError(_WRONG, f"The manual partition assignment includes the broker {node_id} more than once.")
         last = node_id
+    if replication_factor is not None and len(node_ids) != replication_factor:
+        raise ApiError(
+            _WRONG,
+            f"The manual partition assignment includes a partition with {len(node_ids)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {replication_factor} replica(s).",
+        )
     if not any(image.nodes[node_id].active for node_id in node_ids):
         raise ApiError(
             _WRONG,

@@ -122,7 +122,7 @@ def add_partitions(
     if assignments is None:
         replicas = placement.spread(image, lacking, len(topic.rows[0].replicas), topic.rows)
     else:
-        replicas = placement.added(image, assignments, lacking, topic.partitions)
+        replicas = placement.added(image, assignments, lacking, topic.rows)
     added = tuple(enumerate(new_rows(image, replicas), start=topic.partitions))
     return Decision((RowsSet(topic.topic_id, added),), topic)
 

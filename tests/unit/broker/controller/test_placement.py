@@ -99,12 +99,22 @@ def test_one_broker_gets_everything() -> None:
     image = cluster(4)
     assert placement.spread(image, 3, 1) == [(4,)] * 3
     assert placement.assigned(image, [(1, [4]), (0, [4])]) == [(4,)] * 2
-    assert placement.added(image, [[4]], 1, 1) == [(4,)]
+    assert placement.added(image, [[4]], 1, new_rows(image, [(4,)])) == [(4,)]
 
 
 def test_an_assignment_keeps_its_order() -> None:
     """The first replica is the one to lead."""
     assert placement.assigned(cluster(1, 2, 3), [(1, [3, 1]), (0, [2, 3])]) == [(2, 3), (3, 1)]
+
+
+def test_an_assignment_gives_every_partition_as_many_replicas() -> None:
+    """In the words of Apache Kafka 4.3.1; ours took any mixture."""
+    image = cluster(1, 2, 3)
+    text = "includes a partition with 1 replica.s., but this is not consistent with previous partitions, which have 2 "
+    with pytest.raises(ApiError, match=text):
+        placement.assigned(image, [(0, [1, 2]), (1, [3])])
+    with pytest.raises(ApiError, match=text):
+        placement.added(image, [[2, 3], [3]], 2, new_rows(image, [(1, 2)]))
 
 
 def test_who_has_no_session_is_given_nothing_but_by_assignment() -> None:
@@ -114,4 +124,4 @@ def test_who_has_no_session_is_given_nothing_but_by_assignment() -> None:
     assert placement.assigned(image, [(0, [2, 1])]) == [(2, 1)]
     assert new_rows(image, [(2, 1)])[0].leader == 1
     with pytest.raises(ApiError, match="assignment for partition 5 are fenced or in controlled shutdown"):
-        placement.added(image, [[1], [2]], 2, 4)
+        placement.added(image, [[1], [2]], 2, new_rows(image, [(1,)] * 4))
