@@ -18,8 +18,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from coldstore.footer_room import footer_room
 from coldstore.keys import SegmentKey
-from coldstore.segment_object import SegmentFooter, build_footer, entry_from_footer, footer_room
+from coldstore.segment_object import SegmentFooter, build_footer, entry_from_footer
 from coldstore.segment_scanner import SegmentScanner
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import ProducerState

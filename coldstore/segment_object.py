@@ -21,25 +21,21 @@ from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest_entries import RemoteSegment, check_segment
-from coldstore.packed_indexes import PACKED_ENTRIES_MIN, THIN_BYTES, is_worth_packing, pack, thinned, unpack
-from coldstore.segment_scanner import CHUNK_BYTES, INDEX_INTERVAL_BYTES, Scan, interval_of
+from coldstore.packed_indexes import is_worth_packing, pack, thinned, unpack
+from coldstore.segment_scanner import INDEX_INTERVAL_BYTES, Scan
 from coldstore.segment_sections import (
     OPTIONAL,
     TRAILER_SIZE,
     Section,
     Trailer,
     encode_footer,
-    footer_bytes,
     read_sections,
     read_trailer,
 )
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
-from logformat.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
-from logformat.record_batch import INT32_MAX, INT64_MAX
-from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from logformat.time_index import TimeIndex
 
 CHUNK_BYTES_MIN: Final = 1024
@@ -47,11 +43,6 @@ CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
 _TAIL_REST_BYTES: Final = 8 * 1024  # what is no index: statistics, lineage, a hundred producers
 _INDEXED_BYTES: Final = 5  # of both indexes, packed, for each interval of the log
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
-_ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
-_PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
-# What other indexes may pack better, beside a tenth. Batches of 4096 bytes need most: Kafka's indexes see every second.
-_PACKED_SPARE_BYTES: Final = 512
-_GAPS_EXPECTED: Final = 8  # at most, of one object; each is the end of a tail that was lost
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
 _TRANSACTIONS: Final = struct.Struct(">I")
@@ -135,9 +126,34 @@ def build_footer(
     """What follows the log bytes that `scan` saw, in the object `key`.
 
     `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state *at* the
-    range's end, not before it (C8). `size`: what `footer_room` said before the scan; FooterOutgrown if that is too few.
+    range's end, not before it (C8). `size`: what was announced before the scan (`coldstore.footer_room`);
+    FooterOutgrown if that is too few.
     """
     assert (key.base_offset, producers.end_offset) == (scan.base_offset, scan.end_offset), (key, producers.end_offset)
+    offset_index, time_index, packed = scan.offset_index, scan.time_index, b""
+    if is_worth_packing(offset_index, scan.log_bytes):
+        packed = pack(offset_index, time_index)
+        offset_index, time_index = thinned(offset_index, time_index)
+    sections = {
+        Section.OFFSET_INDEX: offset_index.to_bytes(),
+        Section.TIME_INDEX: time_index.to_bytes(),
+        **sections_beside_indexes(key, topic, scan, lineage, producers, transactions),
+    }
+    if packed:
+        sections[Section.PACKED_INDEXES] = packed
+    flags = {kind: OPTIONAL if kind in _OPTIONAL else 0 for kind in sections}
+    return encode_footer(scan.log_bytes, [(kind, flags[kind], payload) for kind, payload in sections.items()], size)
+
+
+def sections_beside_indexes(
+    key: SegmentKey,
+    topic: str,
+    scan: Scan,
+    lineage: LeaderEpochs,
+    producers: ProducerState,
+    transactions: Sequence[DecidedTransaction] = (),
+) -> dict[Section, bytes]:
+    """All of a footer but where batches lie; in the order of `Section`."""
     statistics = SegmentStatistics(
         topic=topic,
         topic_id=key.topic_id,
@@ -155,86 +171,13 @@ def build_footer(
         gaps=scan.gaps,
         epochs=scan.epochs,
     )
-    offset_index, time_index, packed = scan.offset_index, scan.time_index, b""
-    if is_worth_packing(offset_index, scan.log_bytes):
-        packed = pack(offset_index, time_index)
-        offset_index, time_index = thinned(offset_index, time_index)
-    sections = {
-        Section.OFFSET_INDEX: offset_index.to_bytes(),
-        Section.TIME_INDEX: time_index.to_bytes(),
+    return {
         Section.CHUNK_CRCS: _encode_chunks(scan.chunk_bytes, scan.chunk_crcs),
         Section.STATISTICS: _ENCODER.encode(statistics),
         Section.LEADER_EPOCHS: lineage.to_bytes(),
         Section.PRODUCER_STATE: encode_producer_state(producers),
         Section.DECIDED_TRANSACTIONS: _encode_transactions(transactions),
     }
-    if packed:
-        sections[Section.PACKED_INDEXES] = packed
-    flags = {kind: OPTIONAL if kind in _OPTIONAL else 0 for kind in sections}
-    return encode_footer(scan.log_bytes, [(kind, flags[kind], payload) for kind, payload in sections.items()], size)
-
-
-def footer_room(
-    key: SegmentKey,
-    topic: str,
-    end_offset: int,
-    log_bytes: int,
-    *,
-    lineage: LeaderEpochs,
-    producers: ProducerState,
-    indexes: tuple[OffsetIndex, TimeIndex] | None = None,
-) -> int:
-    """Bytes that the footer of `log_bytes` of log takes at most, before anybody looked at them: for who has to say how
-    long the object is before its first byte.
-
-    `indexes`: others of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less: what a scan makes
-    packs about as they do. Without them it is the most that is probable, several times as much. A batch's epoch is one
-    of the lineage's. Possible, and so rare that `build_footer` may refuse them, are more than `_GAPS_EXPECTED` declared
-    gaps, and indexes that pack worse than these.
-    """
-    epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
-    widest = SegmentStatistics(
-        topic=topic,
-        topic_id=key.topic_id,
-        partition=key.partition,
-        uuid=key.uuid,
-        leader_epoch=key.epoch,
-        base_offset=key.base_offset,
-        end_offset=end_offset,
-        log_bytes=log_bytes,
-        log_crc32c=2**32 - 1,
-        batches=log_bytes,
-        records=INT64_MAX,
-        min_timestamp_ms=-INT64_MAX,
-        max_timestamp_ms=-INT64_MAX,
-        gaps=((INT64_MAX, INT64_MAX),) * _GAPS_EXPECTED,
-        epochs=((INT32_MAX, INT64_MAX),) * epochs,
-    )
-    return footer_bytes(
-        (
-            *(0, 0, _index_room(log_bytes, indexes)),  # of three sections
-            _CHUNKS.size + 4 * -(-log_bytes // CHUNK_BYTES),
-            len(_ENCODER.encode(widest)),
-            len(lineage.to_bytes()),
-            len(encode_producer_state(producers)),
-            len(_encode_transactions(())),
-        )
-    )
-
-
-def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -> int:
-    """Of both indexes, in three sections, whether they are packed or not."""
-    interval = interval_of(log_bytes)
-    entries = log_bytes // (interval + 1)  # at most: each covers more than the interval
-    plain = min(entries, PACKED_ENTRIES_MIN) * _ENTRY_BYTES
-    thin = log_bytes // THIN_BYTES * _ENTRY_BYTES
-    packed = entries * _PACKED_ENTRY_BYTES
-    if indexes is not None:
-        offset_index, time_index = thinned(*indexes, apart=interval + 1)
-        packed = min(packed, len(pack(offset_index, time_index)) * 11 // 10 + _PACKED_SPARE_BYTES)
-        if len(offset_index) >= PACKED_ENTRIES_MIN:  # a scan makes as many or more: it sees every batch
-            plain = 0
-    return max(plain, thin + packed) + TIME_ENTRY_SIZE
 
 
 def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:

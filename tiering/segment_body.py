@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from coldstore.footer_room import footer_room
 from coldstore.keys import SegmentKey
 from coldstore.manifest import RemoteSegment
 from coldstore.object_store import Upload
-from coldstore.segment_object import build_footer, footer_room, object_crc32c
+from coldstore.segment_object import build_footer, object_crc32c
 from coldstore.segment_scanner import Scan, SegmentScanner, interval_of
 from hotstore.locator import ByteRange
 from hotstore.partition_log import PartitionLog

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coldstore.footer_room import footer_room
 from coldstore.keys import SegmentKey
-from coldstore.segment_object import SegmentFooter, build_footer, footer_room
+from coldstore.segment_object import SegmentFooter, build_footer
 from coldstore.segment_scanner import CHUNK_BYTES, Scan, interval_of
 from coldstore.segment_sections import FooterOutgrown
 from logformat.leader_epochs import EpochStart, LeaderEpochs

@@ -11,8 +11,8 @@ import pytest
 
 from coldstore.audit import audit_manifest
 from coldstore.bucket_inspection import BucketInspector
+from coldstore.footer_room import footer_room
 from coldstore.object_store import Upload
-from coldstore.segment_object import footer_room
 from coldstore.segment_reader import fetch_footer
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
