@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         life, reader = self._life, self._reader
         self._shared.counters.frames += frames
         if life.state is _READING:
-            fits = reader.settle(False)
+            fits = reader.settle()
             if reader.pos == reader.end:
                 life.patience.frame_since = 0
                 if life.reads:
@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         elif life.state is _CLOSING:
             life.close_when_done()
         else:
-            reader.settle(True)
+            reader.pause()
             if reader.left:
                 life.step(_LEFT_OVER)
             else:

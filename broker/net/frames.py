@@ -3,7 +3,7 @@
 Owns the bytes a connection received and has not consumed. Always true: between two reads a connection holds nothing, or
 an exact copy of an incomplete small frame, or a pooled buffer filled in proportion to what arrived: at most twice those
 bytes, or twice a frame this peer already delivered. A claimed length alone allocates nothing. Sans-IO: the shell
-asks `buffer()` where the kernel shall write, says `received`, takes frames with `next`, then calls `settle`.
+asks `buffer()` where the kernel shall write, says `received`, takes frames with `next`, then calls `settle` or `pause`.
 
 Hot path: many small frames are cut from the loop's shared buffer, a large one is received where it stays.
 """
@@ -35,8 +35,8 @@ class FrameReader:
     """The receive side of one connection. Only one call sequence is legal, and the shell keeps it:
 
     `buffer` → (read) → `received` → (`next` or `took`)* → `settle`, all without a pause in between, or (`next` or
-    `took`)* → `settle` to go on with frames left behind. Views from `next` are valid until `settle`, or until
-    `release` after `hold`.
+    `took`)* → `settle` to go on with frames left behind; `pause` in its place where no read follows. Views from `next`
+    are valid until then, or until `release` after `hold`.
 
     `view[pos:end]` is what was received and not taken: to be read (its bytes may be stamped), and taken by `took`.
     """
@@ -140,28 +140,30 @@ class FrameReader:
                 at += size
         self.pos = pos
 
-    def settle(self, stopped: bool) -> bool:
-        """Let go of all that is not needed until the next read.
-
-        `stopped`: whole frames may be left, nothing will be read before they are taken. False when the budget has no
-        room for what the incomplete frame needs: call again before reading on.
-        """
+    def settle(self) -> bool:
+        """Let go of all that is not needed until the next read. False when the budget has no room for what the
+        incomplete frame needs: call again before reading on."""
         left = self.end - self.pos
-        if left == 0 and self._backing is None:
+        if left == 0 and self._backing is None:  # as after most reads: no second call
             self.view = _NOTHING
             self.pos = self.end = 0
             return True
-        if self._held:
-            return True
-        if left == 0:
-            self._close_window()
-            return True
-        if stopped:
-            if self._backing is None:
-                self._keep_copy(left)
+        if self._let_go():
             return True
         need = left + 1 if left < 4 else 4 + _read_length(self.view, self.pos)[0]
         return self._settle_incomplete(left, need)
+
+    def pause(self) -> None:
+        """As `settle`, where nothing is read before the frames that are left were taken, whole ones among them."""
+        if not self._let_go() and self._backing is None:
+            self._keep_copy(self.end - self.pos)
+
+    def _let_go(self) -> bool:
+        """Of everything, when nothing is left; whether nothing more is to be done, as while a frame is held."""
+        if self.pos == self.end and not self._held:
+            self._close_window()
+            return True
+        return self._held
 
     def hold(self) -> None:
         """Keep the frame last taken valid until `release`; what was read with it stays where it is."""

@@ -116,7 +116,7 @@ class PeerStream(asyncio.BufferedProtocol):
         except (FrameLengthRefused, MalformedFrame) as refused:
             self._fail(f"its answer cannot be read: {refused}", by_peer=False)
         else:
-            reader.settle(stopped=False)
+            reader.settle()
 
     def eof_received(self) -> None:
         """The other broker ends; the transport closes itself."""
