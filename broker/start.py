@@ -118,7 +118,18 @@ class Start:
         damaged = following.replicas.damaged
         snapshots = self.rooms.snapshots
         assert snapshots is not None
-        return Sources(context, tiers, store, self.listening.server, session, self.health, snapshots, damaged)
+        feed = following.feed
+        return Sources(
+            context,
+            tiers,
+            store,
+            self.listening.server,
+            session,
+            self.health,
+            snapshots,
+            damaged,
+            lambda: feed.position,
+        )
 
     def _session(self, store: ObjectStore, cluster: ClusterRoot) -> Session:
         config = self.config
@@ -152,7 +163,7 @@ class Start:
 
     def _following(self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService) -> Following:
         assert joined.identity.cluster_id is not None
-        metadata = MetadataCache(joined.identity.cluster_id)
+        metadata = MetadataCache(joined.identity.cluster_id, self.world.clock.monotonic_s)
         config, world = self.config, self.world
         registry = Registry(metadata, config.node_id)
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max

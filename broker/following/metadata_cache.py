@@ -7,7 +7,7 @@ serve when they are open (broker.partition.registry). Must not know where images
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
@@ -35,16 +35,21 @@ class TopicNames:
 class MetadataCache:
     """Swapped a few times a minute, asked by every admin request."""
 
-    def __init__(self, cluster_id: str) -> None:
+    def __init__(self, cluster_id: str, monotonic_s: Callable[[], float] = lambda: 0.0) -> None:
         self.cluster_id = cluster_id
+        self._monotonic_s = monotonic_s
         self.image = ClusterImage()
         self.controller: ControllerAt | None = None
         """Who decides, as of this image; None before the first, and while a root of format 1 stands."""
+        self.controller_since_s = 0.0
+        """When that was known first, by the monotonic clock."""
         self.names = TopicNames({})
         self._by_name: dict[str, Topic] = {}
 
     def swap(self, image: ClusterImage, controller: ControllerAt | None = None) -> None:
         """5 000 topics take 0.3 ms."""
+        if controller != self.controller:
+            self.controller_since_s = self._monotonic_s()
         self.image, self.controller = image, controller
         self.names = TopicNames(image.topics)
         self._by_name = {topic.name: topic for topic in image.topics.values()}

@@ -1,4 +1,4 @@
-"""The HTTP port: /metrics, /healthz, /readyz, /status, /broker, and `POST /tier/seal`.
+"""The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, and `POST /tier/seal`.
 
 Owns the routes. Always true: nothing that changes anything is answered unless it comes from loopback and carries a JSON
 content type, so that no web page can send it (cli.md). Must not know how a segment is sealed or a metric is counted.
@@ -40,6 +40,7 @@ class Views:
     metrics: Callable[[], Awaitable[bytes]]
     status: Callable[[], bytes]  # JSON, an array of partitions
     broker: Callable[[], bytes]  # JSON
+    cluster: Callable[[], Awaitable[bytes]]  # JSON; Retryable while it is not known
     not_ready: Callable[[], str]  # "" when ready
     failures: Callable[[], list[str]]
     seal: Callable[[str | None], Awaitable[None]]
@@ -64,6 +65,7 @@ class HttpServer:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/status", self._status)
         application.router.add_get("/broker", self._broker)
+        application.router.add_get("/cluster", self._cluster)
         application.router.add_post("/tier/seal", self._seal)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -105,6 +107,14 @@ class HttpServer:
         from aiohttp import web
 
         return web.Response(body=self._views.broker(), content_type="application/json")
+
+    async def _cluster(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        try:
+            return web.Response(body=await self._views.cluster(), content_type="application/json")
+        except ThermoclineError as failure:
+            return web.Response(status=503, text=f"{failure}\n")
 
     async def _seal(self, request: web.Request) -> web.Response:
         from aiohttp import web

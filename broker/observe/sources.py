@@ -47,3 +47,4 @@ class Sources:
     health: Health
     snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why
+    position: Callable[[], int]  # of the image that is obeyed: how many records make it

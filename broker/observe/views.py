@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
+from broker.observe.cluster_status import Asked, cluster_status
 from broker.observe.exposition import exposition
 from broker.observe.http import Views
 from broker.observe.sources import Beginning, Sources
@@ -31,6 +34,21 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
         sources = serving()
         return b"[]" if sources is None else status_json(sources)
 
+    async def cluster() -> bytes:
+        sources = serving()
+        if sources is None:
+            raise Retryable(f"not ready yet: {_not_ready(beginning)}")
+        context = sources.context
+        metadata = context.metadata
+        asked = Asked(
+            metadata.cluster_id,
+            metadata.controller,
+            context.world.clock.monotonic_s() - metadata.controller_since_s,
+            sources.position(),
+            context.config.brokers_listener,
+        )
+        return msgspec.json.encode(await cluster_status(metadata.image, asked))
+
     async def seal(topic: str | None) -> None:
         sources = serving()
         if sources is None:
@@ -42,6 +60,7 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
     return Views(
         metrics=metrics,
         status=status,
+        cluster=cluster,
         broker=lambda: broker_json(beginning, serving()),
         not_ready=lambda: _not_ready(beginning),
         failures=lambda: list(beginning.health.failures),

@@ -15,12 +15,26 @@ import sys
 from collections.abc import Sequence
 
 import thermocline
-from thermocline.cli import archive, bucket, config, consume, debug, group, log_dump, produce, scrub, serve, tier, topic
+from thermocline.cli import (
+    archive,
+    bucket,
+    cluster,
+    config,
+    consume,
+    debug,
+    group,
+    log_dump,
+    produce,
+    scrub,
+    serve,
+    tier,
+    topic,
+)
 from thermocline.cli.arguments import Parser
 from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit, exit_of, plain_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOUNS = (serve, topic, produce, consume, group, config, tier, bucket, archive, scrub, log_dump, debug)
+_NOUNS = (serve, topic, produce, consume, group, config, cluster, tier, bucket, archive, scrub, log_dump, debug)
 
 
 def parser() -> Parser:

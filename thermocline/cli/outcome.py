@@ -21,7 +21,7 @@ class Exit(IntEnum):
     USAGE = 2  # usage or config
     REFUSED = 3  # lock, identity, address, another broker serves the bucket, store probe, newer format
     STORAGE_FAILED = 4
-    FINDINGS = 5  # bucket verify, scrub
+    FINDINGS = 5  # bucket verify, scrub, cluster status
 
 
 class CommandFailed(Exception):

@@ -62,6 +62,7 @@ def sources_of(life: Life) -> Sources:
         life.broker.health,
         rooms.snapshots,
         damaged,
+        lambda: 7,
     )
 
 
@@ -264,10 +265,14 @@ def views(**changed: Any) -> Views:
     async def metrics() -> bytes:
         return b"thermocline_ready 1.0\n"
 
+    async def cluster() -> bytes:
+        return b"{}"
+
     kept: dict[str, Any] = {
         "metrics": metrics,
         "status": lambda: b"[]",
         "broker": lambda: b"{}",
+        "cluster": cluster,
         "not_ready": lambda: "",
         "failures": list,
         "seal": seal,

@@ -1,0 +1,54 @@
+"""`thermocline cluster`: the brokers of one bucket, as any of them sees them.
+
+Owns the sub-commands. Must not know how brokers are asked (cluster_source), nor what is wrong when (cluster_findings).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.arguments import add_bootstrap, add_json
+from thermocline.cli.outcome import Exit
+from thermocline.cli.watch import show
+
+if TYPE_CHECKING:
+    from thermocline.cli.arguments import Parser, Subparsers
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    verbs = nouns.add_parser(
+        "cluster", help="the brokers of a bucket: who decides, who is away", example="thermocline cluster status"
+    ).add_subparsers(metavar="VERB", required=True)
+    status = verbs.add_parser(
+        "status",
+        help="who decides, who is away, what is wrong",
+        description="The controller, the brokers, the partitions that lack something, and what to do about it. Exit "
+        "code 5 when something is wrong. Runs against Apache Kafka too: what is not known is - or null.",
+        example="thermocline cluster status -b 127.0.0.1:9092 --watch",
+    )
+    status.add_argument("--watch", action="store_true", help="again every second, until stopped")
+    add_bootstrap(status)
+    add_json(status)
+    status.set_defaults(run=show_status)
+
+
+def show_status(arguments: argparse.Namespace) -> int:
+    """Print it once, or every second."""
+    from thermocline.cli.cluster_findings import findings
+    from thermocline.cli.cluster_source import ClusterSource
+    from thermocline.cli.cluster_status import json_lines, picture
+
+    source = ClusterSource(arguments.bootstrap_server)
+    wrong = False
+
+    def lines() -> list[str]:
+        nonlocal wrong
+        seen = source.read()
+        found = findings(seen)
+        wrong = bool(found)
+        return json_lines(seen, found) if arguments.json else picture(seen, found)
+
+    code = show(lines, watch=arguments.watch, redraw=not arguments.json)
+    return Exit.FINDINGS if wrong and not arguments.watch else code
