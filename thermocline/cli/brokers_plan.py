@@ -1,16 +1,14 @@
-"""`serve --brokers N`: which brokers one command starts, and what each of them is told. Pure.
+"""`serve --brokers N`: what each of N brokers on one machine is told. Pure.
 
-Owns numbers, directories, addresses and budgets of N brokers on one machine (cluster.md, "one process a core"). Always
-true: broker `i` of them lives in `DIR/broker-<id>`, on ports `i` above the first one's (0 stays 0), with a part of what
-one broker may take of memory and disk; a directory that holds the log of one broker, or of brokers that the command
-does not name, is refused before anything is started. Must not know processes.
+Owns their numbers, directories, addresses and budgets (one process a core). Always true: broker `i` of them lives in
+`DIR/broker-<id>`, on ports `i` above the first one's (0 stays 0), with a part of what one broker may take of memory and
+disk. Must not know processes, nor what lies on the disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -18,19 +16,11 @@ from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.sources import ConfigError
 from logformat.record_batch import INT32_MAX
+from thermocline.cli.brokers_found import directory_of
 
-AUTO: Final = "auto"
-_AUTO_MAX: Final = 8
 _TAKE_OVER: Final = "--take-over"
 _PORT_MAX: Final = 65_535
 _COLD_FETCH_BYTES_MIN: Final = 1 << 20  # what one broker may not go below
-
-
-class Layout(NamedTuple):
-    """What lies in a data directory: one broker's log (`single`), or those of brokers by number."""
-
-    single: bool
-    brokers: tuple[int, ...] = ()
 
 
 class ListenAt(NamedTuple):
@@ -67,53 +57,6 @@ class Child:
         listeners = ready.get("listeners") or f"{name}://{ready['kafka']}"
         others = tuple(flag for flag in self.others if flag != _TAKE_OVER)
         return replace(self, listeners=listeners, http=None if self.http is None else ready["http"], others=others)
-
-
-def count_of(text: str | None, layout: Layout, first: int, cores: int, data_dir: str) -> int | None:
-    """How many brokers to start below `data_dir`; None: one, in the directory itself, without a supervisor.
-
-    `text`: what --brokers says. ConfigError for what does not go with what lies there: a broker that is left out would
-    take what only it holds out of service.
-    """
-    if layout.single:
-        if text not in (None, AUTO, "1"):
-            raise ConfigError(
-                f"{data_dir} holds the log of one broker, so --brokers {text} cannot have it: leave --brokers out, or "
-                "give another --data-dir"
-            )
-        return None
-    if not layout.brokers:
-        count = max(1, min(_AUTO_MAX, cores - 1)) if text == AUTO else int(text or 1)
-        return None if count == 1 else count
-    if text is None:
-        raise ConfigError(
-            f"{data_dir} holds brokers {_shown(layout.brokers)}, started by --brokers: say --brokers "
-            f"{len(layout.brokers)} again, or --brokers {AUTO}"
-        )
-    count = max(layout.brokers) - first + 1 if text == AUTO else int(text)
-    left_out = [node_id for node_id in layout.brokers if not first <= node_id < first + count]
-    if left_out:
-        raise ConfigError(
-            f"{data_dir} holds brokers {_shown(layout.brokers)}; --node-id {first} --brokers {text} would leave out "
-            f"{_shown(left_out)}, and what only they hold would be out of service"
-        )
-    return count
-
-
-def _shown(brokers: Sequence[int]) -> str:
-    return ", ".join(str(node_id) for node_id in brokers)
-
-
-def directory_of(data_dir: str, node_id: int) -> str:
-    """Where one of several brokers lives."""
-    return posixpath.join(data_dir, f"broker-{node_id}")
-
-
-def node_id_of(name: str) -> int | None:
-    """The broker that lives in a directory of this name; None: it is no broker's."""
-    prefix, _, number = name.rpartition("-")
-    is_number = number.isascii() and number.isdigit() and str(int(number[:10])) == number
-    return int(number) if prefix == "broker" and is_number else None
 
 
 def plan(config: BrokerConfig, given: argparse.Namespace, count: int) -> tuple[Child, ...]:
@@ -230,15 +173,3 @@ def ready_line(children: Sequence[Child], ready: Mapping[int, Mapping[str, str]]
         f"bucket={lines[0]['bucket']}"
     )
     return f"{line} listeners={every('listeners')}" if "listeners" in lines[0] else line
-
-
-Names = Callable[[str], Sequence[str]]
-
-
-def layout_of(data_dir: str, names_in: Names, is_formatted: Callable[[str], bool]) -> Layout:
-    """What lies in `data_dir`. `names_in`: what a directory holds; `is_formatted`: whether it is a broker's."""
-    if is_formatted(data_dir):
-        return Layout(single=True)
-    numbers = (node_id_of(name) for name in names_in(data_dir))
-    found = (number for number in numbers if number is not None)
-    return Layout(False, tuple(sorted(n for n in found if is_formatted(directory_of(data_dir, n)))))

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,35 +19,14 @@ from typing import Final
 
 from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
-from logformat.checkpoints import META_PROPERTIES_FILE
 from seams.net import SocketBuffers, TcpNet
-from thermocline.cli.brokers_plan import Child, Layout, layout_of, plan, ready_line
+from thermocline.cli.brokers_plan import Child, plan, ready_line
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.supervision import Command, Do, Supervision
 
 log = logging.getLogger("thermocline.brokers")
 
 _AT_ONCE_S: Final = 5.0  # from the second signal on, until what is left is killed
-
-
-def cores() -> int:
-    """Those this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def look_at(data_dir: str) -> Layout:
-    """What lies in the data directory; nothing where that cannot be read: the broker says why, and ends."""
-
-    def is_formatted(path: str) -> bool:
-        return os.path.exists(os.path.join(path, META_PROPERTIES_FILE))
-
-    def names_in(path: str) -> Sequence[str]:
-        try:
-            return os.listdir(path)
-        except OSError:
-            return ()
-
-    return layout_of(data_dir, names_in, is_formatted)
 
 
 def run_many(config: BrokerConfig, given: argparse.Namespace, count: int) -> int:

@@ -67,8 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def brokers_wanted(asked: str | None, config: BrokerConfig) -> int | None:
     """How many brokers --brokers asks for; None: this process is the only one. ConfigError."""
-    from thermocline.cli.brokers_plan import count_of
-    from thermocline.cli.serve_many import cores, look_at
+    from thermocline.cli.brokers_found import cores, count_of, look_at
 
     return count_of(asked, look_at(config.data_dir), config.node_id, cores(), config.data_dir)
 

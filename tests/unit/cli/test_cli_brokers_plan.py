@@ -8,9 +8,9 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.resolve import ConfigError
-from thermocline.cli.brokers_plan import Child, Layout, count_of, directory_of, node_id_of, plan, ready_line, shares
+from thermocline.cli.brokers_found import Layout, count_of, directory_of, look_at, node_id_of
+from thermocline.cli.brokers_plan import Child, plan, ready_line, shares
 from thermocline.cli.main import parser
-from thermocline.cli.serve_many import look_at
 from thermocline.cli.serve_process import configure
 
 MIB = 1 << 20
