@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from broker.config.live import LiveConfig
 from broker.controller import configs as config_decisions
-from broker.controller import topics
+from broker.controller import elections, topics
 from broker.controller.decision import Decider, T
+from broker.controller.elections import Election, ElectionType
 from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -141,6 +142,10 @@ class ControllerDoor:
         )
         if not validate_only:
             log.info("configs set on %s: %s", "every broker" if node_id is None else f"broker {node_id}", configs)
+
+    async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
+        """Let the leaders that are asked for lead; what became of each partition, by topic and index."""
+        return await self._decide(lambda image: elections.elect(image, kind, wanted))
 
     async def opened(self, topic: Topic) -> None:
         """Wait until the partitions of `topic` that were decided so far serve; deleted first, it is an ApiError."""

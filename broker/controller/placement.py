@@ -35,8 +35,9 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(nodes)} broker(s) are registered or some "
-            "brokers have all their log directories cordoned.",
+            f"{replication_factor} cannot be reached because only {len(nodes)} broker(s) are "
+            f"{'registered' if len(nodes) == len(image.nodes) else 'active'} or some brokers have all their log "
+            "directories cordoned.",
         )
     if len(nodes) == 1:
         return [(nodes[0].node_id,)] * count

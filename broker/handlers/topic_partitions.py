@@ -16,6 +16,7 @@ from broker.error_codes import ErrorCode
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.cluster_view import ClusterView
 from broker.metadata.image import Topic
+from broker.metadata.records import NO_LEADER
 from broker.wire.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -90,15 +91,20 @@ def _shown(view: ClusterView, topic: Topic, indexes: range) -> DescribeTopicPart
 
 
 def _partition(view: ClusterView, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
-    seen = view.partition(topic, index)
+    seen, row = view.partition(topic, index), topic.rows[index]
+    error, eligible = seen.error, list[int]()
+    if row.leader == NO_LEADER or seen.leader_id != NO_LEADER:
+        # Members without session are Kafka's ELR; who has no leader is told so by its absence.
+        eligible = [node_id for node_id in row.in_sync if node_id not in seen.in_sync]
+        error = ErrorCode.NONE
     return DescribeTopicPartitionsResponsePartition(
-        error_code=seen.error,
+        error_code=error,
         partition_index=index,
         leader_id=seen.leader_id,
         leader_epoch=seen.leader_epoch,
         replica_nodes=seen.replicas,
         isr_nodes=seen.in_sync,
-        eligible_leader_replicas=[],
+        eligible_leader_replicas=eligible,
         last_known_elr=[],
         offline_replicas=seen.offline,
     )

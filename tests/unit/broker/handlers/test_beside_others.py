@@ -22,6 +22,8 @@ from broker.wire.messages import (
     DescribeProducersRequestTopic,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestTopic,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopic,
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
@@ -98,10 +100,13 @@ def test_metadata_names_every_broker_in_session_and_every_leader() -> None:
 
         asked = DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsRequestTopic(name="far")])
         described = (await life.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, asked)).topics[0].partitions
+        # There is no leader: Kafka says so by its absence, and names who may become it, not as an error (KIP-966).
+        shown[3] = (NONE, *shown[3][1:])
         assert shown == [
             (p.error_code, p.leader_id, p.leader_epoch, p.replica_nodes, p.isr_nodes, p.offline_replicas)
             for p in described
         ]
+        assert [p.eligible_leader_replicas for p in described] == [[], [], [4], [], []]
         listed = await life.call(ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest(resource_types=[2, 4]))
         assert [each.resource_name for each in listed.config_resources] == ["1", "2", "3", "4", "far"]
         await life.stop()
@@ -213,6 +218,48 @@ def test_who_asks_for_what_others_lead_is_sent_away(topic: str, index: int, code
         for key, question in asked:
             answer = (await life.call(key, question)).topics[0].partitions[0]
             assert answer.error_code == code, key
+        await life.stop()
+
+    play(scenario())
+
+
+def test_the_preferred_replica_leads_again_when_it_is_asked_for() -> None:
+    """Where it is in sync and has a session, in the next leader epoch; the answers are those that Apache Kafka 4.3.1
+    gave for the same partitions."""
+
+    async def scenario() -> None:
+        life = await _three(Place())
+        rows = (row(3, 2, leader=2, epoch=4), row(4, 2, leader=2, in_sync=(2,), epoch=4), row(2, 3))
+        await create(life, "more", *rows, number=78)
+
+        async def elect(kind: int, *wanted: tuple[str, list[int]], everything: bool = False) -> Any:
+            topics = None if everything else [ElectLeadersRequestTopic(*each) for each in wanted]
+            request = ElectLeadersRequest(election_type=kind, topic_partitions=topics, timeout_ms=5000)
+            found = (await life.call(ApiKey.ELECT_LEADERS, request)).replica_election_results
+            return {
+                (topic.topic, each.partition_id): (each.error_code, each.error_message)
+                for topic in found
+                for each in topic.partition_result
+            }
+
+        not_needed = (ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+        no_preferred = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
+        nobody = (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
+        assert await elect(1, ("more", [0, 9]), ("far", [0, 3])) == {
+            ("more", 0): not_needed,
+            ("more", 9): (UNKNOWN, "No such partition as more-9"),
+            ("far", 0): not_needed,
+            ("far", 3): nobody,
+        }
+        assert await elect(0, ("more", [0, 1, 2])) == {
+            ("more", 0): (NONE, None),
+            ("more", 1): no_preferred,
+            ("more", 2): not_needed,
+        }
+        now = life.context.metadata.topic("more").rows[0]
+        assert (now.leader, now.leader_epoch) == (3, 5)
+        assert await elect(0, everything=True) == {("more", 1): no_preferred, ("far", 3): (NONE, None)}
+        assert life.context.metadata.topic("far").rows[3].leader == 3
         await life.stop()
 
     play(scenario())
