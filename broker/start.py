@@ -16,9 +16,13 @@ from typing import NamedTuple
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
+from broker.controller.brokers import PartitionProposal, ProposalsAsked
 from broker.controller.door import ControllerDoor
 from broker.controller.office import Office
+from broker.controller.proposals import decide as proposals_decide
+from broker.controller.remote_brokers import RemoteBrokers
 from broker.dispatcher import BrokerDispatcher
+from broker.error_codes import ErrorCode
 from broker.fetch_sessions import FetchSessions
 from broker.first_probe import first_probe
 from broker.following.image_feed import ImageFeed
@@ -33,16 +37,18 @@ from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
-from broker.metadata.records import Listener
+from broker.metadata.records import NO_EPOCH, Listener
 from broker.metrics import BrokerMetrics
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.offsets_topic import OffsetsTopic
 from broker.outage import Outage
+from broker.partition.proposing import Proposing
 from broker.partition.registry import Registry
 from broker.partition.replicas import Replicas
 from broker.partition.throttle import Throttle
 from broker.peers.links import Links
+from broker.replication.proposal import Proposed
 from broker.rooms import Rooms
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
@@ -184,6 +190,27 @@ class Start:
         office = Office(cluster, feed)
         controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened)
         self._keep("controller", office.keep)
+
+        async def propose(broker_epoch: int, proposed: list[Proposed]) -> tuple[ErrorCode, ...]:
+            proposals = tuple(
+                PartitionProposal((of.topic_id, of.index), of.leader_epoch, of.partition_epoch, of.in_sync)
+                for of in proposed
+            )
+            asked = ProposalsAsked(config.node_id, broker_epoch, proposals)
+            at = metadata.controller
+            if at is None or at.node_id == config.node_id:
+                return await office.decide(lambda image: proposals_decide(image, asked))
+            node = metadata.image.nodes.get(at.node_id)
+            if node is None:
+                raise ConnectionError(f"the controller, broker {at.node_id}, is not registered; nothing was sent")
+            return await RemoteBrokers(lambda purpose: links.to(node, purpose)).alter_partition(asked)
+
+        def broker_epoch() -> int:
+            node = metadata.image.nodes.get(config.node_id)
+            return NO_EPOCH if node is None else node.broker_epoch
+
+        proposing = Proposing(registry, broker_epoch, propose, config.replica_lag_ms_max)
+        self._keep("proposals", proposing.keep)
         return Following(registry, metadata, replicas, feed, controller, office.stand_down)
 
     async def _publish(self, following: Following, session: Session, tiers: TierService, joined: Joined) -> None:
@@ -201,6 +228,7 @@ class Start:
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
         self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
         self._keep("ticks", replicas.upkeep.keep_ticking)
+        self._keep("retention of copies", replicas.keep_expiring)
 
     def _groups(self, following: Following) -> GroupCoordinator:
         config, world = self.live.now, self.world

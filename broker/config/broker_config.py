@@ -62,6 +62,7 @@ class BrokerConfig:
     recovery_point_checkpoint_interval_ms: int
     log_start_checkpoint_interval_ms: int
     high_watermark_checkpoint_interval_ms: int
+    replica_lag_ms_max: int
     producer_id_expiration_ms: int
     local_bytes_max: int | None  # None: local_space_ratio_max decides
     local_space_ratio_max: float  # share of the file system, 0 to 1

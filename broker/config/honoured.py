@@ -98,6 +98,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.flush.offset.checkpoint.interval.ms": H("Time between two writes of the recovery points."),
     "log.flush.start.offset.checkpoint.interval.ms": H("Time between two writes of the log start offsets."),
     "replica.high.watermark.checkpoint.interval.ms": H("Time between two writes of the high watermarks."),
+    "replica.lag.time.max.ms": H(
+        "A replica that lacks what its leader's log held this long ago leaves the in-sync set, a quarter later at most."
+    ),
     "producer.id.expiration.ms": D("An idempotent producer silent for this long is forgotten."),
     # groups
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),

@@ -152,6 +152,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         recovery_point_checkpoint_interval_ms=number("log.flush.offset.checkpoint.interval.ms"),
         log_start_checkpoint_interval_ms=number("log.flush.start.offset.checkpoint.interval.ms"),
         high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
+        replica_lag_ms_max=number("replica.lag.time.max.ms"),
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
         brokers_on_disk=number("thermocline.brokers.on.disk"),

@@ -14,7 +14,7 @@ from broker.config.values import InvalidConfig
 
 _UNCOMPRESSED = "batches stay as clients compressed them, so there is nothing to compress."
 _COMPACTION = "it tunes compaction, which is not served yet (cleanup.policy=compact is refused)."
-_REPLICATION = "there is one replica: nothing is fetched from a leader."
+_REPLICATION = "how replicas fetch is fixed: nothing is throttled, no leadership moves back by itself."
 
 TOPIC_REASONS: Mapping[str, str] = {
     "compression.gzip.level": _UNCOMPRESSED,

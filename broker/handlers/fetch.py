@@ -130,7 +130,9 @@ class Fetch:
                 is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer)
         except (ThermoclineError, OSError) as refused:
             answer.error_code = code_of(refused)
-            answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
+            answer.high_watermark = answer.last_stable_offset = -1
+            if self._replica is None:
+                answer.log_start_offset = -1
             answer.aborted_transactions = None
             is_read_up = False
             result.failed = True

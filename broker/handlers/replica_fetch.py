@@ -47,8 +47,6 @@ def read(
     _check_session(by, partition, wanted)
     log, log_start_offset = partition.log, partition.log_start_offset
     offset = wanted.fetch_offset
-    if not log_start_offset <= offset <= log.log_end_offset and wanted.last_fetched_epoch < 0:
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     answer.log_start_offset = log_start_offset
     answer.aborted_transactions = None
     state = partition.tier.partition_state
@@ -56,6 +54,8 @@ def read(
         # What this process deleted here was in the bucket, verified: its local start is as sure as what it verified.
         answer.verified_end = max(log.local_log_start_offset, state.sure_end_offset)
     answer.reserved_end = log.reserved_end
+    if wanted.last_fetched_epoch < 0 and not log_start_offset <= offset <= log.log_end_offset:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if wanted.last_fetched_epoch >= 0 and diverges(partition, wanted, answer):
         answer.high_watermark = answer.last_stable_offset = partition.high_watermark
         result.failed = True

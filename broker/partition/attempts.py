@@ -35,10 +35,11 @@ _REOPEN_S: Final = 5.0
 class _Progress:
     """How far a topic's partitions came."""
 
-    __slots__ = ("again", "new", "opened", "topic_id")
+    __slots__ = ("again", "indexes", "new", "opened", "topic_id")
 
-    def __init__(self, topic_id: str, *, new: bool) -> None:
+    def __init__(self, topic_id: str, indexes: Collection[int], *, new: bool) -> None:
         self.topic_id = topic_id
+        self.indexes = indexes
         self.new = new
         self.opened: dict[int, Partition | None] = {}  # None: it stays offline, or is not to be led here
         self.again: list[int] = []  # of those, whom to ask the bucket for again
@@ -77,7 +78,7 @@ class Attempts:
 
     def begin(self, topic: Topic, indexes: Collection[int], *, new: bool) -> None:
         """Open these partitions and publish them when all of them are open or offline."""
-        progress = _Progress(topic.topic_id, new=new)
+        progress = _Progress(topic.topic_id, indexes, new=new)
         for index in indexes:
             self.damaged.pop(TopicPartition(topic.name, index), None)
 
@@ -167,6 +168,12 @@ class Attempts:
         if waiting:
             await asyncio.wait(waiting)
         return not any(task.cancelled() for task in waiting)
+
+    async def over(self, topic_id: str, index: int) -> None:
+        """Wait until no attempt works on this partition."""
+        of_topic = self._of_topic.get(topic_id, {})
+        if waiting := [task for task, progress in of_topic.items() if index in progress.indexes]:
+            await asyncio.wait(waiting)
 
     def give_up(self, topic: Topic) -> Callable[[], Awaitable[list[Partition]]]:
         """Try no more; the call waits until nothing works on it, and gives what was opened and not published."""

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
 from broker.config.live import LiveConfig
-from broker.config.topics import log_config_of, resolve_topic
+from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_EPOCH, NO_LEADER, Node, Row
 from broker.partition.followed import ColdState, Followed
+from broker.partition.follower_retention import expire
 from broker.partition.registry import Registry
 from broker.replication.asking import VERSION, Key, Limits
 from broker.replication.fetcher import Fetcher
@@ -60,7 +60,7 @@ class _Role:
 
 class Follows:
     """Of one broker. `to`: the connection to a node's session, for a purpose (ConnectionError where there is none).
-    `free`: once a partition's log is in nobody's hands, and while it is taken. `opened` is told of each that is."""
+    `free` waits until a partition's log is in nobody's hands. `opened` is told of each that is open."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Follows:
         to: Callable[[Node, str], Connection],
         tasks: Tasks,
         report: FailureReport,
-        free: Callable[[Topic, int], AbstractAsyncContextManager[None]],
+        free: Callable[[Topic, int], Awaitable[None]],
         opened: Callable[[], None],
     ) -> None:
         self._live = config
@@ -112,8 +112,8 @@ class Follows:
 
         async def attempt() -> None:
             await self.left(*key)
-            async with self._free(role.topic, index):
-                await self._begin(key, role)
+            await self._free(role.topic, index)
+            await self._begin(key, role)
 
         name = f"follow {topic.name}-{index}"
         work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=10.0)
@@ -142,7 +142,7 @@ class Follows:
 
     async def _open(self, topic: Topic, index: int) -> OpenLog:
         place, topic_id = TopicPartition(topic.name, index), UUID(topic.topic_id)
-        config = log_config_of(resolve_topic(self._live.now, topic.configs, internal=topic.internal))
+        config = log_config_of(self._config(topic))
         opened = await self._logs.open(place, topic_id, config) or await self._logs.create(place, topic_id, config)
         # Of when it led: what it allowed was given by others since (R21).
         await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
@@ -186,13 +186,25 @@ class Follows:
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the copies obey the topic's configs as they are now."""
-        config = log_config_of(resolve_topic(self._live.now, topic.configs, internal=topic.internal))
+        config = log_config_of(self._config(topic))
         for index in range(topic.partitions):
             role = self._roles.get((UUID(topic.topic_id), index))
             if role is not None:
                 role.topic = topic
                 if role.followed is not None:
                     role.followed.log.reconfigure(config)
+
+    async def keep_expiring(self) -> None:
+        """Until cancelled: local retention of the copies."""
+        while True:
+            await asyncio.sleep(self._live.now.retention_check_interval_ms / 1000)
+            for role in tuple(self._roles.values()):
+                if (followed := role.followed) is not None and followed.next_fetch() is not None:
+                    config = self._config(role.topic)
+                    await expire(followed, config, self._logs, self._world.workers, self._world.clock.wall_ms())
+
+    def _config(self, topic: Topic) -> TopicConfig:
+        return resolve_topic(self._live.now, topic.configs, internal=topic.internal)
 
     async def close(self) -> list[OpenLog]:
         """Fetch nothing more; the logs, flushed, stay open, each with its high watermark."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -237,19 +236,16 @@ class Replicas:
         for index in indexes:
             self._follows.follow(topic, index)
 
-    @asynccontextmanager
-    async def _free(self, topic: Topic, index: int) -> AsyncIterator[None]:
-        """The log, once no leadership, past or begun, works on it: it goes with what it knows to another role."""
-        await self._attempts.opened(topic.topic_id)
-        async with self._removal.turn(topic.name):
-            partition = self._registry.resigned.get((topic.name, index))
-            if partition is not None:
-                if (resigning := self._resigning.get(partition)) is not None:
-                    await asyncio.wait([resigning])
-                del self._registry.resigned[topic.name, index]
-                self._registry.touched.discard(partition)
-                partition.opened.high_watermark = partition.high_watermark
-            yield
+    async def _free(self, topic: Topic, index: int) -> None:
+        """Wait until no leadership, past or begun, works on the log: it goes with what it knows to another role."""
+        await self._attempts.over(topic.topic_id, index)
+        partition = self._registry.resigned.get((topic.name, index))
+        if partition is not None:
+            if (resigning := self._resigning.get(partition)) is not None:
+                await asyncio.wait([resigning])
+            del self._registry.resigned[topic.name, index]
+            self._registry.touched.discard(partition)
+            partition.opened.high_watermark = partition.high_watermark
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
@@ -330,6 +326,10 @@ class Replicas:
         found = await self._logs.topic_ids(assigned(image, self._node_id))
         for place, topic_id in strays(found, image, self._node_id).items():
             await self._removal.move_aside(place, topic_id)
+
+    async def keep_expiring(self) -> None:
+        """Until cancelled: local retention of what is copied; what is led expires with its tier."""
+        await self._follows.keep_expiring()
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 

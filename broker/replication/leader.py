@@ -100,6 +100,19 @@ class Leader:
             return False
         return report.end_offset >= max(self.high_watermark, self.epoch_start)
 
+    def is_behind(self, node_id: int, end_before: int) -> bool:
+        """Whether another one lacks what the log held up to `end_before`, a while ago, or never reported since; −1:
+        this leader has not led for that long."""
+        if node_id == self.node_id:
+            return False
+        report = self._reports.get(node_id)
+        return (-1 if report is None else report.end_offset) < end_before
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may join, or are in the set, or were proposed."""
+        return len(self.in_sync.row.sessions) > 1 or len(self.in_sync.union) > 1
+
     def _look(self) -> None:
         """Remember what `_advance` asks: the others of the union, and whether the high watermark has to stand."""
         self._others = tuple(sorted(self.in_sync.union - {self.node_id}))

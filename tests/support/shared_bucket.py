@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from broker.following.publisher import Publisher
+from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node, Row, RowsSet, TopicCreated
 from broker.partition.followed import Followed
@@ -21,6 +22,8 @@ from tests.support.broker_kit import Life, Place
 from tests.support.cluster_kit import id_of
 
 OWN = ("cluster", "lease")
+NOBODY = ControllerAt(99, "the test", 1)
+"""Whom the brokers believe to decide: what they propose gets no answer."""
 NAME = "log"
 TOPIC_ID = id_of(77)
 
@@ -89,12 +92,12 @@ class Pair:
             replicas, context = life.broker.rooms.replicas, life.context
             assert replicas is not None
             publisher = Publisher(replicas, context.metadata, context.live, node_id)
-            publisher.publish(self.image, context.metadata.controller)
+            publisher.publish(self.image, NOBODY)
 
-    def create(self, **configs: str) -> None:
-        """`log-0` on both, led by 1."""
+    def create(self, replicas: tuple[int, ...] = (1, 2), **configs: str) -> None:
+        """`log-0`, led by 1."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        self.note(TopicCreated(TOPIC_ID, NAME, (Row((1, 2), 1, 0, 0, (1, 2), 0),), named))
+        self.note(TopicCreated(TOPIC_ID, NAME, (Row(replicas, 1, 0, 0, replicas, 0),), named))
 
     def change(self, **fields: Any) -> None:
         """Another row."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.error_codes import ErrorCode
-from tests.support.broker_kit import play
+from tests.support.broker_kit import SMALL_SEGMENTS, play
 from tests.support.shared_bucket import NAME, Pair
 
 
@@ -91,7 +91,7 @@ def test_the_copy_leads_with_all_that_was_acknowledged_and_the_old_leader_follow
         assert await second.read_all(NAME) == wanted
         await until(lambda: pair.followed(1) is not None and pair.bytes_of(1) == pair.bytes_of(2), "the cut, the copy")
         partition = second.partition(NAME)
-        await until(lambda: partition.leader.may_join(1), "it lacks nothing")
+        await until(lambda: 1 in partition.leader.in_sync.union, "it lacks nothing: its joining is proposed")
         pair.change(in_sync=(2, 1))
         pair.publish()
         assert (await second.produce(NAME, b"six")).error_code == 0
@@ -122,6 +122,98 @@ def test_a_copy_that_was_killed_is_waited_for_and_catches_up_in_its_next_session
         pair.publish()
         assert (await waiting).error_code == 0
         assert pair.bytes_of(1) == pair.bytes_of(2)
+        for life in pair.lives.values():
+            await life.stop()
+
+    play(scenario())
+
+
+def test_an_empty_replica_begins_at_the_verified_end_and_leads_with_both_tiers() -> None:
+    """What only the bucket has is not copied: a bootstrap costs the hot tail. Its lineage comes with the footer."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        await pair.start(1)
+        await pair.start(2)
+        pair.create((1,), **SMALL_SEGMENTS)
+        pair.publish()
+        await until(lambda: pair.leads(1), "one leads")
+        for number in range(40):
+            assert (await pair.lives[1].produce(NAME, b"%03d" % number + b"x" * 100)).error_code == 0
+        log = pair.lives[1].partition(NAME).log
+        await until(lambda: log.local_log_start_offset > 10, "segments left the disk")
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        await until(lambda: pair.followed(2) is not None and pair.followed(2).log.log_end_offset == 40, "the copy")  # type: ignore[union-attr]
+        followed = pair.followed(2)
+        assert followed is not None
+        copy = followed.log
+        assert copy.local_log_start_offset > 10 and copy.log_start_offset == 0
+        assert copy.epochs == log.epochs.truncate_from_start(copy.epochs.entries[0].start_offset)
+        await until(lambda: pair.lives[1].partition(NAME).leader.in_sync.union == {1, 2}, "it is proposed")
+        pair.change(in_sync=(1, 2))
+        pair.publish()
+        assert (await pair.lives[1].produce(NAME, b"last")).error_code == 0
+        await until(lambda: followed.high_watermark == 41, "the follower's high watermark")
+        pair.elect(2, (1, 2))
+        pair.publish()
+        await until(lambda: pair.leads(2), "the copy leads")
+        found = await pair.lives[2].read_all(NAME)
+        assert [offset for offset, _ in found] == list(range(41))
+        for life in pair.lives.values():
+            await life.stop()
+
+    play(scenario())
+
+
+def test_a_replica_below_the_log_start_begins_there() -> None:
+    """Records were deleted, and the topic has no bucket: nothing below the leader's log start comes back (D36)."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        await pair.start(1)
+        await pair.start(2)
+        pair.create((1,))
+        pair.publish()
+        await until(lambda: pair.leads(1), "one leads")
+        for number in range(6):
+            await pair.lives[1].produce(NAME, b"%d" % number)
+        pair.lives[1].partition(NAME).log.advance_log_start(4)
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        await until(lambda: pair.followed(2) is not None and pair.followed(2).log.log_end_offset == 6, "the copy")  # type: ignore[union-attr]
+        followed = pair.followed(2)
+        assert followed is not None and followed.log.log_start_offset == followed.log.local_log_start_offset == 4
+        for life in pair.lives.values():
+            await life.stop()
+
+    play(scenario())
+
+
+def test_a_copy_drops_what_the_bucket_verifiably_holds() -> None:
+    """R6: by its own local retention, below the verified end that its leader tells; what is deleted goes, too."""
+
+    async def scenario() -> None:
+        pair = await both(**SMALL_SEGMENTS)
+        followed = pair.followed(2)
+        assert followed is not None
+
+        def dropped_below() -> int:
+            return followed.log.local_log_start_offset
+
+        async def produced(count: int) -> None:
+            for _ in range(count):
+                assert (await pair.lives[1].produce(NAME, b"x" * 100)).error_code == 0
+
+        await produced(40)
+        await until(lambda: pair.lives[1].partition(NAME).log.local_log_start_offset > 10, "the leader drops")
+        await produced(1)
+        await until(lambda: dropped_below() > 10, "the copy drops")
+        assert dropped_below() <= followed.verified_end and followed.log.log_start_offset == 0
+        assert len(pair.bytes_of(2)) > 100
+        pair.lives[1].partition(NAME).log.advance_log_start(41)
+        await produced(20)
+        await until(lambda: followed.log.log_start_offset == 41 and dropped_below() >= 41, "deleted records")
         for life in pair.lives.values():
             await life.stop()
 

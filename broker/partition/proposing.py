@@ -1,0 +1,96 @@
+"""Leaders' proposals of other in-sync sets, on their way to the controller.
+
+Owns when each led partition is looked at, and what is asked together. Always true: a proposal counts for its leader
+before it is sent, and is forgotten only by what the image says (R17), whatever the answer was; one request at a time; a
+partition that nobody else is assigned costs a look at its row. Must not know which set is right
+(`replication.proposal`), nor who the controller is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import NO_EPOCH
+from broker.partition.registry import Registry
+from broker.partition.replica import Partition
+from broker.replication.proposal import Behind, Proposed, wanted
+from logformat.errors import ThermoclineError
+
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.5
+_AGAIN_MS: Final = 2_000  # until a proposal whose outcome is not applied is followed by one that settles it
+_PROPOSALS_MAX: Final = 1_000  # in one request: a row of three is 60 bytes
+
+
+class Proposing:
+    """Of one broker. `propose` carries a request, of this session, to the controller; ThermoclineError and OSError: its
+    outcome is not known, or it was refused. `broker_epoch`: of this broker's session as the image has it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        broker_epoch: Callable[[], int],
+        propose: Callable[[int, list[Proposed]], Awaitable[tuple[ErrorCode, ...]]],
+        lag_ms_max: int,
+    ) -> None:
+        self._registry = registry
+        self._broker_epoch = broker_epoch
+        self._propose = propose
+        self._lag_ms_max = lag_ms_max
+        self._behind: dict[Partition, tuple[int, Behind]] = {}  # with the leader epoch it is of
+        self._proposed_ms: dict[Partition, int] = {}
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            proposals = self.look(int(loop.time() * 1000))
+            broker_epoch = self._broker_epoch()
+            if not proposals or broker_epoch == NO_EPOCH:
+                continue
+            try:
+                codes = await self._propose(broker_epoch, proposals)
+            except (ThermoclineError, OSError) as unknown:  # ConnectionError and TimeoutError among them
+                log.warning("%d in-sync sets were proposed, the outcome is not known: %s", len(proposals), unknown)
+                continue
+            for proposal, code in zip(proposals, codes, strict=True):
+                if code is not ErrorCode.NONE:
+                    log.info("in-sync set of %s-%d was refused: %s", proposal.topic_id, proposal.index, code.name)
+
+    def look(self, now_ms: int) -> list[Proposed]:
+        """What is to be proposed now; it counts from now on."""
+        led = self._registry.partitions.values()
+        shared = [partition for partition in led if partition.leader.is_shared]
+        for gone in self._behind.keys() - set(shared):
+            del self._behind[gone]
+            self._proposed_ms.pop(gone, None)
+        found = []
+        for partition in shared:
+            if (proposal := self._look_at(partition, now_ms)) is not None:
+                found.append(proposal)
+            if len(found) == _PROPOSALS_MAX:
+                break
+        return found
+
+    def _look_at(self, partition: Partition, now_ms: int) -> Proposed | None:
+        leader, epoch = partition.leader, partition.leader_epoch
+        known = self._behind.get(partition)
+        if known is None or known[0] != epoch:
+            known = self._behind[partition] = epoch, Behind()
+        end_before = known[1].look(now_ms, partition.log.log_end_offset, self._lag_ms_max)
+        target = wanted(leader, end_before)
+        if target is None or (
+            not leader.in_sync.is_settled and now_ms - self._proposed_ms.get(partition, 0) < _AGAIN_MS
+        ):
+            return None
+        self._proposed_ms[partition] = now_ms
+        before = sorted(leader.in_sync.row.in_sync)
+        at, epochs = leader.propose(target)
+        log.info("%s-%d: in-sync set %s → %s is proposed", partition.topic, partition.index, before, sorted(target))
+        return Proposed(str(partition.topic_id), partition.index, epoch, at, tuple(sorted(epochs.items())))

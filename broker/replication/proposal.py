@@ -1,0 +1,60 @@
+"""Which in-sync set a leader wants: who caught up joins, who stays behind leaves (R4, KIP-497, KIP-841). Pure.
+
+Owns the two judgements. Always true: nobody leaves below the minimum, those without a session first; who lags is judged
+by what the log held a while ago, so that it need not reach an end that runs ahead of it; while a proposal's outcome is
+not applied, all that is proposed is the set as it is, which settles it (R17). Must not know requests, nor who commits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from broker.replication.leader import Leader
+
+_SAMPLES: Final = 4  # of the log's end within the longest time a replica may lag
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """One partition's: `in_sync` on top of the row of `partition_epoch`, pairs of node id and broker epoch, of a joiner
+    that of its report (KIP-903). `topic_id`: a UUID in canonical text form."""
+
+    topic_id: str
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    in_sync: tuple[tuple[int, int], ...]
+
+
+class Behind:
+    """What a leader's log held, of one leader epoch."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque()  # monotonic ms, log end offset
+
+    def look(self, now_ms: int, log_end_offset: int, lag_ms_max: int) -> int:
+        """The log's end of `lag_ms_max` ago, or a quarter longer; −1 while it is led for less."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1][0] >= lag_ms_max / _SAMPLES:
+            samples.append((now_ms, log_end_offset))
+        while len(samples) > 1 and now_ms - samples[1][0] >= lag_ms_max:
+            samples.popleft()
+        at_ms, end = samples[0]
+        return end if now_ms - at_ms >= lag_ms_max else -1
+
+
+def wanted(leader: Leader, end_before: int) -> frozenset[int] | None:
+    """The set to propose; None: the one there is. `end_before`: see `Behind.look`."""
+    row = leader.in_sync.row
+    if not leader.in_sync.is_settled:
+        return row.in_sync
+    target = row.in_sync | {node_id for node_id in row.sessions if leader.may_join(node_id)}
+    behind = [node_id for node_id in row.in_sync if leader.is_behind(node_id, end_before)]
+    for node_id in sorted(behind, key=lambda node_id: (node_id in row.sessions, node_id)):
+        if len(target) > row.min_in_sync:
+            target -= {node_id}
+    return None if target == row.in_sync else target
