@@ -41,8 +41,8 @@ bench: $(READY)  ## beside Apache Kafka, then beside Spark's connector, on this 
 run: $(READY)  ## a broker on ./demo-data, bucket beside it
 	$(BIN)/thermocline serve --data-dir $(CURDIR)/demo-data/broker
 
-sim: $(READY)  ## make sim SEED=7 replays one simulated run
-	$(BIN)/python -m tests.sim --seed $(or $(SEED),1)
+sim: $(READY)  ## make sim SEED=7 replays one simulated run; BROKERS=3: of several brokers
+	$(BIN)/python -m tests.sim --seed $(or $(SEED),1) $(if $(BROKERS),--brokers $(BROKERS))
 
 planted: $(READY)  ## every planted bug must be caught, each with its seed
 	$(BIN)/python -m tests.sim.planted
