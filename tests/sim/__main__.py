@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", help="a range, A..B, both ends included")
     parser.add_argument("--brokers", type=int, default=0, help="several of them over one bucket; 0: the world of one")
-    parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 30")
+    parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 60")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
     arguments = parser.parse_args()

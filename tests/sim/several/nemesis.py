@@ -57,11 +57,12 @@ _LASTING = (
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: how long a broker is down or paused, short or long, and how long faults last until the next."""
+    """Seconds: how long a broker is down or paused, and how long faults last until the next; a session of 9 s outlives
+    some of each."""
 
-    down: tuple[tuple[float, float], ...] = ((0.05, 0.5), (1.0, 4.0), (5.0, 9.0))
-    paused: tuple[tuple[float, float], ...] = ((0.1, 1.0), (1.5, 4.0), (5.0, 9.0))
-    until_next: tuple[tuple[float, float], ...] = ((0.4, 2.0), (2.0, 7.0))
+    down: tuple[tuple[float, float], ...] = ((0.05, 0.5), (1.0, 4.0), (8.0, 15.0))
+    paused: tuple[tuple[float, float], ...] = ((0.1, 1.0), (1.5, 4.0), (8.0, 15.0))
+    until_next: tuple[tuple[float, float], ...] = ((0.4, 2.0), (2.0, 7.0), (7.0, 16.0))
 
 
 class SeveralNemesis:

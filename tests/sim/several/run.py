@@ -24,7 +24,7 @@ from tests.sim.several.fleet import Fleet, feeds_are_seen
 from tests.sim.several.god import God
 from tests.sim.several.nemesis import Kind, SeveralNemesis
 
-DURATION_S = 30.0
+DURATION_S = 60.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault
 PARTITIONS = {"log": 3, "kept": 1}
 
