@@ -12,7 +12,8 @@ from coldstore.manifest import Manifest, RemoteSegment, new_manifest
 from coldstore.object_store import ObjectStore
 from logformat.record_batch import read_header
 from seams.clock import SystemClock
-from seams.disk import Disk, PosixDisk
+from seams.disk import Disk
+from seams.posix_disk import PosixDisk
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from seams.workers import Workers

@@ -31,8 +31,8 @@ from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import read_header, walk
 from logformat.records import Record, encode_batch
 from seams.clock import SystemClock
-from seams.disk import PosixDisk
 from seams.net import TcpNet
+from seams.posix_disk import PosixDisk
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.workers import ThreadWorkers

@@ -28,8 +28,8 @@ from coldstore.url import parse_bucket_url
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from seams.clock import SystemClock
-from seams.disk import PosixDisk
 from seams.net import TcpNet
+from seams.posix_disk import PosixDisk
 from seams.rng import SystemRng
 from seams.syncs import WorkerSyncs
 from seams.workers import ThreadWorkers

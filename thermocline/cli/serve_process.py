@@ -139,8 +139,8 @@ def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
     input is a pipe whose end is a word to stop."""
     from broker.app import run as run_app
     from seams.clock import SystemClock
-    from seams.disk import PosixDisk
     from seams.net import TcpNet
+    from seams.posix_disk import PosixDisk
     from seams.rng import SystemRng
     from seams.syncs import KernelSyncs
     from seams.workers import ThreadWorkers

@@ -22,7 +22,7 @@ from coldstore.stores.directory import DirectoryStore
 from logformat.record_batch import LEADER_EPOCH_AT
 from logformat.values import NewerFormat
 from seams.clock import SystemClock
-from seams.disk import PosixDisk
+from seams.posix_disk import PosixDisk
 from seams.rng import SeededRng
 from seams.workers import ThreadWorkers
 from tests.support.cold_objects import MadeObject, segment_object

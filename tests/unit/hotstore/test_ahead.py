@@ -13,7 +13,7 @@ from hotstore.ballast import Ballast
 from hotstore.errors import LogFull
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import LogState, PartitionLog
-from seams.disk import PosixDisk
+from seams.posix_disk import PosixDisk
 from tests.support.crash_disk import CrashDisk
 from tests.support.hotstore_kit import LOG_PATH, TOPIC_ID, append, batch, flush, new_log, open_log, read_all, seal
 

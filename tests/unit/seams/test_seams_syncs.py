@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from seams import aio, syncs
-from seams.disk import File, PosixFile
+from seams.disk import File
+from seams.posix_disk import PosixFile
 from seams.syncs import CutOff, KernelSyncs, Syncs, WorkerSyncs
 from seams.workers import Lane, ThreadWorkers
 

@@ -10,7 +10,7 @@ import pytest
 
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore
-from seams.disk import PosixDisk
+from seams.posix_disk import PosixDisk
 from seams.rng import SystemRng
 from seams.workers import ThreadWorkers
 from tests.support.memory_store import MemoryStore, StoredObject

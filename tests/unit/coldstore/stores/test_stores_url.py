@@ -13,8 +13,8 @@ from coldstore.stores.opening import open_store
 from coldstore.url import DirectoryUrl, S3Url, parse_bucket_url
 from logformat.errors import InvalidRequest
 from seams.clock import SystemClock
-from seams.disk import PosixDisk
 from seams.net import TcpNet
+from seams.posix_disk import PosixDisk
 from seams.rng import SystemRng
 from seams.syncs import WorkerSyncs
 from seams.workers import ThreadWorkers

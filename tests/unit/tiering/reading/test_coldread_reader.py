@@ -18,7 +18,7 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Retryable
 from logformat.record_batch import read_header
-from seams.disk import PosixDisk
+from seams.posix_disk import PosixDisk
 from seams.rng import SeededRng, SystemRng
 from seams.tasks import Tasks
 from seams.workers import ThreadWorkers
