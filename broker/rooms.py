@@ -38,10 +38,10 @@ class Rooms:
     server: Server | None = None
     data_dir: DataDir | None = None
     store: MeteredStore | None = None
+    links: Links | None = None
     session: Session | None = None
     residency: Residency | None = None
     tiers: TierService | None = None
-    links: Links | None = None
     replicas: Replicas | None = None
     groups: GroupCoordinator | None = None
     snapshots: Snapshots | None = None
@@ -71,8 +71,6 @@ class Closing:
             await rooms.replicas.close(clean=False)
         if rooms.tiers is not None:
             await rooms.tiers.close()
-        if rooms.links is not None:
-            rooms.links.close()
         if rooms.residency is not None:
             await rooms.residency.close()
         if rooms.http is not None:
@@ -81,6 +79,8 @@ class Closing:
         if clean and rooms.session is not None:
             # Last of all: the next broker may start the moment it reads this.
             await rooms.session.release()
+        if rooms.links is not None:
+            rooms.links.close()
         if rooms.store is not None:
             await rooms.store.close()
         if rooms.data_dir is not None:

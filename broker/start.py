@@ -16,6 +16,7 @@ from typing import NamedTuple
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
+from broker.controller.attendance import Attendance
 from broker.controller.brokers import PartitionProposal, ProposalsAsked
 from broker.controller.door import ControllerDoor
 from broker.controller.office import Office
@@ -71,7 +72,7 @@ class Following(NamedTuple):
     replicas: Replicas
     feed: ImageFeed
     controller: ControllerDoor
-    stand_down: Callable[[], None]
+    brokers: Attendance
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,15 @@ class Start:
         # Not through the meters: it loses races and sends wrong checksums on purpose.
         probed = await first_probe(bucket, world, self.outage, self.health)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
-        self.rooms.session = session = self._session(store, cluster)
+        config = self.config
+        listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
+        self.rooms.links = links = Links(world.net, world.clock, config.node_id, listener, answer_bytes_max)
+        self.rooms.session = session = self._session(store, cluster, links)
         joined = await self._join(session, data_dir)
         logs = LogHost(data_dir, world, self.report)
         limits = tier_limits(self.config, probed)
         self.rooms.tiers = tiers = TierService(store, world, logs, self.tasks, limits, report=self.report)
-        following = self._following(cluster, joined, logs, tiers)
+        following = self._following(cluster, joined, logs, tiers, session)
         await tiers.start()
         await self._publish(following, session, tiers, joined)
         context = self._context(following, joined, session, tiers)
@@ -137,12 +141,13 @@ class Start:
             lambda: feed.position,
         )
 
-    def _session(self, store: ObjectStore, cluster: ClusterRoot) -> Session:
+    def _session(self, store: ObjectStore, cluster: ClusterRoot, links: Links) -> Session:
         config = self.config
         return Session(
             store,
             cluster,
             self.world,
+            links,
             lease_s=config.lease_ms / 1000,
             interval_s=config.lease_interval_ms / 1000,
             waits_for=self.health.starting,
@@ -167,13 +172,14 @@ class Start:
         self._keep("session", self.keep_session)
         return joined
 
-    def _following(self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService) -> Following:
+    def _following(
+        self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService, session: Session
+    ) -> Following:
         assert joined.identity.cluster_id is not None
         metadata = MetadataCache(joined.identity.cluster_id, self.world.clock.monotonic_s)
-        config, world = self.config, self.world
+        config, links = self.config, self.rooms.links
         registry = Registry(metadata, config.node_id)
-        listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        self.rooms.links = links = Links(world.net, world.clock, config.node_id, listener, answer_bytes_max)
+        assert links is not None
         self.rooms.replicas = replicas = Replicas(
             self.live,
             self.world,
@@ -189,7 +195,17 @@ class Start:
         feed = ImageFeed(Publisher(replicas, metadata, self.live, self.config.node_id))
         office = Office(cluster, feed)
         controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened)
+        attendance = Attendance(
+            office,
+            cluster,
+            self.world.clock,
+            config.node_id,
+            joined.identity.cluster_id,
+            away_s=config.lease_ms / 2000,
+            step_back=session.step_back,
+        )
         self._keep("controller", office.keep)
+        self._keep("attendance", attendance.keep)
 
         async def propose(broker_epoch: int, proposed: list[Proposed]) -> tuple[ErrorCode, ...]:
             proposals = tuple(
@@ -211,7 +227,7 @@ class Start:
 
         proposing = Proposing(registry, broker_epoch, propose, config.replica_lag_ms_max)
         self._keep("proposals", proposing.keep)
-        return Following(registry, metadata, replicas, feed, controller, office.stand_down)
+        return Following(registry, metadata, replicas, feed, controller, attendance)
 
     async def _publish(self, following: Following, session: Session, tiers: TierService, joined: Joined) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
@@ -224,7 +240,7 @@ class Start:
             self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
             following.feed.take(joined.at)
-            session.follow(following.feed.take, following.stand_down)
+            session.follow(following.feed, following.brokers, joined)
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
         self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
         self._keep("ticks", replicas.upkeep.keep_ticking)
@@ -266,6 +282,7 @@ class Start:
             residency=residency,
             metadata=following.metadata,
             controller=following.controller,
+            brokers=following.brokers,
             producer_ids=ProducerIds(joined.broker_epoch),
             groups=self._groups(following),
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),

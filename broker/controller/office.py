@@ -140,6 +140,11 @@ class Office:
         for asked in self._taken():
             asked.refuse(_not_controller())
 
+    def take_office(self) -> None:
+        """This process is the controller, again: what is in doubt since the last time is settled before all else."""
+        self._is_controller = True
+        self._asked.set()
+
     async def keep(self) -> None:
         """Until cancelled: one commit after the other, and a look at what is in doubt when nobody asks."""
         while True:

@@ -61,16 +61,15 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
     return Decision(tuple(end_records(image, sessions)), None)
 
 
-def claim_records(
-    image: ClusterImage, asked: RegistrationAsked, *, is_new_session: bool, replaced: int | None
-) -> list[MetadataRecord]:
+def claim_records(image: ClusterImage, asked: RegistrationAsked, replaced: int | None) -> list[MetadataRecord]:
     """`asked` takes the controller epoch: the session of the controller it replaces (None: that one released its lease)
     ends, and its own begins where it has none."""
     records: list[MetadataRecord] = []
     node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
     if node is not None and node.active:
         records += end_records(image, [(node.node_id, node.broker_epoch)])
-    if is_new_session:
+    mine = image.nodes.get(asked.node_id)
+    if mine is None or not mine.active or mine.incarnation != asked.incarnation:
         records += session_records(image.with_records(records), asked)
     return records
 

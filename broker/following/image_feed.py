@@ -7,6 +7,8 @@ news too, of who decides. Must not know who commits or who polls.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.following.publisher import Publisher
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
@@ -19,6 +21,7 @@ class ImageFeed:
         self._publisher = publisher
         self.position = -1
         self._epoch = -1
+        self._watchers: list[Callable[[ImageAt], None]] = []
 
     @property
     def image(self) -> ClusterImage:
@@ -34,4 +37,10 @@ class ImageFeed:
             return False
         self.position, self._epoch = position, epoch
         self._publisher.publish(image, controller)
+        for watcher in self._watchers:
+            watcher(at)
         return True
+
+    def watch(self, watcher: Callable[[ImageAt], None]) -> None:
+        """Tell `watcher` of each image that is obeyed from now on. A call must neither wait nor raise."""
+        self._watchers.append(watcher)

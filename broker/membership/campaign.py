@@ -38,19 +38,25 @@ class Campaign:
             lease = None  # an older controller's: neither its counter nor its release says anything
         return self._watch.polled(None if lease is None else lease.content, before_read)
 
+    @property
+    def stood_s(self) -> float:
+        """As `LeaseWatch.stood_s`."""
+        return self._watch.stood_s
+
     def left_s(self) -> tuple[float, float]:
         """As `LeaseWatch.left_s`."""
         return self._watch.left_s()
 
-    async def beat(self, epoch: int) -> None:
-        """The controller of `epoch` lives. Raises Fenced when a later one has beaten."""
+    async def beat(self, epoch: int) -> int:
+        """The controller of `epoch` lives: the counter it wrote. Raises Fenced when a later one has beaten."""
 
         def bump(lease: Lease) -> Lease:
             if lease.incarnation != self._incarnation:
                 return Lease(epoch, self._incarnation, lease.counter + 1, lease_ms=self._lease_ms)
             return replace(lease, counter=lease.counter + 1, released=False)
 
-        await self._lease.commit(bump, epoch=epoch, claim=True, initial=self._first(epoch))
+        root = await self._lease.commit(bump, epoch=epoch, claim=True, initial=self._first(epoch))
+        return root.content.counter
 
     async def release(self, epoch: int) -> None:
         """The controller of `epoch` beats no more: nobody needs to wait. Errors as `beat`."""

@@ -37,6 +37,7 @@ class Verdict(Enum):
     FORMAT = "format"  # both are new
     RESUME = "resume"  # our own bucket: a new incarnation at once
     TAKE_OVER = "take over"  # a new directory replaces the lost one
+    JOIN = "join"  # a node that the cluster does not know yet
     WAIT = "wait"  # keep watching the lease
     REFUSE = "refuse"  # exit 3 with the reason
 
@@ -75,10 +76,12 @@ def admit(
         return _formatted(directory, bucket, served_from, take_over=take_over)
     if directory.has_logs:
         return _refuse("the data directory has logs but no meta.properties: restore that file, or use an empty one")
-    if served_from is None and bucket.directories:
-        others = ", ".join(str(node) for node in sorted(bucket.directories))
-        return _refuse(f"the bucket belongs to a cluster of node {others}; several brokers are not served yet")
-    return _replacement(lease, take_over=take_over)
+    if bucket.directories.keys() <= {node_id}:
+        return _replacement(lease, take_over=take_over)
+    if served_from is None:
+        return Admittance(Verdict.JOIN, f"node {node_id} is new to the cluster")
+    # Whether the process that it replaces is dead is the controller's to say, who hears it or not.
+    return Admittance(Verdict.TAKE_OVER, f"a new directory for node {node_id}")
 
 
 def _formatted(

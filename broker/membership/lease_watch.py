@@ -76,6 +76,11 @@ class LeaseWatch:
             self.sight = LeaseSight.WATCHING
         return self.sight
 
+    @property
+    def stood_s(self) -> float:
+        """Seconds for which successful polls have seen the counter stand still."""
+        return self._polled_at - self._moved_at
+
     def left_s(self) -> tuple[float, float]:
         """Seconds from the last poll until the lease counts as still, when it does not move, and until it counts as
         another's, when it goes on to."""

@@ -1,10 +1,11 @@
-"""This process in its cluster: joining it, following `cluster.json`, and three fences (R1).
+"""This process in its cluster: its session, following `cluster.json`, being the controller, and three fences (R1).
 
-Owns the shell around `identity`, `registration`, `campaign` and `gate`. Always true: nothing is served before the
-session is committed to `cluster.json`; whoever loses the controller epoch decides nothing more and goes on serving what
-it leads; whoever reads another incarnation under its node id answers nothing more and ends; who loses the leader epoch
-of a partition is the partition's business (`broker.partition`), not this room's. The lease is released as the last act;
-a store that is away stops nothing but decisions (design 1). Must not know topics or partitions.
+Owns the shell around `joining`, `heartbeat`, `campaign` and `gate`. Always true: being the controller is an effect of
+the image, as leading is, so a claim whose answer was lost comes true when its author reads it (D12); whoever loses the
+controller epoch decides nothing more and goes on serving what it leads; whoever reads another incarnation under its
+node id answers nothing more and ends; who loses the leader epoch of a partition is the partition's business
+(`broker.partition`), not this room's. A session that ended is begun anew when the image shows its end. The lease is
+released as the last act; a store that is away stops nothing but decisions. Must not know topics or partitions.
 """
 
 from __future__ import annotations
@@ -12,45 +13,53 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from functools import partial
+from typing import Final, Protocol
 
 from broker.controller.brokers import RegistrationAsked
-from broker.controller.registrations import session_records
+from broker.controller.registrations import claim_records, end_records
+from broker.controller.remote_brokers import RemoteBrokers
+from broker.errors import ApiError
+from broker.following.image_feed import ImageFeed
 from broker.membership.campaign import Campaign
 from broker.membership.gate import Gate
-from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
+from broker.membership.heartbeat import Heartbeats
+from broker.membership.identity import DirectoryIdentity
+from broker.membership.joining import FREE, Joined, Joining, Refused
 from broker.membership.lease_watch import LeaseSight
 from broker.membership.registration import Standing, standing
 from broker.metadata.cluster_content import Controller
-from broker.metadata.cluster_root import ClusterRoot, ImageAt
+from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
+from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener
-from broker.outage import WHAT_TO_DO, Outage
+from broker.outage import Outage
+from broker.peers.links import Links
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.root import RootVanished
-from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
-from logformat.values import NewerFormat, uuid_text
+from logformat.errors import Corrupt, Fenced, Retryable, ThermoclineError
+from logformat.values import NewerFormat
 from seams.world import World
+
+__all__ = ["Joined", "Refused", "Ruling", "Session"]
 
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 1.0  # how often the gate's clock is looked at when no request does it
-_RETRY_MAX_S: Final = 10.0
+_POLL_HEARD_S: Final = 5.0  # between polls of who hears the controller
+_FIRST_S: Final = 0.3  # candidates wait up to so long, so that they do not claim at one moment (D11)
+_PAUSE_S: Final = 10.0  # after giving the lease away: for whoever sees more to take it; doubled each time (R27)
+_PAUSE_MAX_S: Final = 160.0
+_LEAVE_S: Final = 5.0
 
 
-class Refused(InvalidRequest):
-    """This broker may not serve this bucket: exit 3 with the reason."""
+class Ruling(Protocol):
+    """What being the controller means: `broker.controller.attendance.Attendance`."""
 
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """What joining settled. `identity` is what `meta.properties` must say; `at` holds the image it was settled in;
-    `verdict` how it came about."""
-
-    identity: DirectoryIdentity
-    at: ImageAt
-    broker_epoch: int
-    verdict: Verdict
+    def begin(self, at: ImageAt, *, is_sure: bool) -> None: ...
+    def end(self) -> None: ...
+    def obey(self, at: ImageAt) -> None: ...
+    def beaten(self, counter: int) -> None: ...
 
 
 class Session:
@@ -62,6 +71,7 @@ class Session:
         store: ObjectStore,
         cluster: ClusterRoot,
         world: World,
+        links: Links,
         *,
         lease_s: float,
         interval_s: float,
@@ -69,23 +79,28 @@ class Session:
     ) -> None:
         self._cluster = cluster
         self._world = world
+        self._links = links
         self._lease_s = lease_s
         self._interval_s = interval_s
         self._waits_for = waits_for
         self._node_id = -1
-        self._take: Callable[[ImageAt], object] = lambda _: None
-        self._stand_down: Callable[[], None] = lambda: None
+        self._asked: RegistrationAsked | None = None
+        self._feed: ImageFeed | None = None
+        self._ruling: Ruling | None = None
+        self._heartbeats: Heartbeats | None = None
+        self._followed = asyncio.Event()
+        self._at = ImageAt(-1, ClusterImage())
+        self._is_sure = False  # the next claim follows a step back that nobody answered
+        self._stepped_back_until_s = 0.0
+        self._pause_s = _PAUSE_S
         self.incarnation = world.rng.uuid().hex
         self._campaign = Campaign(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
-        # One for every attempt to enter: an attempt whose answer was lost may have been the first one.
-        self._new_directory_id = uuid_text(world.rng.uuid().bytes)
         # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
         # stopped: a shorter pause than a lease may be enough for them to take over.
         self.gate = Gate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
         self.outage = Outage(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
         self.is_controller = False
-
-    # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────
+        self._rules: int | None = None  # the controller epoch that `ruling` was begun in
 
     async def join(
         self,
@@ -96,95 +111,60 @@ class Session:
         rack: str | None = None,
         take_over: bool = False,
     ) -> Joined:
-        """Wait until this broker may serve the bucket as `node_id`, then register. Raises Refused.
+        """Wait until this broker has a session as `node_id`. Raises Refused.
 
         A store that does not answer is waited for, saying why; the caller decides how long. `take_over`: the operator's
         word that the broker that served from another directory is dead.
         """
         boot_id = self._world.clock.boot_id()
-        who = RegistrationAsked(node_id, "", self.incarnation, "", boot_id, listeners, rack)
-        wait_s = 0.2
-        while True:
-            try:
-                joined = await self._try_join(directory, who, take_over=take_over)
-            except Retryable as failure:
-                if self.outage.failed(failure):
-                    log.warning("not ready: the bucket does not answer (%s); %s", self.outage, WHAT_TO_DO)
-                await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
-                wait_s = min(wait_s * 2, _RETRY_MAX_S)
-                continue
-            except Fenced:
-                log.info("another broker committed to cluster.json at the same moment; looking again")
-                continue
-            self._answered()
-            if joined is not None:
-                return joined
-            wait_s = 0.2
-            await asyncio.sleep(min(self._interval_s, self._lease_s / 4))
-
-    async def _try_join(
-        self, directory: DirectoryIdentity, who: RegistrationAsked, *, take_over: bool
-    ) -> Joined | None:
-        found = await self._cluster.load()
-        bucket = None
-        sight = LeaseSight.STILL
-        if found is not None:
-            directories = {node.node_id: node.directory_id for node in found.image.nodes.values()}
-            bucket = BucketIdentity(found.cluster_id, directories)
-            sight = await self._campaign.look(found.epoch)
-        admission = admit(directory, bucket, who.node_id, sight, take_over=take_over)
-        match admission.verdict:
-            case Verdict.REFUSE:
-                raise Refused(admission.reason)
-            case Verdict.WAIT:
-                still_s, moving_s = self._campaign.left_s()
-                what = (
-                    f"{admission.reason}: taken over in {still_s:.0f} s if it stands still, refused in "
-                    f"{moving_s:.0f} s if it goes on to move"
-                )
-                self._waits_for(what)
-                log.info("not ready: %s", what)
-                return None
-            case _:
-                return await self._register(directory, bucket, who, admission)
-
-    async def _register(
-        self, directory: DirectoryIdentity, bucket: BucketIdentity | None, who: RegistrationAsked, admission: Admittance
-    ) -> Joined:
-        """With ourselves: nobody holds the lease, so this commit takes the controller epoch too."""
-        rng = self._world.rng
-        cluster_id = bucket.cluster_id if bucket is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
-        directory_id = directory.directory_id or self._new_directory_id
-        asked = replace(who, cluster_id=cluster_id, directory_id=directory_id)
-        self.gate.begin()  # before the claim: from its landing on somebody may count our lease
-        at = await self._cluster.claim(
-            cluster_id,
-            Controller(who.node_id, who.incarnation),
-            lambda image: session_records(image, asked),
+        who = RegistrationAsked(node_id, "", self.incarnation, "", boot_id, listeners, rack, take_over=take_over)
+        joining = Joining(
+            self._cluster,
+            self._campaign,
+            self._links,
+            self._world,
+            self.gate,
+            self.outage,
+            pause_s=min(self._interval_s, self._lease_s / 4),
+            waits_for=self._waits_for,
         )
-        self._node_id, self.is_controller = who.node_id, True
-        session = at.image.nodes[who.node_id]
-        log.info(
-            "controller epoch %d, broker epoch %d: %s", self._cluster.epoch, session.broker_epoch, admission.reason
-        )
-        identity = DirectoryIdentity(cluster_id, who.node_id, directory_id, directory.has_logs)
-        return Joined(identity, at, session.broker_epoch, admission.verdict)
+        joined = await joining.join(directory, who)
+        self._node_id, self._asked = node_id, replace(joined.asked, take_over=False)
+        self.is_controller = joined.at.controller is not None and joined.at.controller.incarnation == self.incarnation
+        return joined
 
     # ── staying ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def follow(self, take: Callable[[ImageAt], object], stand_down: Callable[[], None]) -> None:
-        """From now on tell `take` each image that polls find, which may be known already, and
-        `stand_down` when this process is the controller no more."""
-        self._take, self._stand_down = take, stand_down
-        if not self.is_controller:
-            stand_down()
+    def follow(self, feed: ImageFeed, ruling: Ruling, joined: Joined) -> None:
+        """From now on `feed` gets each image that is found, and `ruling` hears whether this process is the controller;
+        both know `joined`."""
+        self._feed, self._ruling = feed, ruling
+        self._heartbeats = Heartbeats(
+            self._links,
+            self._world.clock,
+            self.gate,
+            self._node_id,
+            self.incarnation,
+            lambda: self._at,
+            self._observe,
+            self._register_again,
+        )
+        self._followed.set()
+        feed.watch(self._obeyed)
+        self._obeyed(joined.at)
 
     async def keep(self) -> None:
-        """Beat and poll `cluster.json` every interval; returns when another process serves as this node."""
+        """Beat and poll `cluster.json`; returns when another process serves as this node."""
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch_clock())
+            beating = group.create_task(self._keep_heartbeats())
             await self._poll_until_replaced()
             watching.cancel()
+            beating.cancel()
+
+    async def _keep_heartbeats(self) -> None:
+        await self._followed.wait()
+        assert self._heartbeats is not None
+        await self._heartbeats.keep()
 
     async def _watch_clock(self) -> None:
         """Until cancelled. Beside the polls: one that hangs is no pause of ours, and must not pass for one."""
@@ -193,59 +173,156 @@ class Session:
             await asyncio.sleep(min(_TICK_S, self._interval_s))
 
     async def _poll_until_replaced(self) -> None:
-        due = 0.0
+        polled_s = -self._interval_s - _POLL_HEARD_S
         while self.gate.superseded_by is None:
             paused = not self.gate.is_open()
             now = self._world.clock.monotonic_s()
-            if paused or now >= due:
-                due = now + self._interval_s
+            if paused or now >= polled_s + self._between_polls_s:
+                polled_s = now
                 await self._poll(paused=paused)
             await asyncio.sleep(min(_TICK_S, self._interval_s))
+
+    @property
+    def _between_polls_s(self) -> float:
+        heard = not self.is_controller and self._heartbeats is not None and self._heartbeats.is_heard
+        return max(self._interval_s, _POLL_HEARD_S) if heard else self._interval_s
 
     async def _poll(self, *, paused: bool) -> None:
         pauses = self.gate.paused_count
         try:
             async with asyncio.timeout(self._interval_s * 2):
-                await self._look()
+                seen = await self._cluster.poll()
+                self._take(seen.at)
                 if paused and self.gate.superseded_by is None:
                     log.warning("the clock jumped by more than a lease; still in session, serving again")
                     self.gate.reopen(pauses)
                 await self._beat()
+            await self._run_for_office(seen)
             self._answered()
         except NewerFormat as newer:
             self.gate.shut(f"a newer program: {newer}")
         except (Retryable, AccessRefused, Corrupt, TimeoutError, RootVanished) as failure:
             self._unreachable(failure)
 
-    async def _look(self) -> None:
-        """Obey what `cluster.json` says now: the first two fences."""
-        seen = await self._cluster.poll()
-        now = standing(seen.image, self._node_id, self.incarnation)
-        if now is Standing.REPLACED:
-            other = seen.image.nodes[self._node_id]
+    # ── images, and what they say of this process ────────────────────────────────────────────────────────────────
+    def _take(self, at: ImageAt) -> None:
+        """Obey an image that was read: the second fence first, for what another process leads it leads."""
+        if standing(at.image, self._node_id, self.incarnation) is Standing.REPLACED:
+            other = at.image.nodes[self._node_id]
+            epoch = "?" if at.controller is None else at.controller.epoch
             self.gate.shut(
                 f"another process: incarnation {other.incarnation} of node {other.node_id}, broker epoch "
-                f"{other.broker_epoch}, controller epoch {seen.epoch}"
+                f"{other.broker_epoch}, controller epoch {epoch}"
             )
-            return
-        if self.is_controller and seen.epoch > self._cluster.epoch:
-            log.warning("controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, seen.epoch)
-            self.is_controller = False
-            self._stand_down()
-        self._take(seen.at)
+        elif self._feed is not None:
+            self._feed.take(at)
 
+    async def _observe(self, data: bytes) -> None:
+        self._take((await self._cluster.observe(data)).at)
+
+    def _obeyed(self, at: ImageAt) -> None:
+        """The first fence, and its other side: who the image names decides."""
+        self._at = at
+        ruling, controller = self._ruling, at.controller
+        assert ruling is not None
+        if controller is None or controller.incarnation != self.incarnation:
+            if self.is_controller and controller is not None:
+                log.warning(
+                    "controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, controller.epoch
+                )
+            self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
+            ruling.end()
+        elif self._rules != controller.epoch:
+            self.is_controller, self._rules, self._cluster.epoch = True, controller.epoch, controller.epoch
+            ruling.begin(at, is_sure=self._is_sure)
+            self._is_sure = False
+        ruling.obey(at)
+
+    async def _register_again(self) -> None:
+        """The image shows that our session ended: by silence, or because another took us for dead."""
+        asked, controller = self._asked, self._at.controller
+        assert asked is not None
+        if controller is None or controller.node_id == self._node_id:
+            return
+        nodes = self._at.image.nodes
+        node, last = nodes[controller.node_id], nodes[self._node_id].broker_epoch
+        log.warning("the session of broker epoch %d ended: registering again", last)
+        try:
+            await RemoteBrokers(partial(self._links.to, node)).register(replace(asked, previous_broker_epoch=last))
+            self._take((await self._cluster.poll()).at)
+        except (ConnectionError, TimeoutError, ApiError, Retryable, AccessRefused, Corrupt, RootVanished) as refused:
+            log.warning("not registered again yet: %s", refused)
+
+    # ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────
     async def _beat(self) -> None:
         if not self.is_controller or self.gate.superseded_by is not None:
             return
         try:
-            await self._campaign.beat(self._cluster.epoch)
+            if self._is_stepping_back:
+                await self._campaign.release(self._cluster.epoch)
+                return
+            counter = await self._campaign.beat(self._cluster.epoch)
         except RootVanished:
             raise
         except Fenced as fenced:
             # The lease says when, cluster.json says who: ask it before giving up.
             log.warning("lease.json: %s", fenced)
-            await self._look()
+            self._take((await self._cluster.poll()).at)
+        else:
+            if self._ruling is not None:
+                self._ruling.beaten(counter)
 
+    async def _run_for_office(self, seen: Loaded) -> None:
+        """Claim the controller epoch, where the lease lets one and nobody is heard who has it."""
+        if self._heartbeats is None or self.gate.superseded_by is not None or seen.controller is None:
+            return
+        if self.is_controller:
+            if self._stepped_back_until_s and not self._is_stepping_back:
+                await self._claim_again()
+            return
+        if self._heartbeats.is_heard:
+            return
+        sight = await self._campaign.look(seen.epoch)
+        is_gone = self._heartbeats.is_refused and self._campaign.stood_s >= 2 * self._interval_s
+        if sight in FREE or is_gone:
+            await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._interval_s)))
+            await self._claim(None if sight is LeaseSight.RELEASED else seen.controller.node_id)
+
+    async def _claim(self, replaced: int | None) -> None:
+        asked = self._asked
+        assert asked is not None
+        try:
+            at = await self._cluster.claim(
+                asked.cluster_id,
+                Controller(self._node_id, self.incarnation),
+                lambda image: claim_records(image, asked, replaced),
+            )
+        except Fenced as fenced:
+            log.info("another broker claimed first: %s", fenced)
+            return
+        log.warning("controller epoch %d is ours", self._cluster.epoch)
+        self._take(at)
+
+    # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────
+    def step_back(self) -> None:
+        """Give the lease to whoever sees more of the cluster; where nobody takes it in a while, claim it again."""
+        if self._is_stepping_back or not self.is_controller:
+            return
+        self._stepped_back_until_s = self._world.clock.monotonic_s() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        assert self._ruling is not None
+        self._ruling.end()
+
+    @property
+    def _is_stepping_back(self) -> bool:
+        return self._world.clock.monotonic_s() < self._stepped_back_until_s
+
+    async def _claim_again(self) -> None:
+        self._stepped_back_until_s = 0.0
+        self._is_sure = True
+        await self._claim(None)
+
+    # ── the bucket, and the end ──────────────────────────────────────────────────────────────────────────────────
     def _unreachable(self, failure: Exception) -> None:
         # A root that is gone is an outage too, a directory that was unmounted perhaps; so are credentials that expired
         # (fault O8), and a root that rotted: nobody took our place in it.
@@ -261,10 +338,21 @@ class Session:
             log.info("the bucket answers again, after %s", lasted)
 
     async def release(self) -> None:
-        """The last act of a clean stop: the next broker need not wait. A failure only costs it that wait."""
-        if not self.is_controller:
-            return
+        """The last acts of a clean stop: end the session where others are, and let nobody wait for the lease. A failure
+        only costs them that wait."""
         try:
-            await self._campaign.release(self._cluster.epoch)
-        except (Retryable, AccessRefused, Corrupt, Fenced) as failure:
-            log.warning("lease not released: %s; a replacement will wait %.0f s", failure, self._lease_s)
+            async with asyncio.timeout(_LEAVE_S):
+                await self._leave()
+        except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
+            log.warning("left without a word: %s; others wait until this broker's session or lease is over", failure)
+
+    async def _leave(self) -> None:
+        if not self.is_controller:
+            if self._heartbeats is not None:
+                await self._heartbeats.leave()
+            return
+        nodes = self._at.image.nodes
+        if len(nodes) > 1:
+            own = nodes[self._node_id]
+            await self._cluster.commit(end_records(self._at.image, [(own.node_id, own.broker_epoch)]))
+        await self._campaign.release(self._cluster.epoch)

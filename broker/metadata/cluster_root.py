@@ -34,8 +34,8 @@ from broker.metadata.cluster_content import (
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
 from coldstore.keys import cluster_key, metadata_key
-from coldstore.object_store import AccessRefused, ObjectMissing, ObjectStore, Upload
-from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore
+from coldstore.object_store import AccessRefused, Got, ObjectMissing, ObjectStore, Upload
+from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootCodec, RootStore
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable
 from seams.clock import Clock
 from seams.rng import Rng
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes that are put together into one commit; what needs more goes alone
 _CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
 _TRIES: Final = 3
+_CODEC: Final[RootCodec[Content]] = RootCodec(CLUSTER_FORMAT)
 _ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; what has more is applied and checked in a worker
 
 
@@ -119,6 +120,26 @@ class ClusterRoot:
         root = await self._root.load_if_changed() or self._root.known
         assert root is not None, "poll before load"
         return await self._loaded(root)
+
+    async def observe(self, data: bytes) -> Loaded:
+        """A root that the controller saw committed, from its bytes. It is not what commits are made on.
+
+        Raises Corrupt, also for another cluster's; NewerFormat; and as `poll` when its page has to be read.
+        """
+        root = _CODEC.decode(cluster_key(), Got(data, "", len(data)))
+        known = self._root.known
+        if known is not None and known.content.cluster_id != root.content.cluster_id:
+            raise Corrupt(f"cluster.json of cluster {root.content.cluster_id}, not of {known.content.cluster_id}")
+        return await self._loaded(root)
+
+    @property
+    def encoded(self) -> tuple[int, bytes] | None:
+        """The newest root that was read or seen committed: its position and bytes, for brokers that obey an older one.
+        None before the first, and of format 1."""
+        known = self._root.known
+        if known is None or not isinstance(known.content, ClusterContent):
+            return None
+        return known.content.position, _CODEC.encode(known.version, known.epoch, known.ring, known.content)
 
     async def _loaded(self, root: Root[Content]) -> Loaded:
         while True:

@@ -99,11 +99,11 @@ def test_a_claim_ends_the_session_of_who_is_replaced() -> None:
     """Unless it released the lease; and begins the claimant's own where it has none."""
     image = cluster()
     who = asked(2, "i2")
-    after = image.with_records(claim_records(image, who, is_new_session=False, replaced=1))
+    after = image.with_records(claim_records(image, who, 1))
     check(after)
     assert not after.nodes[1].active and after.nodes[2] == image.nodes[2] and after.topics[T].rows[1].leader == 2
-    assert claim_records(image, who, is_new_session=False, replaced=None) == []
-    both = image.with_records(claim_records(image, asked(), is_new_session=True, replaced=1))
+    assert claim_records(image, who, None) == []
+    both = image.with_records(claim_records(image, asked(), 1))
     check(both)
     assert not both.nodes[1].active and both.nodes[2].broker_epoch == 4
 

@@ -11,6 +11,7 @@ from broker.controller.brokers import RegistrationAsked
 from broker.controller.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
+from broker.membership.campaign import Campaign
 from broker.membership.registration import Standing, standing
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot
@@ -18,7 +19,7 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener, NodeGone, RowsSet, TopicCreated
 from broker.metadata.rows import new_rows
 from coldstore.keys import cluster_key, lease_key
-from tests.support.broker_kit import Place, play
+from tests.support.broker_kit import LEASE_S, Life, Place, play
 from tests.support.cluster_kit import cluster_root, created, id_of, session
 from tests.support.memory_store import StoredObject
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
@@ -26,12 +27,20 @@ from tests.unit.broker.membership.test_broker_membership import lease_of, runnin
 OTHER = 2
 
 
-async def another_controller(place: Place) -> ClusterRoot:
-    """Node 2 commits the next controller epoch, and nothing else."""
+async def another_controller(place: Place, life: Life) -> ClusterRoot:
+    """Node 2 commits the next controller epoch, beats its lease while `life` lives, and does nothing else."""
     cluster = cluster_root(place.memory, "other")
     assert await cluster.load() is not None
     other = RegistrationAsked(OTHER, "", "other", "other-directory", "boot", (Listener("PLAINTEXT", "other", 9),))
     await cluster.claim("", Controller(OTHER, "other"), lambda image: session_records(image, other))
+    campaign = Campaign(place.memory, life.broker._world, "other", lease_s=LEASE_S, interval_s=3)
+
+    async def beat() -> None:
+        while True:
+            await campaign.beat(cluster.epoch)
+            await asyncio.sleep(3)
+
+    life.broker._tasks.spawn("the other controller", beat())
     return cluster
 
 
@@ -43,14 +52,15 @@ def test_controller_epoch_lost_is_the_end_of_deciding_only() -> None:
         async with running(place) as (life, task):
             await life.create("log")
             await life.produce("log", b"before")
-            await another_controller(place)
+            await another_controller(place, life)
             await asyncio.sleep(10)
             with pytest.raises(ApiError) as refused:
                 await life.context.controller.create_topic("more", 1, {})
             assert refused.value.code is ErrorCode.NOT_CONTROLLER
-            counter = (await lease_of(place)).counter
             await asyncio.sleep(60)
-            assert (await lease_of(place)).counter == counter
+            session = life.broker.rooms.session
+            assert session is not None and not session.is_controller
+            assert (await lease_of(place)).incarnation == "other"
             assert life.context.gate.is_open() and not task.done()
             assert (await life.produce("log", b"after")).error_code == 0
             assert await life.read_all("log") == [(0, b"before"), (1, b"after")]
@@ -68,7 +78,7 @@ def test_what_another_controller_decides_is_obeyed() -> None:
         async with running(place) as (life, task):
             await life.create("log")
             await life.produce("log", b"x")
-            cluster = await another_controller(place)
+            cluster = await another_controller(place, life)
             image = (await cluster.poll()).image
             log = image.topic_named("log")
             assert log is not None
@@ -98,7 +108,7 @@ def test_session_lost_to_another_process_is_the_end_of_this_one() -> None:
         place = Place()
         async with running(place) as (life, task):
             await life.create("log")
-            cluster = await another_controller(place)
+            cluster = await another_controller(place, life)
             await asyncio.sleep(10)
             assert not task.done()
             image = (await cluster.poll()).image

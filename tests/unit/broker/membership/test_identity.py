@@ -69,7 +69,6 @@ def test_design_c31_an_empty_directory_waits_for_the_lease(lease: LeaseSight, ve
         (DirectoryIdentity(None, None, None, has_logs=True), None, "has no cluster.json"),
         (DirectoryIdentity(None, None, None, has_logs=True), BUCKET, "no meta.properties"),
         (DirectoryIdentity("cluster", 2, "dir-a", has_logs=True), BUCKET, "--node-id 2"),
-        (EMPTY, BucketIdentity("cluster", {7: "dir-g"}), "node 7"),
     ],
 )
 def test_design_c31_what_does_not_belong_together_is_refused(
@@ -109,6 +108,21 @@ def test_design_c31_logs_are_served_only_from_their_own_bucket(
         assert bucket is not None
         assert bucket.cluster_id == directory.cluster_id
         assert bucket.directories[1] == directory.directory_id
-    if admission.verdict is Verdict.TAKE_OVER:
+    if admission.verdict is Verdict.TAKE_OVER and bucket is not None and bucket.directories.keys() == {1}:
         assert not directory.has_logs
         assert take_over or lease in (LeaseSight.STILL, LeaseSight.RELEASED)
+
+
+def test_a_node_that_the_cluster_does_not_know_joins_it() -> None:
+    """Whatever the lease says: whoever decides gives it a session; nobody is replaced by it."""
+    for lease, take_over in itertools.product(ALL_SIGHTS, (False, True)):
+        others = BucketIdentity("cluster", {7: "dir-g", 8: "dir-h"})
+        assert decide(EMPTY, others, lease=lease, take_over=take_over).verdict is Verdict.JOIN
+
+
+def test_among_others_a_lost_directory_is_replaced_when_the_controller_lets_it() -> None:
+    """It hears whether the last process lives; the lease, which is another node's, does not say it."""
+    for lease in ALL_SIGHTS:
+        several = BucketIdentity("cluster", {1: "dir-a", 2: "dir-b"})
+        assert decide(EMPTY, several, lease=lease).verdict is Verdict.TAKE_OVER
+        assert decide(OURS, several, lease=lease).verdict is Verdict.RESUME

@@ -1,0 +1,204 @@
+"""Who is there, as the controller keeps it: registrations and heartbeats taken, silences turned into commits.
+
+Owns `Brokers` of this broker, and whether it is the one who may answer. Always true: a heartbeat is noted before
+anything is done about it (D9); what leaves with an answer was seen committed before; a controller that cannot beat its
+lease says so and ends nobody's session; one that hears fewer than half of the cluster gives its lease away before it
+ends a session (R27). Must not know requests' bytes, nor who may be the controller (membership).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.controller import proposals, registrations
+from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
+from broker.controller.office import Office
+from broker.controller.registrations import SessionId
+from broker.controller.sessions import CLOSED_S, SESSION_S, Sessions
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.cluster_root import ImageAt
+from logformat.errors import ThermoclineError
+from seams.clock import Clock
+
+log = logging.getLogger(__name__)
+
+PARKED_S: Final = 1.5
+_TICK_S: Final = 0.25
+_REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
+
+
+class RootBytes(Protocol):
+    """`broker.metadata.cluster_root.ClusterRoot`."""
+
+    @property
+    def encoded(self) -> tuple[int, bytes] | None: ...
+
+
+class Attendance:
+    """Of one broker; it answers only while it is the controller. `away_s`: a lease that was not beaten for so long
+    means that the store is away. `step_back` gives the lease away."""
+
+    def __init__(
+        self,
+        office: Office,
+        root: RootBytes,
+        clock: Clock,
+        node_id: int,
+        cluster_id: str,
+        *,
+        away_s: float,
+        step_back: Callable[[], None],
+        session_s: float = SESSION_S,
+        closed_s: float = CLOSED_S,
+    ) -> None:
+        self._office = office
+        self._root = root
+        self._clock = clock
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._away_s = away_s
+        self._step_back = step_back
+        self._session_s, self._closed_s = session_s, closed_s
+        self._sessions: Sessions | None = None
+        self._at: ImageAt | None = None
+        self._lease_counter = -1
+        self._beaten_s = 0.0
+        self._news = asyncio.Event()
+
+    # ── what membership tells ────────────────────────────────────────────────────────────────────────────────────
+    def begin(self, at: ImageAt, *, is_sure: bool) -> None:
+        """This process is the controller from `at` on: every session there has its full time. `is_sure`: nobody took
+        the lease that it gave away (R27)."""
+        now = self._beaten_s = self._clock.monotonic_s()
+        self._sessions = Sessions(
+            self._node_id, now, session_s=self._session_s, closed_s=self._closed_s, is_sure=is_sure
+        )
+        self._office.take_office()
+        self.obey(at)
+
+    def end(self) -> None:
+        """Another one decides."""
+        self._sessions = None
+        self._office.stand_down()
+        self._tell()
+
+    def obey(self, at: ImageAt) -> None:
+        """This broker obeys `at`."""
+        self._at = at
+        if self._sessions is not None:
+            self._sessions.follow(at.image, self._clock.monotonic_s())
+        self._tell()
+
+    def beaten(self, counter: int) -> None:
+        """The lease was bumped to this."""
+        self._lease_counter, self._beaten_s = counter, self._clock.monotonic_s()
+
+    # ── what brokers ask ─────────────────────────────────────────────────────────────────────────────────────────
+    async def register(self, asked: RegistrationAsked) -> int:
+        """See `Brokers`."""
+        sessions = self._there()
+        if asked.node_id == self._node_id:
+            raise ApiError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"broker {self._node_id} is the controller and lives: give this one another --node-id",
+            )
+        is_live = sessions.is_live(asked.node_id, self._clock.monotonic_s())
+        epoch = await self._office.decide(
+            lambda image: registrations.register(image, asked, self._cluster_id, is_live=is_live)
+        )
+        log.info("broker %d has a session: broker epoch %d", asked.node_id, epoch)
+        return epoch
+
+    async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
+        """See `Brokers`."""
+        sessions = self._there()
+        if not sessions.heard(asked.node_id, asked.broker_epoch, self._clock.monotonic_s()):
+            assert self._at is not None
+            known = asked.node_id in self._at.image.nodes
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH if known else ErrorCode.BROKER_ID_NOT_REGISTERED,
+                f"broker {asked.node_id} has no session of broker epoch {asked.broker_epoch}",
+            )
+        if asked.wants_shutdown:
+            await self._end(((asked.node_id, asked.broker_epoch),))
+            log.info("broker %d left", asked.node_id)
+            return HeartbeatAnswer(self._office.epoch, may_stop=True)
+        await self._news_for(asked.position)
+        if self._sessions is None:
+            raise _not_controller()
+        if self._is_away():
+            return HeartbeatAnswer(self._office.epoch, store_away=True)
+        newest = self._root.encoded
+        root = None if newest is None or newest[0] <= asked.position else newest[1]
+        return HeartbeatAnswer(self._office.epoch, root, lease_counter=self._lease_counter)
+
+    async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
+        """See `Brokers`."""
+        self._there()
+        return await self._office.decide(lambda image: proposals.decide(image, asked))
+
+    def closed(self, node_id: int, broker_epoch: int) -> None:
+        """See `Brokers`."""
+        if self._sessions is not None:
+            self._sessions.closed(node_id, broker_epoch, self._clock.monotonic_s())
+
+    # ── silence ──────────────────────────────────────────────────────────────────────────────────────────────────
+    async def keep(self) -> None:
+        """Until cancelled: end the sessions of those that are silent."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            sessions = self._sessions
+            if sessions is None:
+                continue
+            due = sessions.look(self._clock.monotonic_s())
+            if self._is_away():
+                continue
+            if due.steps_back:
+                log.error("fewer than half of the brokers are heard here: giving the lease to whoever sees more")
+                self._step_back()
+            elif due.ended:
+                await self._end_silent(due.ended)
+
+    async def _end_silent(self, ended: tuple[SessionId, ...]) -> None:
+        who = ", ".join(str(node_id) for node_id, _ in ended)
+        try:
+            await self._end(ended)
+        except (ThermoclineError, OSError) as refused:
+            log.warning("the sessions of brokers %s are over and cannot be ended: %s", who, refused)
+            await asyncio.sleep(_REFUSED_S)
+        else:
+            log.warning("brokers %s were silent: their sessions ended, others lead what they led", who)
+
+    async def _end(self, sessions: tuple[SessionId, ...]) -> None:
+        await self._office.decide(lambda image: registrations.end(image, sessions))
+
+    # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
+    async def _news_for(self, position: int) -> None:
+        """Until there is a newer image than that of `position`, or for as long as a heartbeat waits."""
+        until_s = asyncio.get_running_loop().time() + PARKED_S
+        try:
+            async with asyncio.timeout_at(until_s):
+                while self._sessions is not None and (self._at is None or self._at.position <= position):
+                    await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _is_away(self) -> bool:
+        return self._clock.monotonic_s() - self._beaten_s > self._away_s
+
+    def _there(self) -> Sessions:
+        if self._sessions is None:
+            raise _not_controller()
+        return self._sessions
+
+
+def _not_controller() -> ApiError:
+    return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")

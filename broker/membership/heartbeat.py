@@ -1,0 +1,140 @@
+"""The heartbeats of this broker to whoever is the controller, and what their answers show.
+
+Owns one loop: a heartbeat is sent when the one before it was answered. Always true: an answer of an older controller
+than the one known says nothing, nor does "store away" of any; while none is heard, this broker may campaign. Must not
+know how images are obeyed, nor how a session begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked
+from broker.controller.remote_brokers import RemoteBrokers
+from broker.errors import ApiError
+from broker.membership.gate import Gate
+from broker.metadata.cluster_root import ImageAt
+from broker.metadata.records import Node
+from broker.peers.links import Links
+from logformat.errors import Corrupt, Retryable
+from seams.clock import Clock
+
+log = logging.getLogger(__name__)
+
+HEARD_S: Final = 3.0
+"""Two of the 1.5 s for which a heartbeat is parked: an answer older than that is none."""
+_AGAIN_S: Final = 0.3  # after one that failed
+_LEAVE_S: Final = 5.0
+
+
+class Heartbeats:
+    """Of node `node_id`, process `incarnation`. `at`: the image obeyed now; `observe` takes a root's bytes; `ended` is
+    asked when the controller knows no such session: it brings a new one, when the image shows the same."""
+
+    def __init__(
+        self,
+        links: Links,
+        clock: Clock,
+        gate: Gate,
+        node_id: int,
+        incarnation: str,
+        at: Callable[[], ImageAt],
+        observe: Callable[[bytes], Awaitable[None]],
+        ended: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._links = links
+        self._clock = clock
+        self._gate = gate
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._at = at
+        self._observe = observe
+        self._ended = ended
+        self._heard_s: float | None = None
+        self.is_refused = False
+        """Whether nobody listens where the controller should be (D64)."""
+        self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the lease's counter first told in it
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the controller answered lately."""
+        return self._heard_s is not None and self._clock.monotonic_s() - self._heard_s <= HEARD_S
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        while True:
+            at = self._at()
+            node = self._controller(at)
+            own = at.image.nodes.get(self._node_id)
+            if node is None or own is None or own.incarnation != self._incarnation:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self._links.obey(at.image.nodes)
+            if not own.active:
+                await self._ended()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if not await self._beat(node, own, at):
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _beat(self, node: Node, own: Node, at: ImageAt) -> bool:
+        pauses, sent_s = self._gate.paused_count, self._clock.monotonic_s()
+        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position)
+        try:
+            answer = await self._remote(node).heartbeat(asked)
+        except (ConnectionError, TimeoutError) as silent:
+            self.is_refused = isinstance(silent, ConnectionRefusedError)
+            log.debug("the controller, broker %d, is silent: %s", node.node_id, silent)
+            self._heard_s = None
+            return False
+        except (ApiError, Retryable) as refused:  # our image, or its, is behind: a poll tells
+            log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
+            return False
+        self.is_refused = False
+        known = self._at().controller
+        if known is not None and answer.controller_epoch < known.epoch:
+            return False
+        if answer.store_away:
+            self._heard_s = None
+            return False
+        self._heard_s = sent_s
+        await self._take(answer, pauses)
+        return True
+
+    async def _take(self, answer: HeartbeatAnswer, pauses: int) -> None:
+        if answer.root is not None:
+            try:
+                await self._observe(answer.root)
+            except (Corrupt, Retryable, OSError) as unread:  # the next poll reads it
+                log.warning("a root that the controller sent could not be read: %s", unread)
+                return
+        if not self._gate.paused:
+            self._after_pause = None
+        elif self._after_pause is None or self._after_pause[0] != pauses:
+            self._after_pause = pauses, answer.lease_counter
+        elif answer.lease_counter > self._after_pause[1]:
+            # The controller itself bumped the lease since our pause: it was not suspended together with us (R28).
+            self._gate.reopen(pauses)
+
+    async def leave(self) -> None:
+        """Ask the controller to end this session: the last thing a broker says. Raises as `Brokers.heartbeat`."""
+        at = self._at()
+        node, own = self._controller(at), at.image.nodes.get(self._node_id)
+        if node is not None and own is not None and own.active and own.incarnation == self._incarnation:
+            asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, wants_shutdown=True)
+            async with asyncio.timeout(_LEAVE_S):
+                await self._remote(node).heartbeat(asked)
+
+    def _controller(self, at: ImageAt) -> Node | None:
+        """The node of the controller, where that is another process."""
+        controller = at.controller
+        if controller is None or controller.node_id == self._node_id:
+            return None
+        return at.image.nodes.get(controller.node_id)
+
+    def _remote(self, node: Node) -> RemoteBrokers:
+        return RemoteBrokers(partial(self._links.to, node))

@@ -1,0 +1,217 @@
+"""How a process comes to have a session: with itself, as the controller, or with the controller that the image names.
+
+Owns the shell of `identity.admit` and of registering. Always true: nothing is served before the session is committed to
+`cluster.json` and was read there; a claim is made by whoever is alone in the image, by whose last process was the
+controller, or when the lease stood still or was released; everybody else asks the controller. A store that does not
+answer is waited for. Must not know what happens once the session stands (session).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from broker.controller.brokers import RegistrationAsked
+from broker.controller.registrations import claim_records
+from broker.controller.remote_brokers import RemoteBrokers
+from broker.controller.sessions import SESSION_S
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.membership.campaign import Campaign
+from broker.membership.gate import Gate
+from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
+from broker.membership.lease_watch import LeaseSight
+from broker.metadata.cluster_content import Controller
+from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
+from broker.metadata.records import NO_EPOCH
+from broker.outage import WHAT_TO_DO, Outage
+from broker.peers.links import Links
+from logformat.errors import Fenced, InvalidRequest, Retryable
+from logformat.values import uuid_text
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
+_RETRY_MAX_S: Final = 10.0
+_DUPLICATE_S: Final = 2 * SESSION_S
+"""So long is waited for another process's session to end; then it lives, and this one is refused."""
+
+
+class Refused(InvalidRequest):
+    """This broker may not serve this bucket: exit 3 with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What joining settled. `identity` is what `meta.properties` must say; `at` holds the image it was settled in;
+    `verdict` how it came about; `asked` is what was registered."""
+
+    identity: DirectoryIdentity
+    at: ImageAt
+    broker_epoch: int
+    verdict: Verdict
+    asked: RegistrationAsked
+
+
+class Joining:
+    """One process's. `pause_s`: between looks that found nothing to do yet."""
+
+    def __init__(
+        self,
+        cluster: ClusterRoot,
+        campaign: Campaign,
+        links: Links,
+        world: World,
+        gate: Gate,
+        outage: Outage,
+        *,
+        pause_s: float,
+        waits_for: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._campaign = campaign
+        self._links = links
+        self._world = world
+        self._gate = gate
+        self._outage = outage
+        self._pause_s = pause_s
+        self._waits_for = waits_for
+        # One for every attempt to enter: an attempt whose answer was lost may have been the first one.
+        self._new_directory_id = uuid_text(world.rng.uuid().bytes)
+        self._duplicate_since_s: float | None = None
+
+    async def join(self, directory: DirectoryIdentity, who: RegistrationAsked) -> Joined:
+        """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet."""
+        wait_s = 0.2
+        while True:
+            try:
+                joined = await self._try_join(directory, who)
+            except Retryable as failure:
+                if self._outage.failed(failure):
+                    log.warning("not ready: the bucket does not answer (%s); %s", self._outage, WHAT_TO_DO)
+                await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
+                wait_s = min(wait_s * 2, _RETRY_MAX_S)
+                continue
+            except Fenced:
+                log.info("another broker committed to cluster.json at the same moment; looking again")
+                continue
+            if lasted := self._outage.answered():
+                log.info("the bucket answers again, after %s", lasted)
+            if joined is not None:
+                return joined
+            wait_s = 0.2
+            await asyncio.sleep(self._pause_s)
+
+    async def _try_join(self, directory: DirectoryIdentity, who: RegistrationAsked) -> Joined | None:
+        found = await self._cluster.load()
+        bucket = None
+        sight = LeaseSight.STILL
+        if found is not None:
+            directories = {node.node_id: node.directory_id for node in found.image.nodes.values()}
+            bucket = BucketIdentity(found.cluster_id, directories)
+            sight = await self._campaign.look(found.epoch)
+        admission = admit(directory, bucket, who.node_id, sight, take_over=who.take_over)
+        match admission.verdict:
+            case Verdict.REFUSE:
+                raise Refused(admission.reason)
+            case Verdict.WAIT:
+                still_s, moving_s = self._campaign.left_s()
+                self._wait(
+                    f"{admission.reason}: taken over in {still_s:.0f} s if it stands still, refused in "
+                    f"{moving_s:.0f} s if it goes on to move"
+                )
+                return None
+        rng = self._world.rng
+        cluster_id = found.cluster_id if found is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
+        asked = replace(who, cluster_id=cluster_id, directory_id=directory.directory_id or self._new_directory_id)
+        if found is None or self._may_claim(found, asked, admission, sight):
+            return await self._claim(asked, directory, admission, found, sight)
+        return await self._ask(asked, directory, admission, found)
+
+    def _may_claim(self, found: Loaded, asked: RegistrationAsked, admission: Admittance, sight: LeaseSight) -> bool:
+        if sight in FREE or found.controller is None or found.image.nodes.keys() <= {asked.node_id}:
+            return True
+        # The lock on the directory proves that its last process is gone; if that was the controller, none is left.
+        return admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
+
+    async def _claim(
+        self,
+        asked: RegistrationAsked,
+        directory: DirectoryIdentity,
+        admission: Admittance,
+        found: Loaded | None,
+        sight: LeaseSight,
+    ) -> Joined:
+        """Register with ourselves: nobody decides, so this commit takes the controller epoch too."""
+        replaced = None
+        if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
+            replaced = found.controller.node_id
+        self._gate.begin()  # before the claim: from its landing on somebody may count our lease
+        controller = Controller(asked.node_id, asked.incarnation)
+        at = await self._cluster.claim(
+            asked.cluster_id, controller, lambda image: claim_records(image, asked, replaced)
+        )
+        log.info("controller epoch %d: %s", self._cluster.epoch, admission.reason)
+        return self._joined(asked, directory, admission, at)
+
+    async def _ask(
+        self, asked: RegistrationAsked, directory: DirectoryIdentity, admission: Admittance, found: Loaded
+    ) -> Joined | None:
+        """Register with the controller; a session counts when it is read in the image."""
+        mine = found.image.nodes.get(asked.node_id)
+        if mine is not None and mine.active and mine.incarnation == asked.incarnation:
+            return self._joined(asked, directory, admission, found.at)
+        assert found.controller is not None
+        node = found.image.nodes.get(found.controller.node_id)
+        if node is None or node.node_id == asked.node_id:
+            self._wait("the controller's lease to stand still: its process served as this node")
+            return None
+        self._gate.begin()
+        last = NO_EPOCH if mine is None else mine.broker_epoch
+        try:
+            controller = RemoteBrokers(partial(self._links.to, node))
+            await controller.register(replace(asked, previous_broker_epoch=last))
+        except (ConnectionError, TimeoutError) as silent:
+            self._wait(f"the controller, broker {node.node_id}, to answer, or its lease to stand still: {silent}")
+            return None
+        except ApiError as refused:
+            self._refused(refused)
+            return None
+        at = (await self._cluster.poll()).at
+        registered = at.image.nodes.get(asked.node_id)
+        if registered is None or registered.incarnation != asked.incarnation or not registered.active:
+            return None  # ended again, or the poll was older: look once more
+        return self._joined(asked, directory, admission, at)
+
+    def _refused(self, refused: ApiError) -> None:
+        """What may pass is waited for."""
+        if refused.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            now = self._world.clock.monotonic_s()
+            self._duplicate_since_s = self._duplicate_since_s or now
+            if now - self._duplicate_since_s < _DUPLICATE_S:
+                self._wait(f"the session of this node's other process to end: {refused}")
+                return
+            raise Refused(
+                f"{refused} Stop that process, or give this one another --node-id; --take-over only if you know that "
+                "it is dead"
+            ) from refused
+        if refused.code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST):
+            raise Refused(str(refused)) from refused
+        self._wait(f"the controller: {refused}")
+
+    def _joined(
+        self, asked: RegistrationAsked, directory: DirectoryIdentity, admission: Admittance, at: ImageAt
+    ) -> Joined:
+        session = at.image.nodes[asked.node_id]
+        log.info("session of broker epoch %d: %s", session.broker_epoch, admission.reason)
+        identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)
+        return Joined(identity, at, session.broker_epoch, admission.verdict, asked)
+
+    def _wait(self, what: str) -> None:
+        self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)
+        log.info("not ready: %s", what)

@@ -1,0 +1,152 @@
+"""Three brokers agree through one directory bucket and nothing else: who belongs, who decides, what is led where.
+
+Broker 1 comes first, so it decides. Every process is a real one; the image is read from `cluster.json` itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, ControllerAt, controller_of, image_of
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import NO_LEADER, Row
+from coldstore.keys import cluster_key
+from coldstore.object_store import Got
+from coldstore.root import RootCodec
+from tests.support.broker_process import BrokerProcess
+from tests.support.site import Site
+from tests.support.stock_clients import Written, create_topic, read_confluent, write_confluent
+from tests.support.waiting import wait_until
+
+TOPIC = "events"
+REFUSED = 3
+SLACK_S = 20.0  # a busy machine, where nothing about time is asked
+
+
+@dataclass
+class Three:
+    """Brokers 1, 2, 3 of a site, started in this order."""
+
+    site: Site
+    stack: contextlib.ExitStack
+    brokers: dict[int, BrokerProcess] = field(default_factory=dict)
+
+    def start(self, node_id: int) -> None:
+        broker = self.site.broker(str(node_id), "--node-id", str(node_id))
+        self.brokers[node_id] = self.stack.enter_context(broker)
+
+    def root(self) -> tuple[ClusterImage, ControllerAt]:
+        """As it stands in the bucket."""
+        data = self.site.bucket.read(cluster_key())
+        root = RootCodec(CLUSTER_FORMAT).decode(cluster_key(), Got(data, "", len(data)))
+        page = root.content.page
+        controller = controller_of(root.content, root.epoch)
+        assert isinstance(root.content, ClusterContent) and controller is not None
+        return image_of(root.content, None if page is None else self.site.bucket.read(page.key)), controller
+
+    def active(self) -> dict[int, int]:
+        """Broker epochs of the sessions there are."""
+        return {node.node_id: node.broker_epoch for node in self.root()[0].nodes.values() if node.active}
+
+    def rows(self, topic: str = TOPIC) -> tuple[Row, ...]:
+        found = self.root()[0].topic_named(topic)
+        assert found is not None
+        return found.rows
+
+    def wait_active(self, *node_ids: int, timeout_s: float = SLACK_S) -> None:
+        wait_until(lambda: self.active().keys() == set(node_ids), f"sessions of {node_ids}", timeout_s)
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {n}\n{broker.log()[-6000:]}" for n, broker in self.brokers.items())
+
+
+@contextlib.contextmanager
+def three(site: Site) -> Iterator[Three]:
+    with contextlib.ExitStack() as stack:
+        cluster = Three(site, stack)
+        for node_id in (1, 2, 3):
+            cluster.start(node_id)
+        yield cluster
+
+
+def some(mark: str, count: int = 10) -> list[Written]:
+    return [Written(None, f"{mark} {n}".encode()) for n in range(count)]
+
+
+def test_three_brokers_register_and_leave(directory_site: Site) -> None:
+    """Each has a session of its own; who is told to stop ends it in a commit, the controller last of all."""
+    with three(directory_site) as cluster:
+        image, controller = cluster.root()
+        assert {n: node.active for n, node in image.nodes.items()} == {1: True, 2: True, 3: True}
+        assert (controller.node_id, len({node.broker_epoch for node in image.nodes.values()})) == (1, 3)
+        assert cluster.brokers[3].stop() == 0, cluster.logs()
+        assert cluster.active().keys() == {1, 2}, "it left with its last word"
+        assert cluster.brokers[1].stop() == 0
+        wait_until(lambda: cluster.root()[1].node_id == 2, "the lease was released: another one decides")
+        assert cluster.active().keys() == {2}
+        assert cluster.brokers[2].stop() == 0
+
+
+def test_cluster_d64_a_controller_that_is_killed_is_replaced_within_its_lease(directory_site: Site) -> None:
+    """kill -9: another claims, its session ends in that commit, and the third is heard by the new one."""
+    with three(directory_site) as cluster:
+        before = cluster.root()[1]
+        cluster.brokers[1].kill()
+        lease_s = float(str(directory_site.settings["thermocline.lease.ms"])) / 1000
+        wait_until(lambda: cluster.root()[1].epoch > before.epoch, "another controller", lease_s + 2)
+        image, controller = cluster.root()
+        assert controller.node_id in (2, 3) and not image.nodes[1].active, cluster.logs()
+        sessions = cluster.active()
+        assert sessions.keys() == {2, 3}
+        cluster.start(1)
+        wait_until(lambda: cluster.active().keys() == {1, 2, 3}, "all three again")
+        assert {n: cluster.active()[n] for n in (2, 3)} == sessions, "nobody else lost his session"
+        assert cluster.root()[1] == controller
+
+
+def test_a_killed_brokers_partitions_wait_for_it(directory_site: Site) -> None:
+    """At replication factor 1: NO_LEADER when its session ended, led again by it when it is back, nothing lost."""
+    with three(directory_site) as cluster:
+        create_topic(cluster.brokers[1].kafka, TOPIC, partitions=6)
+        led = {index: row.leader for index, row in enumerate(cluster.rows())}
+        assert set(led.values()) == {1, 2, 3}, "spread over brokers"
+        everywhere = ",".join(broker.kafka for broker in cluster.brokers.values())
+        for index in led:
+            write_confluent(everywhere, TOPIC, index, some(f"p{index}"), "none", True)
+        cluster.brokers[3].kill()
+        cluster.wait_active(1, 2)
+        for index, row in enumerate(cluster.rows()):
+            assert row.leader == (NO_LEADER if led[index] == 3 else led[index])
+            assert row.in_sync == (led[index],)
+        cluster.start(3)
+        cluster.wait_active(1, 2, 3)
+        assert {index: row.leader for index, row in enumerate(cluster.rows())} == led
+        everywhere = ",".join(broker.kafka for broker in cluster.brokers.values())
+        found = read_confluent(everywhere, TOPIC, dict.fromkeys(led, 10))
+        assert sorted(r.value or b"" for r in found) == sorted(w.value or b"" for i in led for w in some(f"p{i}"))
+
+
+def test_cluster_d40_a_second_process_of_a_node_is_refused_while_the_first_lives(directory_site: Site) -> None:
+    """Another directory with the node id of a broker that is heard: exit 3; the first serves on."""
+    with three(directory_site) as cluster:
+        sessions = cluster.active()
+        with directory_site.broker("copy", "--node-id", "2", wait_ready=False) as second:
+            assert second.wait(60) == REFUSED, second.log()
+            assert "Another broker is registered with that broker id" in second.log()
+        assert cluster.active() == sessions
+
+
+def test_a_paused_broker_has_a_session_again_when_it_goes_on(directory_site: Site) -> None:
+    """SIGSTOP for longer than a session: it ends, and the same process begins another when it reads so."""
+    with three(directory_site) as cluster:
+        before = cluster.active()
+        os.kill(cluster.brokers[3].pid, signal.SIGSTOP)
+        cluster.wait_active(1, 2, timeout_s=30)
+        os.kill(cluster.brokers[3].pid, signal.SIGCONT)
+        cluster.wait_active(1, 2, 3)
+        assert cluster.active()[3] > max(before.values())
+        assert cluster.brokers[3].stop() == 0
