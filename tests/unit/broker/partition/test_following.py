@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
 from broker.error_codes import ErrorCode
+from coldstore.manifest_store import ManifestStore
+from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, play
-from tests.support.shared_bucket import NAME, Pair
+from tests.support.shared_bucket import NAME, TOPIC_ID, Pair
 
 
 async def until(happened: Callable[[], bool], what: str) -> None:
@@ -216,5 +219,31 @@ def test_a_copy_drops_what_the_bucket_verifiably_holds() -> None:
         await until(lambda: followed.log.log_start_offset == 41 and dropped_below() >= 41, "deleted records")
         for life in pair.lives.values():
             await life.stop()
+
+    play(scenario())
+
+
+def test_cluster_d29_a_reservation_stands_while_others_are_assigned_the_partition() -> None:
+    """A clean stop gives it back where the leader is alone: what a copy holds may end higher, and be what is left."""
+
+    async def reserved_after_stop(replicas: tuple[int, ...]) -> int:
+        pair = Pair()
+        await pair.start(1)
+        await pair.start(2)
+        pair.create(replicas, remote_storage_enable="true")
+        pair.publish()
+        await until(lambda: pair.leads(1), "one leads")
+        assert (await pair.lives[1].produce(NAME, b"one")).error_code == 0
+        await pair.lives[1].partition(NAME).tier.seal_and_copy()
+        await pair.lives[1].stop()
+        await pair.lives[2].stop()
+        store = ManifestStore(pair.places[1].memory, UUID(TOPIC_ID), 0, SeededRng(9), pair.lives[1].clock)
+        manifest = await store.load()
+        assert manifest is not None
+        return manifest.reserved_end_offset
+
+    async def scenario() -> None:
+        assert await reserved_after_stop((1,)) == 1
+        assert await reserved_after_stop((1, 2)) > 1
 
     play(scenario())

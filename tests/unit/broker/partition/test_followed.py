@@ -1,0 +1,194 @@
+"""A copy alone, over a real log: what it reports, what it refuses, how it is cut (R3)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import Row
+from broker.partition.followed import Followed, State
+from broker.replication.follower import FetchPosition
+from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
+from hotstore.data_dir import DataDir
+from hotstore.errors import DivergingAppend
+from hotstore.log_config import LogConfig
+from hotstore.log_host import LogHost
+from logformat.leader_epochs import LeaderEpochs
+from logformat.record_batch import CorruptBatch
+from logformat.records import Record, encode_batch
+from seams.rng import SeededRng
+from seams.tasks import Tasks
+from seams.world import World
+from tests.support.crash_disk import CrashDisk
+from tests.support.fast_loop import FastClock, run_fast
+from tests.support.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
+from tests.support.syncs_in_hand import InHand
+
+TOPIC_ID = UUID(int=1)
+EPOCH = 4
+
+
+class Cold:
+    """A bucket that holds all below any offset, written in epoch 2."""
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
+        return LeaderEpochs().assign(2, 0), ()
+
+
+class Copy:
+    def __init__(self, logs: LogHost, followed: Followed, syncs: InHand, disk: CrashDisk) -> None:
+        self.logs = logs
+        self.it = followed
+        self.syncs = syncs
+        self.disk = disk
+
+    def asked(self) -> FetchPosition:
+        found = self.it.next_fetch()
+        assert found is not None
+        return found
+
+    def given(self, *batches: bytes, high_watermark: int = 0, **fields: Any) -> bool:
+        """An answer to what it asks next."""
+        answer = FetchResponsePartition(high_watermark=high_watermark, log_start_offset=0, **fields)
+        answer.records = memoryview(b"".join(batches))
+        return self.it.answered(self.asked(), answer)
+
+
+def batch_at(offset: int, epoch: int = EPOCH, count: int = 1) -> bytes:
+    return encode_batch([Record(offset + at, 1_000, None, b"v") for at in range(count)], leader_epoch=epoch)
+
+
+def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
+    async def run() -> None:
+        disk, workers, syncs = CrashDisk(), SteppedWorkers(immediate=True), InHand()
+        net: Any = None
+        world = World(disk, workers, syncs, FastClock(), SeededRng(1), net)  # type: ignore[arg-type]
+        directory = DataDir.open(disk, DATA)
+        directory.format(META)
+        directory.unmark()
+        logs, tasks = LogHost(directory, world), Tasks()
+        opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
+        row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
+        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), lambda: None)
+        await scenario(Copy(logs, followed, syncs, disk))
+        await tasks.close()
+
+    run_fast(run())
+
+
+def test_its_next_question_says_what_is_flushed_and_nothing_else() -> None:
+    """It is the acknowledgement: a written end would claim what a power cut takes."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, count=3), high_watermark=2)
+        assert copy.it.log.log_end_offset == 3 and copy.asked() == FetchPosition(0, -1, EPOCH)
+        assert copy.it.high_watermark == 0
+        settled = asyncio.ensure_future(copy.it.settled())
+        await asyncio.sleep(0.01)
+        assert not settled.done() and len(copy.syncs.asked) == 1
+        copy.syncs.answer()
+        await settled
+        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
+
+    copying(scenario)
+
+
+def test_with_os_flush_what_is_written_counts() -> None:
+    """As its leader's own end does in that mode."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, count=3), high_watermark=2)
+        await copy.it.settled()
+        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
+
+    copying(scenario, flush_sync=False)
+
+
+def test_what_is_damaged_or_does_not_follow_leaves_all_as_it_was() -> None:
+    """It is asked for again: never skipped, never half taken."""
+
+    async def scenario(copy: Copy) -> None:
+        damaged = bytearray(batch_at(0))
+        damaged[-1] ^= 1
+        for batches, refusal in (
+            ((batch_at(0), bytes(damaged)), CorruptBatch),
+            ((batch_at(1),), DivergingAppend),
+            ((batch_at(0)[:-1],), CorruptBatch),
+        ):
+            with pytest.raises(refusal):
+                copy.given(*batches, high_watermark=1)
+        assert copy.it.log.log_end_offset == 0 and copy.asked() == FetchPosition(0, -1, EPOCH)
+        assert copy.given(batch_at(0)) and not copy.it.failure
+
+    copying(scenario)
+
+
+def test_a_log_that_went_on_otherwise_is_cut_there_and_asked_for_again() -> None:
+    """The answer's end of an epoch of its own (KIP-595); nothing is asked while it is cut."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, epoch=1), batch_at(1, epoch=1), batch_at(2, epoch=1))
+        settled = asyncio.ensure_future(copy.it.settled())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()
+        await settled
+        assert not copy.given(diverging_epoch=FetchResponseEpochEndOffset(epoch=1, end_offset=2))
+        assert copy.it.next_fetch() is None
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(2, 1, EPOCH) and copy.it.log.log_end_offset == 2
+        assert copy.given(batch_at(2))
+
+    copying(scenario)
+
+
+def test_what_only_the_bucket_has_is_begun_behind() -> None:
+    """OFFSET_MOVED_TO_TIERED_STORAGE: at the verified end, with the lineage that the bucket knows."""
+
+    async def scenario(copy: Copy) -> None:
+        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+        moved.verified_end = 500
+        assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(500, 2, EPOCH) and copy.it.high_watermark == 500
+        again = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0, verified_end=500)
+        assert not copy.it.refused(copy.asked(), again), "it is there already: nothing to be done about it"
+
+    copying(scenario)
+
+
+def test_cluster_d38_a_copy_whose_sync_failed_reports_nothing_more() -> None:
+    """What it wrote may be gone: its leader waits for it in vain, and a person is told."""
+
+    async def scenario(copy: Copy) -> None:
+        copy.given(batch_at(0))
+        settled = asyncio.ensure_future(copy.it.settled())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer(OSError(errno.EIO, "Input/output error"))
+        await settled
+        assert copy.it.next_fetch() is None and "offline" in copy.it.failure
+
+    copying(scenario)
+
+
+def test_a_role_that_is_over_takes_nothing_and_hands_the_high_watermark_on() -> None:
+    """An answer that comes late is of another epoch."""
+
+    async def scenario(copy: Copy) -> None:
+        asked = copy.asked()
+        copy.given(batch_at(0, count=2), high_watermark=2)
+        settled = asyncio.ensure_future(copy.it.settled())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()
+        await settled
+        await copy.it.over()
+        late = FetchResponsePartition(high_watermark=9, records=memoryview(batch_at(0)))
+        assert not copy.it.answered(asked, late) and copy.it.log.log_end_offset == 2
+        assert copy.it.opened.high_watermark == 2
+
+    copying(scenario)
