@@ -168,6 +168,8 @@ class FetchSession:
                 self.targets[key] = known = target
                 self._join(target)
             else:
+                if target.wanted.current_leader_epoch != known.wanted.current_leader_epoch:
+                    known.high_watermark = -1  # nothing was told of this epoch
                 known.wanted = target.wanted
             self.due[known] = None
         for key in forgotten:

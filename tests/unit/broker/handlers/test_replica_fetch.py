@@ -193,3 +193,26 @@ def test_who_asks_below_what_is_left_here_is_sent_to_the_bucket() -> None:
         await at.life.stop()
 
     play(scenario())
+
+
+def test_a_replica_is_answered_in_every_leader_epoch_anew() -> None:
+    """The first answer without divergence is what it waits for (R3), though the offsets are those told before: an idle
+    partition under the same leader would else stay unreconciled."""
+
+    async def scenario() -> None:
+        at = await leading()
+        life, epoch = at.life, at.row.leader_epoch
+        begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
+        at.row = replace(at.row, leader_epoch=epoch + 1, partition_epoch=6)
+        topic = life.context.metadata.topic("log")
+        at.obey(RowsSet(topic.topic_id, ((0, at.row),)))
+        while ("log", 0) not in life.context.registry.partitions:
+            await asyncio.sleep(0.01)
+        asked = at.request(0, session_id=begun.session_id, session_epoch=1, wait_ms=60_000)
+        began_s = asyncio.get_running_loop().time()
+        told = await life.call(ApiKey.FETCH, asked, VERSION, at.peer)
+        assert told.responses[0].partitions[0].error_code == 0
+        assert asyncio.get_running_loop().time() < began_s + 1.0
+        await life.stop()
+
+    play(scenario())
