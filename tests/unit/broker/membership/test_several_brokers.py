@@ -1,0 +1,194 @@
+"""Whole brokers of several nodes on one bucket, in virtual time: who belongs, who decides, how facts travel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from broker.membership.session import Session
+from broker.metadata.cluster_content import Controller
+from broker.metadata.records import NO_LEADER
+from coldstore.keys import lease_key
+from coldstore.stores.faulty import Fault
+from coldstore.stores.operations import Operation
+from tests.support.broker_kit import LEASE_S, Life, Place, play
+from tests.support.cluster_kit import cluster_root
+
+Lives = dict[int, Life]
+
+
+@asynccontextmanager
+async def brokers(place: Place, *node_ids: int) -> AsyncIterator[Lives]:
+    """Started in this order; those that are left are stopped at the end, the last first."""
+    lives: Lives = {}
+    for node_id in node_ids:
+        lives[node_id] = await place.start(f"node.id={node_id}", directory=str(node_id))
+    serving = {n: asyncio.ensure_future(life.broker.serve(life.stop_event)) for n, life in lives.items()}
+    yield lives
+    for node_id, life in reversed(lives.items()):
+        life.stop_event.set()
+        await serving[node_id]
+        await life.broker.close()
+
+
+def session_of(life: Life) -> Session:
+    session = life.broker.rooms.session
+    assert session is not None
+    return session
+
+
+def active(life: Life) -> set[int]:
+    return {n for n, node in life.context.metadata.image.nodes.items() if node.active}
+
+
+async def until(condition: Callable[[], bool], most_s: float) -> float:
+    """Seconds until it holds; TimeoutError after `most_s`."""
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(most_s):
+        while not condition():
+            await asyncio.sleep(0.05)
+    return asyncio.get_running_loop().time() - began
+
+
+def controllers(lives: Lives) -> list[int]:
+    return [n for n, life in lives.items() if session_of(life).is_controller]
+
+
+def test_all_obey_one_image_and_one_controller() -> None:
+    """The first one decides; each that comes has a session of its own, and everybody sees all of them."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2, 3) as lives:
+            await until(lambda: all(active(life) == {1, 2, 3} for life in lives.values()), 5)
+            assert controllers(lives) == [1]
+            named = {life.context.metadata.controller for life in lives.values()}
+            assert len(named) == 1
+
+    play(scenario())
+
+
+def test_what_is_committed_is_told_at_once() -> None:
+    """Parked heartbeats carry the root: nobody waits for his next poll, which comes after 5 s."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2, 3) as lives:
+            await asyncio.sleep(7)
+            await lives[1].create("log")
+            for life in lives.values():
+                assert await until(lambda life=life: life.context.metadata.topic_named("log") is not None, 5) < 1
+
+    play(scenario())
+
+
+def test_a_broker_that_dies_is_missed_after_two_seconds_and_what_it_led_waits() -> None:
+    """Its connection was closed. At one replica nobody else may lead; everybody is told."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2, 3) as lives:
+            await lives[1].create("log", 3)
+            image = lives[1].context.metadata.image
+            led = [row.leader for row in image.topics[next(iter(image.topics))].rows]
+            assert sorted(led) == [1, 2, 3]
+            await lives.pop(3).crash()
+            took_s = await until(lambda: active(lives[2]) == {1, 2}, 10)
+            assert 1.5 < took_s < 4
+            topic = lives[2].context.metadata.topic("log")
+            assert [row.leader for row in topic.rows] == [NO_LEADER if n == 3 else n for n in led]
+            lives[3] = await place.start("node.id=3", directory="3")
+            await until(lambda: [r.leader for r in lives[2].context.metadata.topic("log").rows] == led, 10)
+            await lives.pop(3).crash()
+
+    play(scenario())
+
+
+def test_cluster_d11_of_two_candidates_one_decides_and_stays() -> None:
+    """Both see the lease stand still; the CAS says who, and nobody ousts a controller that beats."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2, 3) as lives:
+            await asyncio.sleep(5)
+            await lives.pop(1).crash()
+            await until(lambda: len(controllers(lives)) == 1, LEASE_S + 5)
+            first = controllers(lives)
+            await until(lambda: all(active(life) == {2, 3} for life in lives.values()), 10)
+            epoch = lives[2].context.metadata.controller
+            await asyncio.sleep(6 * LEASE_S)
+            assert controllers(lives) == first and active(lives[2]) == {2, 3}
+            assert lives[2].context.metadata.controller == lives[3].context.metadata.controller == epoch
+
+    play(scenario())
+
+
+def test_cluster_d12_a_claim_that_comes_true_late_makes_its_author_controller() -> None:
+    """Its PUT landed a minute after everybody gave it up: the image names it, so it takes office and decides."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2) as lives:
+            await asyncio.sleep(5)
+            late = cluster_root(place.memory, "late")
+            found = await late.load()
+            assert found is not None
+            await late.claim(found.cluster_id, Controller(2, session_of(lives[2]).incarnation), lambda _: ())
+            await until(lambda: controllers(lives) == [2], 20)
+            await lives[2].create("log")
+            await until(lambda: lives[1].context.metadata.topic_named("log") is not None, 10)
+            await asyncio.sleep(2 * LEASE_S)
+            assert controllers(lives) == [2] and active(lives[1]) == {1, 2}
+
+    play(scenario())
+
+
+def test_cluster_d14_an_outage_of_the_store_makes_nobody_controller() -> None:
+    """Everybody sees the counter where it was: only successful polls over a whole lease count."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2, 3) as lives:
+            await asyncio.sleep(5)
+            before = lives[1].context.metadata.controller
+            place.store.down = True
+            await asyncio.sleep(3 * LEASE_S)
+            assert all(active(life) == {1, 2, 3} for life in lives.values())
+            place.store.down = False
+            await asyncio.sleep(3 * LEASE_S)
+            assert lives[3].context.metadata.controller == before
+            assert active(lives[3]) == {1, 2, 3}
+
+    play(scenario())
+
+
+def test_a_controller_that_cannot_beat_is_replaced_though_it_answers() -> None:
+    """It says that its store is away: who hears that watches the lease, as if it heard nothing."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2) as lives:
+            await asyncio.sleep(5)
+            assert controllers(lives) == [1]
+            place.store.script(Operation.PUT_ROOT, Fault.BEFORE, match=lease_key(), times=10_000)
+            await until(lambda: controllers(lives) == [2], 4 * LEASE_S)
+            place.store.calm()
+            await until(lambda: active(lives[2]) == {1, 2}, 30)
+
+    play(scenario())
+
+
+def test_who_leaves_is_missed_at_once() -> None:
+    """A clean stop ends the session with its last word; the controller's releases the lease too."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2, 3) as lives:
+            await lives.pop(3).stop()
+            assert await until(lambda: active(lives[2]) == {1, 2}, 5) < 1
+            await lives.pop(1).stop()
+            assert await until(lambda: controllers(lives) == [2], LEASE_S) < LEASE_S / 2
+            assert active(lives[2]) == {2}
+
+    play(scenario())
