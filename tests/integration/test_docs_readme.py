@@ -140,7 +140,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def tour() -> list[Fence]:
     page = README.read_text()
     begin = page.index("<!-- tour:")
-    end = page.index("## Replay with Spark")
+    end = page.index("## Three brokers")  # tests/integration/test_docs_cluster.py
     found = re.findall(r"^```(\w*)\n(.*?)^```", page[begin:end], re.M | re.S)
     return [Fence(*fence) for fence in found]
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess, running_broker, start_broker
 from tests.support.operations_kit import cli, lines_with
+from tests.support.stock_clients import Written, create_topic, read_confluent, write_confluent
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -134,3 +140,71 @@ def test_brokers_that_were_started_together_are_not_one(tmp_path: Path) -> None:
     with running_broker(home, f"file://{tmp_path}/bucket", "--brokers", "auto") as again:
         assert again.ready["node"] == "1"
         assert again.stop() == 0
+
+
+# -- three of them -----------------------------------------------------------------------------------------------------
+
+
+def status(broker: BrokerProcess, *flags: str) -> tuple[int, str]:
+    """Exit code and output of `cluster status`."""
+    command = [sys.executable, "-m", "thermocline", "cluster", "status", "-b", broker.kafka, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout
+
+
+def seen(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
+    """Lines of one kind of `cluster status --json`."""
+    found = [json.loads(line) for line in status(broker, "--json")[1].splitlines()]
+    return [line for line in found if line["kind"] == kind]
+
+
+def test_three_brokers_by_one_command(tmp_path: Path) -> None:
+    """One ready line; partitions are led by all three; what one of them holds is there again when it is; a clean stop
+    ends them all, and the same command starts them on what they hold."""
+    home, bucket = tmp_path / "data", f"file://{tmp_path}/bucket"
+    with running_broker(home, bucket, "--brokers", "3") as broker:
+        assert broker.ready["node"] == "1-3"
+        addresses = [broker.ready[name].split(",") for name in ("kafka", "http")]
+        assert [len(set(each)) for each in addresses] == [3, 3]
+        assert sorted(path.name for path in home.iterdir()) == ["broker-1", "broker-2", "broker-3"]
+        assert status(broker)[0] == 0, status(broker)
+        assert [line["active"] for line in seen(broker, "broker")] == [True] * 3
+        create_topic(broker.kafka, "events", 6)
+        led = {line["partition"]: line["leader"] for line in seen(broker, "partition") if line["topic"] == "events"}
+        assert set(led.values()) == {1, 2, 3}, "leaders are spread over processes"
+        sent = {index: [Written(None, f"{index}-{n}".encode()) for n in range(20)] for index in led}
+        for index, records in sent.items():
+            write_confluent(broker.kafka, "events", index, records, "none", True)
+
+        first = pids(broker, 2)[-1]
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: broker.log().count("broker 2 serves") == 2, "broker 2 again")
+        wait_until(lambda: status(broker)[0] == 0, "all of it again")
+        assert read(broker, led) == {index: [each.value for each in records] for index, records in sent.items()}
+        cli("tier", "seal", "--wait", "-b", broker.kafka)
+        rows = [json.loads(line) for line in cli("tier", "status", "--json", "-b", broker.kafka).splitlines()]
+        assert [(row["remote_end_offset"], row["high_watermark"]) for row in rows] == [(20, 20)] * 6, "of every broker"
+        children = [pids(broker, node_id)[-1] for node_id in (1, 2, 3)]
+        assert broker.stop() == 0
+        assert not any(lives(child) for child in children)
+    with running_broker(home, bucket, "--brokers", "auto") as again:
+        assert again.ready["node"] == "1-3"
+        assert read(again, led) == {index: [each.value for each in records] for index, records in sent.items()}
+        assert again.stop() == 0
+
+
+def read(broker: BrokerProcess, led: Mapping[int, int]) -> dict[int, list[bytes | None]]:
+    found = read_confluent(broker.kafka, "events", dict.fromkeys(led, 20))
+    return {index: [each.value for each in found if each.partition == index] for index in led}
+
+
+def test_a_broker_that_is_stopped_is_named_with_what_to_do(tmp_path: Path) -> None:
+    """`cluster status` while one of three does not answer: exit 5, from any of the others; 0 when it goes on."""
+    with running_broker(tmp_path / "data", f"file://{tmp_path}/bucket", "--brokers", "3") as broker:
+        (child,) = pids(broker, 3)
+        os.kill(child, signal.SIGSTOP)
+        code, said = status(broker)
+        assert code == 5 and "broker 3 has a session and does not answer here" in said
+        os.kill(child, signal.SIGCONT)
+        wait_until(lambda: status(broker)[0] == 0, "nothing is wrong")
+        assert broker.stop() == 0

@@ -26,22 +26,22 @@ def _of_partitions(seen: Seen) -> Iterator[Finding]:
         awaited = sorted({node for one in offline for node in one.in_sync or one.replicas} & away)
         who = f"start {_brokers(awaited)} again" if awaited else "look at the log of the controller"
         yield Finding(
-            f"{_named(offline)} without a leader: neither written nor read",
+            f"{_named(offline)}: no leader, so neither written nor read",
             f"{who}: one of those that hold all that was acknowledged has to come back",
         )
     if starting := [one for one in seen.partitions if one.starting]:
         yield Finding(
-            f"{_named(starting)} begun by a leader that may lack acknowledged records, and not done yet",
+            f"{_named(starting)}: begun by a leader that may lack acknowledged records, and not done yet",
             "wait; when it lasts, look at the log of the leader",
         )
     if below := [one for one in seen.partitions if one.below_min and not one.offline]:
         yield Finding(
-            f"{_named(below)} below min.insync.replicas: writes with acks=all are refused",
+            f"{_named(below)}: below min.insync.replicas, so writes with acks=all are refused",
             _back(away, below),
         )
     under = [one for one in seen.partitions if one.under_replicated and not one.offline and not one.below_min]
     if under:
-        yield Finding(f"{_named(under)} with fewer in-sync replicas than assigned ones", _back(away, under))
+        yield Finding(f"{_named(under)}: fewer in-sync replicas than assigned ones", _back(away, under))
 
 
 def _back(away: set[int], partitions: Sequence[Partition]) -> str:
@@ -95,7 +95,7 @@ def _of_links(brokers: Sequence[Broker]) -> Iterator[Finding]:
 def _named(partitions: Sequence[Partition]) -> str:
     names = ", ".join(f"{one.topic}-{one.partition}" for one in partitions[:SHOWN_MAX])
     more = f" and {len(partitions) - SHOWN_MAX} more" if len(partitions) > SHOWN_MAX else ""
-    return f"{names}{more} {'is' if len(partitions) == 1 else 'are'}"
+    return f"{names}{more}"
 
 
 def _brokers(nodes: Sequence[int]) -> str:

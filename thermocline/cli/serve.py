@@ -21,7 +21,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         description="Run a broker: any Kafka client can write to it and read from it. When it serves, one line on "
         "stdout starts with 'ready'.",
         example="thermocline serve --data-dir /var/lib/thermocline\n"
-        "thermocline serve --data-dir /var/lib/thermocline --bucket s3://my-bucket/log --set log.retention.ms=30d",
+        "thermocline serve --data-dir /var/lib/thermocline --bucket s3://my-bucket/log --set log.retention.ms=30d\n"
+        "thermocline serve --data-dir /var/lib/thermocline --brokers 3",
     )
     add = serve.add_argument
     add("--data-dir", metavar="DIR", help="the local log, and this broker's identity")

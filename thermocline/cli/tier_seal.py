@@ -1,8 +1,8 @@
-"""`thermocline tier seal`: one POST, and what keeps it from being answered.
+"""`thermocline tier seal`: one POST to each broker, and what keeps it from being answered.
 
 Owns what is said while it waits. Always true: it never says that everything is in the bucket while a topic that it was
-asked for is not copied at all; a wait that does not move says why, on stderr, terminal or not. Must not know how
-tiering works.
+asked for is not copied at all, while a broker was not asked, or while a partition has no leader that could have been; a
+wait that does not move says why, on stderr, terminal or not. Must not know how tiering works.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from broker.config.units import show_duration
 from thermocline.cli.http_client import HttpRefused, post_json
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import ProgressLine, note
-from thermocline.cli.tier_source import TierSource, http_address, said
+from thermocline.cli.tier_source import TierSource, http_addresses, said
 from thermocline.cli.tier_status import BrokerStatus, PartitionStatus
 from thermocline.units import show_size
 
 _SAY_AGAIN_S: Final = 30.0
+_NAMED_MAX: Final = 3
 
 
 def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
@@ -27,7 +28,31 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
     source = TierSource(bootstrap, topic, None)
     if topic is not None:
         source.read()  # a name that is mistyped must not look like a topic that is safe
-    host, port = http_address(bootstrap)
+    brokers = http_addresses(bootstrap)
+    if wait and len(brokers) > 1:
+        for address in brokers.values():
+            _post(address, topic, wait=False)  # all of them at once, then each is waited for
+    done = [_post(address, topic, wait=wait) for address in brokers.values()]
+    if not all(done):
+        note("sealed; copying goes on, see `thermocline tier status`")
+        return Exit.DONE
+    uncopied = source.uncopied()
+    if leaderless := source.leaderless():
+        raise CommandFailed(
+            f"no leader: {', '.join(leaderless[:_NAMED_MAX])}{' …' * (len(leaderless) > _NAMED_MAX)}; what only their "
+            "brokers hold is not in the bucket; see `thermocline cluster status`"
+        )
+    if topic in uncopied:
+        raise CommandFailed(f"topic {topic} is not copied to the bucket: {uncopied[topic]}; it is on this disk only")
+    note("everything is in the bucket" if not uncopied else "everything that is tiered is in the bucket")
+    for name, why in uncopied.items():
+        note(f"NOT in the bucket, on this disk only: {name} ({why})")
+    return Exit.DONE
+
+
+def _post(address: tuple[str, int], topic: str | None, *, wait: bool) -> bool:
+    """Let one broker seal; whether everything it leads is in the bucket."""
+    host, port = address
     progress = ProgressLine()
     progress.show("sealing and copying…" if wait else "sealing…")
     waiting = _Waiting(host, port, topic, progress).look if wait else None
@@ -38,16 +63,7 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
         raise CommandFailed(f"{what}: {refused}; see `thermocline tier status`") from refused
     finally:
         progress.done()
-    if not json.loads(answer or b"{}").get("done"):
-        note("sealed; copying goes on, see `thermocline tier status`")
-        return Exit.DONE
-    uncopied = source.uncopied()
-    if topic in uncopied:
-        raise CommandFailed(f"topic {topic} is not copied to the bucket: {uncopied[topic]}; it is on this disk only")
-    note("everything is in the bucket" if not uncopied else "everything that is tiered is in the bucket")
-    for name, why in uncopied.items():
-        note(f"NOT in the bucket, on this disk only: {name} ({why})")
-    return Exit.DONE
+    return bool(json.loads(answer or b"{}").get("done"))
 
 
 class _Waiting:

@@ -67,14 +67,26 @@ def connect(bootstrap: str) -> WireClient:
     raise failure
 
 
-def http_address(bootstrap: str) -> tuple[str, int]:
-    """Where the broker's HTTP port is, as it says itself. CommandFailed when it is not a Thermocline broker."""
+def http_addresses(bootstrap: str) -> dict[int, tuple[str, int]]:
+    """Where each broker's HTTP port is, as it says itself, by its number. CommandFailed when one names none;
+    BrokerUnreachable when one that has a session does not answer."""
+    found = {}
     with connect(bootstrap) as client:
-        for broker in client.metadata([]).brokers:
-            address = http_of(client, broker.node_id)
-            if address is not None:
-                return address
-    raise CommandFailed(f"the broker at {bootstrap} names no HTTP port (not Thermocline, or --no-http)")
+        brokers = client.metadata([]).brokers
+        for broker in brokers:  # the one that was asked answers for itself, by the address that was typed
+            if (address := http_of(client, broker.node_id)) is not None:
+                found[broker.node_id] = address
+    for broker in brokers if len(brokers) > 1 else ():
+        if broker.node_id not in found:
+            with WireClient(broker.host, broker.port) as client:
+                if (address := http_of(client, broker.node_id)) is not None:
+                    found[broker.node_id] = address
+    silent = [str(broker.node_id) for broker in brokers if broker.node_id not in found]
+    if len(brokers) == 1 and silent:
+        raise CommandFailed(f"the broker at {bootstrap} names no HTTP port (not Thermocline, or --no-http)")
+    if silent:
+        raise CommandFailed(f"broker {', '.join(silent)} of {bootstrap} names no HTTP port (--no-http)")
+    return dict(sorted(found.items()))
 
 
 def http_of(client: WireClient, node_id: int) -> tuple[str, int] | None:
@@ -95,6 +107,7 @@ class TierSource:
         self._bucket_url = bucket_url
         self._topic_configs: dict[str, dict[str, str | None]] = {}
         self._brokers: list[BrokerStatus] = []
+        self._leaderless: list[str] = []
 
     def read(self) -> list[StatusRow]:
         """One row a partition, now."""
@@ -102,6 +115,7 @@ class TierSource:
         with connect(self._bootstrap) as client:
             metadata = client.metadata(None if self._topic is None else [self._topic])
             leaders = self._leaders(metadata)
+            self._leaderless = [f"{topic}-{index}" for (topic, index), leader in leaders.items() if leader < 0]
             for topic in {topic for topic, _ in leaders} - self._topic_configs.keys():
                 self._topic_configs[topic] = client.configs(TOPIC_RESOURCE, topic, _TOPIC_CONFIGS)
         offsets = Offsets({}, {}, {}, {})
@@ -124,6 +138,10 @@ class TierSource:
     def brokers(self) -> list[str]:
         """What the brokers that were asked say of themselves, a line each, and one for each condition that holds."""
         return [line for broker in self._brokers for line in broker_lines(broker)]
+
+    def leaderless(self) -> list[str]:
+        """Partitions that had no leader when they were read last."""
+        return self._leaderless
 
     def conditions(self) -> list[str]:
         """What is not as it should be, in the words of the brokers that were asked."""

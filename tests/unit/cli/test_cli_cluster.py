@@ -42,12 +42,12 @@ def test_each_thing_that_is_wrong_has_a_sentence_and_a_cure() -> None:
         replace(LOG, partition=4, starting=True),
     ]
     seen = Seen(CLUSTER, away(3), partitions)
-    assert [(one.what.split(":")[0], one.do.split(",")[0].split(":")[0]) for one in findings(seen)] == [
-        ("log-1 is without a leader", "start broker 3 again"),
-        ("log-4 is begun by a leader that may lack acknowledged records, and not done yet", "wait; when it lasts"),
-        ("log-2 is below min.insync.replicas", "start broker 3 again"),
-        ("log-3 is with fewer in-sync replicas than assigned ones", "start broker 3 again"),
-        ("broker 3 (127.0.0.1", "start it again on its data directory"),
+    assert [(one.what, one.do.split(":")[0].split(",")[0]) for one in findings(seen)] == [
+        ("log-1: no leader, so neither written nor read", "start broker 3 again"),
+        ("log-4: begun by a leader that may lack acknowledged records, and not done yet", "wait; when it lasts"),
+        ("log-2: below min.insync.replicas, so writes with acks=all are refused", "start broker 3 again"),
+        ("log-3: fewer in-sync replicas than assigned ones", "start broker 3 again"),
+        ("broker 3 (127.0.0.1:9094) has no session", "start it again on its data directory"),
     ]
     shown = "\n".join(picture(seen, findings(seen)))
     assert "away" in shown and "offline, below min, under-replicated" in shown and "  -> start broker 3 again" in shown
@@ -61,7 +61,7 @@ def test_a_replica_that_lags_on_a_broker_that_is_there_is_waited_for() -> None:
 def test_many_partitions_are_named_by_three_and_shown_by_twenty() -> None:
     lacking = [replace(LOG, partition=index, under_replicated=True, in_sync=(1,)) for index in range(25)]
     seen = Seen(CLUSTER, away(2), lacking)
-    assert findings(seen)[0].what.startswith("log-0, log-1, log-2 and 22 more are ")
+    assert findings(seen)[0].what.startswith("log-0, log-1, log-2 and 22 more: ")
     assert "and 5 more (--json has all)" in picture(seen, [])
 
 
