@@ -13,6 +13,7 @@ from broker.config.resolve import BrokerConfig
 from broker.controller.brokers import Brokers
 from broker.controller.door import ControllerDoor
 from broker.fetch_sessions import FetchSessions
+from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.coordinator import GroupCoordinator
 from broker.membership.gate import Gate
@@ -21,6 +22,7 @@ from broker.metrics import BrokerMetrics
 from broker.net.dispatch import Peer
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
+from broker.peers.forward import Forward
 from hotstore.residency import Residency
 from seams.tasks import Tasks
 from seams.world import World
@@ -45,6 +47,8 @@ class Context:
     metrics: BrokerMetrics
     tasks: Tasks
     live_configs: Mapping[str, str]
+    images: ImageFeed
+    forward: Forward
     brokers: Brokers | None = None
 
     @property

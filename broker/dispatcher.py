@@ -28,6 +28,7 @@ from broker.handlers import (
     configs,
     delete_records,
     elections,
+    envelope,
     fetch,
     group_admin,
     group_offsets,
@@ -44,12 +45,13 @@ from broker.handlers.long_poll import LongPoll, answer_wide
 from broker.handlers.produce_fast_path import FastPath
 from broker.handlers.produce_flow import ProduceFlow
 from broker.net.dispatch import Answer, CloseConnection, Later, Part, Peer
+from broker.peers.forward import FORWARDED
 from broker.wire.apis import ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
 from broker.wire.message import Message
-from broker.wire.messages import FetchRequest, ProduceRequest
+from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
 from seams.tasks import Tasks
 from seams.turns import ROWS_PER_TURN, next_turn
 
@@ -114,7 +116,6 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.BROKER_REGISTRATION: brokers.handle_broker_registration,
     ApiKey.BROKER_HEARTBEAT: brokers.handle_broker_heartbeat,
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
-    ApiKey.ENVELOPE: brokers.handle_envelope,
 }
 
 REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
@@ -122,12 +123,13 @@ REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
     ApiKey.BROKER_REGISTRATION: brokers.registration_refused,
     ApiKey.BROKER_HEARTBEAT: brokers.heartbeat_refused,
     ApiKey.ALTER_PARTITION: brokers.alter_partition_refused,
-    ApiKey.ENVELOPE: brokers.envelope_refused,
+    ApiKey.ENVELOPE: envelope.refused,
 }
 """How an API says that its peer may not ask it: for each one that the authorizer may refuse."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+_ENVELOPE: Final = int(ApiKey.ENVELOPE)
 _WIDE_FRAME: Final = 8 << 10  # in less there is no room for as many partitions
 
 
@@ -202,7 +204,8 @@ class BrokerDispatcher:
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
-        return self._answering.later(self._handle(header, call, request))
+        # What several clients of a broker asked is decided side by side: one must not wait for another's partitions.
+        return self._answering.later(self._handle(header, call, request), blocks=header.api_key != _ENVELOPE)
 
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """Answer produce requests like the peer's last one; see the door's docstring."""
@@ -246,7 +249,20 @@ class BrokerDispatcher:
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
         return await self._answering.in_turns(header, await REFUSALS[header.api_key](request, refusal))
 
-    async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part] | None:
+    async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
+        context = self.context
+        if header.api_key in FORWARDED and context.forward.is_elsewhere():
+            answer = await context.forward.pass_on(call.peer, header, request)
+            if answer is not None:
+                return await self._answering.passed_on(answer)
+            # Nobody took it: the door to this broker's own office says so, in the words of each API.
+        if header.api_key == _ENVELOPE:
+            sent = cast(EnvelopeRequest, request)
+            opened = await envelope.opened(context, self._authorizer, self._decide, sent, call)
+            return await self._answering.in_turns(header, opened)
+        return await self._decide(header, call, request)
+
+    async def _decide(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         response = await HANDLERS[header.api_key](self.context, request, call)
         return await self._answering.in_turns(header, response)
 

@@ -19,6 +19,7 @@ from broker.context import Context
 from broker.controller.attendance import Attendance
 from broker.controller.brokers import PartitionProposal, ProposalsAsked
 from broker.controller.door import ControllerDoor
+from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
 from broker.controller.proposals import decide as proposals_decide
 from broker.controller.remote_brokers import RemoteBrokers
@@ -48,6 +49,7 @@ from broker.partition.proposing import Proposing
 from broker.partition.registry import Registry
 from broker.partition.replicas import Replicas
 from broker.partition.throttle import Throttle
+from broker.peers.forward import Forward
 from broker.peers.links import Links
 from broker.replication.proposal import Proposed
 from broker.rooms import Rooms
@@ -71,6 +73,7 @@ class Following(NamedTuple):
     metadata: MetadataCache
     replicas: Replicas
     feed: ImageFeed
+    forward: Forward
     controller: ControllerDoor
     brokers: Attendance
 
@@ -193,8 +196,10 @@ class Start:
             forget=lambda topic: controller.forget(topic),
         )
         feed = ImageFeed(Publisher(replicas, metadata, self.live, self.config.node_id))
+        feed.watch(lambda at: links.obey(at.image.nodes))
+        forward = Forward(metadata, feed, links, self.config.node_id, self.config.brokers_listener)
         office = Office(cluster, feed)
-        controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened)
+        controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened, Elsewhere(forward))
         attendance = Attendance(
             office,
             cluster,
@@ -227,7 +232,7 @@ class Start:
 
         proposing = Proposing(registry, broker_epoch, propose, config.replica_lag_ms_max)
         self._keep("proposals", proposing.keep)
-        return Following(registry, metadata, replicas, feed, controller, attendance)
+        return Following(registry, metadata, replicas, feed, forward, controller, attendance)
 
     async def _publish(self, following: Following, session: Session, tiers: TierService, joined: Joined) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
@@ -290,6 +295,8 @@ class Start:
             metrics=self.metrics,
             tasks=self.tasks,
             live_configs=self.listening.live_configs(),
+            images=following.feed,
+            forward=following.forward,
         )
 
     def _keep(self, name: str, service: Callable[[], Awaitable[None]]) -> None:

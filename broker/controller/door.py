@@ -16,18 +16,21 @@ from broker.controller import configs as config_decisions
 from broker.controller import elections, topics
 from broker.controller.decision import Decider, T
 from broker.controller.elections import Election, ElectionType
+from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
+from logformat.errors import Retryable
 from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
 
 class ControllerDoor:
-    """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`."""
+    """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`;
+    `elsewhere` the controller where it is another broker (None: it never is)."""
 
     def __init__(
         self,
@@ -36,12 +39,14 @@ class ControllerDoor:
         config: LiveConfig,
         rng: Rng,
         opened: Callable[[str], Awaitable[None]],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._office = office
         self._metadata = metadata
         self._config = config
         self._rng = rng
         self._opened = opened
+        self._elsewhere = elsewhere
 
     @property
     def epoch(self) -> int:
@@ -83,13 +88,20 @@ class ControllerDoor:
         internal: bool = False,
     ) -> None:
         """Create a topic, or wait until it serves where another request came first. Of an internal one there are at
-        most as many replicas as brokers."""
+        most as many replicas as brokers. Whoever is the controller: the one change that a broker asks for by itself."""
         try:
-            await self.create_topic(name, partitions, configs, replication_factor=replication_factor, internal=internal)
+            if self._elsewhere is None or not self._elsewhere.decides():
+                factor = replication_factor
+                await self.create_topic(name, partitions, configs, replication_factor=factor, internal=internal)
+                return
+            await self._elsewhere.create_topic(name, partitions, configs, replication_factor)
         except ApiError as refused:
             if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-            await self.opened(self._metadata.topic(name))
+        topic = self._metadata.topic_named(name)
+        if topic is None:
+            raise Retryable(f"topic {name!r} was made, and is not seen here yet; ask again")
+        await self.opened(topic)
 
     async def add_partitions(
         self,

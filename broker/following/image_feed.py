@@ -7,6 +7,7 @@ news too, of who decides. Must not know who commits or who polls.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from broker.following.publisher import Publisher
@@ -21,6 +22,7 @@ class ImageFeed:
         self._publisher = publisher
         self.position = -1
         self._epoch = -1
+        self._taken = asyncio.Event()
         self._watchers: list[Callable[[ImageAt], None]] = []
 
     @property
@@ -37,6 +39,8 @@ class ImageFeed:
             return False
         self.position, self._epoch = position, epoch
         self._publisher.publish(image, controller)
+        taken, self._taken = self._taken, asyncio.Event()
+        taken.set()
         for watcher in self._watchers:
             watcher(at)
         return True
@@ -44,3 +48,8 @@ class ImageFeed:
     def watch(self, watcher: Callable[[ImageAt], None]) -> None:
         """Tell `watcher` of each image that is obeyed from now on. A call must neither wait nor raise."""
         self._watchers.append(watcher)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until `holds`, which is asked now and after each image. The caller bounds the wait."""
+        while not holds():
+            await self._taken.wait()

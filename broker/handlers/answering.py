@@ -13,7 +13,7 @@ from broker.net.dispatch import AnswerFuture, CloseConnection, Later, Part
 from broker.wire import scatter
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response, encode_response_in_steps
-from broker.wire.framing import RequestHeader, response_frame
+from broker.wire.framing import FRAME_PREFIX_SIZE, RequestHeader, response_frame
 from broker.wire.message import Message
 from seams.tasks import Tasks
 from seams.turns import next_turn
@@ -44,6 +44,13 @@ class Answering:
             await self._gate.opened()
         return self._framed(header, body)
 
+    async def passed_on(self, response: bytes) -> list[Part]:
+        """What another broker answered, header and body: waits for the gate. Raises CloseConnection."""
+        if not self._gate.is_open():
+            await self._gate.opened()
+            self._check_gate()
+        return [len(response).to_bytes(FRAME_PREFIX_SIZE, "big") + response]
+
     def complete(self, header: RequestHeader, later: Later, response: Message) -> None:
         """The response to a request that waited without a task is there."""
         try:
@@ -53,13 +60,17 @@ class Answering:
         else:
             later.answer(parts)
 
-    def later(self, work: Awaitable[list[Part] | None]) -> Later:
-        """Answer when `work` is done, which runs as a task; nothing else of the connection is dispatched meanwhile."""
+    def later(self, work: Awaitable[list[Part] | None], *, blocks: bool = True) -> Later:
+        """Answer when `work` is done, which runs as a task; nothing else of the connection is dispatched meanwhile,
+        unless it does not block."""
         task: AnswerFuture = self._tasks.spawn("request", work, awaited=True)  # type: ignore[arg-type]
-        return Later.of(task, blocks=True)
+        return Later.of(task, blocks=blocks)
 
-    def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part]:
+    def _check_gate(self) -> None:
         if not self._gate.is_open():
             raise CloseConnection("this process slept or was superseded while the request was under way")
+
+    def _framed(self, header: RequestHeader, body: list[scatter.Part]) -> list[Part]:
+        self._check_gate()
         version = response_header_version(header.api_key, header.api_version)
         return response_frame(version, header.correlation_id, body)  # type: ignore[return-value]

@@ -28,8 +28,6 @@ from broker.wire.messages import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    EnvelopeRequest,
-    EnvelopeResponse,
 )
 from logformat.errors import ThermoclineError
 
@@ -66,11 +64,6 @@ async def handle_alter_partition(
         return await alter_partition_refused(request, code_of(refused))
 
 
-async def handle_envelope(context: Context, request: EnvelopeRequest, call: Call) -> EnvelopeResponse:
-    """Refused: each broker decides what its clients ask."""
-    return await envelope_refused(request, ErrorCode.NOT_CONTROLLER)
-
-
 async def registration_refused(request: BrokerRegistrationRequest, error: ErrorCode) -> BrokerRegistrationResponse:
     """No session."""
     return BrokerRegistrationResponse(error_code=error)
@@ -84,11 +77,6 @@ async def heartbeat_refused(request: BrokerHeartbeatRequest, error: ErrorCode) -
 async def alter_partition_refused(request: AlterPartitionRequest, error: ErrorCode) -> AlterPartitionResponse:
     """No partition is looked at."""
     return AlterPartitionResponse(error_code=error)
-
-
-async def envelope_refused(request: EnvelopeRequest, error: ErrorCode) -> EnvelopeResponse:
-    """What is inside is not looked at."""
-    return EnvelopeResponse(error_code=error)
 
 
 def _door(context: Context) -> Brokers:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from broker.config.describe import describe_topic
 from broker.context import Call, Context
+from broker.controller.topics import INTERNAL_TOPICS
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.changes import CHANGES_PER_REQUEST_MAX, refuse_flood, together, within
@@ -51,7 +52,7 @@ async def handle_create_topics(context: Context, request: CreateTopicsRequest, c
         try:
             refuse_flood(request.topics)
             _refuse_duplicate(names[wanted.name])
-            await _create(context, request, wanted, answer, until_s)
+            await _create(context, call, request, wanted, answer, until_s)
         except (ThermoclineError, TimeoutError) as refused:
             answer.error_code = code_of(refused)
             answer.error_message = str(refused) or answer.error_code.name
@@ -67,6 +68,7 @@ def _refuse_duplicate(count: int) -> None:
 
 async def _create(
     context: Context,
+    call: Call,
     request: CreateTopicsRequest,
     wanted: CreateTopicsRequestTopic,
     answer: CreateTopicsResponseTopic,
@@ -83,6 +85,8 @@ async def _create(
             configs,
             replication_factor=broker.default_replication_factor if factor == _DEFAULT else factor,
             assignments=[(each.partition_index, each.broker_ids) for each in wanted.assignments],
+            # A client's ordinary topic of such a name is refused; brokers have theirs made by whoever decides.
+            internal=wanted.name in INTERNAL_TOPICS and call.peer.listener == broker.brokers_listener,
             validate_only=request.validate_only,
         ),
     )

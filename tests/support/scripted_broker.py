@@ -75,3 +75,9 @@ class ScriptedBroker:
     async def stop(self) -> None:
         """Nobody listens any more; connections stay."""
         await self._listener.close()
+
+    async def die(self) -> None:
+        """Nobody listens, and what there was is closed."""
+        await self.stop()
+        for told in self.connections:
+            told.transport.abort()

@@ -68,7 +68,7 @@ def test_what_is_advertised_is_served() -> None:
         life = await Place().start()
         answer = await life.call(ApiKey.API_VERSIONS, ApiVersionsRequest("kit", "1.0"))
         keys = {entry.api_key for entry in answer.api_keys}
-        assert keys | BROKERS_ONLY == set(APIS) == {*HANDLERS, ApiKey.PRODUCE, ApiKey.FETCH}
+        assert keys | BROKERS_ONLY == set(APIS) == {*HANDLERS, ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ENVELOPE}
         assert not keys & BROKERS_ONLY
         assert life.peer.software_name == "kit"
         assert life.peer.software_version == "1.0"

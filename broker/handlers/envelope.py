@@ -1,0 +1,71 @@
+"""Envelope: what another broker's client asked, decided here in that client's name.
+
+Owns opening and closing the envelope. Always true: only what clients may ask of any broker is in one, never another
+envelope; the client inside is judged as if it had come here itself; a broker that is not the controller opens nothing.
+It answers with the position that its image has then, which holds all that was decided. Must not know what is inside.
+Source: KIP-590; docs/formats/broker-requests.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+
+from broker.authorizer import Authorizer
+from broker.context import Call, Context
+from broker.error_codes import ErrorCode
+from broker.net.dispatch import Part, Peer
+from broker.peers.forward import FORWARDED
+from broker.wire.apis import is_served
+from broker.wire.codec import decode_request
+from broker.wire.errors import MalformedFrame
+from broker.wire.framing import FRAME_PREFIX_SIZE, RequestHeader, parse_request_header
+from broker.wire.message import Message
+from broker.wire.messages import EnvelopeRequest, EnvelopeResponse
+
+Decide = Callable[[RequestHeader, Call, Message], Awaitable[list[Part]]]
+"""From a request to the parts of its answer's frame."""
+
+
+async def opened(
+    context: Context, authorizer: Authorizer, decide: Decide, request: EnvelopeRequest, call: Call
+) -> EnvelopeResponse:
+    """The answer to what is inside, in its own frame without length prefix; or why it was not opened."""
+    if context.forward.is_elsewhere():
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    try:
+        peer = _client(request, call.peer)
+        frame = memoryview(request.request_data)
+        header, at = parse_request_header(frame)
+        if header.api_key not in FORWARDED:
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if not is_served(header.api_key, header.api_version):
+            return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        inside = decode_request(header.api_key, header.api_version, frame[at:])
+    except MalformedFrame:
+        context.metrics.malformed += 1
+        return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    context.metrics.requests[header.api_key] += 1
+    refusal = authorizer.refusal(peer, header.api_key, inside)
+    if refusal is not None:
+        return EnvelopeResponse(error_code=refusal)
+    parts = await decide(header, Call(header.api_version, peer, header.client_id or ""), inside)
+    data = b"".join(parts)[FRAME_PREFIX_SIZE:]  # type: ignore[arg-type]
+    return EnvelopeResponse(response_data=data, position=context.images.position)
+
+
+def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
+    """Who asked, as its own broker saw it. Raises MalformedFrame."""
+    try:
+        principal = (request.request_principal or b"").decode()
+        address = str(ip_address(request.client_host_address)) if request.client_host_address else ""
+    except ValueError as malformed:  # UnicodeDecodeError is one
+        raise MalformedFrame(f"an envelope's sender: {malformed}") from None
+    if not principal:
+        raise MalformedFrame("an envelope without a principal")
+    return Peer(broker.connection_id, address and f"{address}:0", request.client_listener, principal=principal)
+
+
+async def refused(request: EnvelopeRequest, error: ErrorCode) -> EnvelopeResponse:
+    """What is inside is not looked at."""
+    return EnvelopeResponse(error_code=error)

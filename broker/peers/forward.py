@@ -1,0 +1,157 @@
+"""What only the controller decides, asked from here: a request goes there whole, and its answer comes back whole.
+
+Owns the Envelope (KIP-590): who asked goes with what was asked. Always true: a request is sent again only where the
+first broker refused it unheard (NOT_CONTROLLER, or nobody listens), once, and only to another controller; an answer is
+handed on when this broker obeys what it was decided by, so that who asked can read it here. Must not know what requests
+mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Final
+
+from broker.error_codes import ErrorCode
+from broker.following.image_feed import ImageFeed
+from broker.following.metadata_cache import MetadataCache
+from broker.metadata.cluster_content import ControllerAt
+from broker.net.dispatch import Peer
+from broker.peers.links import Links
+from broker.wire.apis import ApiKey
+from broker.wire.codec import decode_response, encode_request
+from broker.wire.framing import FRAME_PREFIX_SIZE, RequestHeader, parse_response_header, request_frame
+from broker.wire.message import Message
+from broker.wire.messages import EnvelopeRequest, EnvelopeResponse
+
+log = logging.getLogger(__name__)
+
+FORWARDED: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+    }
+)
+"""What any broker takes, and the controller alone decides."""
+
+FORWARDED_BYTES_MAX: Final = 8 << 20
+OBEYED_S: Final = 10.0
+"""How long an answer waits for this broker's image: two polls of `cluster.json`. The change is a fact all the while."""
+_LOOK_AGAIN_S: Final = 5.0
+_LANES: Final = 4  # connections: answers come in order, so what waits for its partitions holds up what is behind it
+_GRACE_S: Final = 5.0
+_TIMEOUT_S: Final = 30.0  # of requests that have none
+_TIMEOUT_MAX_S: Final = 120.0
+_VERSION: Final = 0
+
+
+class Forward:
+    """Of broker `node_id`."""
+
+    def __init__(self, metadata: MetadataCache, feed: ImageFeed, links: Links, node_id: int, listener: str) -> None:
+        self._metadata = metadata
+        self._feed = feed
+        self._links = links
+        self._node_id = node_id
+        self._own = Peer(0, "", listener)  # who asks what this broker itself wants
+        self._correlation_id = 0
+
+    def is_elsewhere(self) -> bool:
+        """Whether the image names another broker as the controller."""
+        return self._elsewhere() is not None
+
+    async def pass_on(self, peer: Peer, header: RequestHeader, request: Message) -> bytes | None:
+        """The answer to `request` of `peer` as the controller framed it, without length prefix; None when no controller
+        is known to have taken it: whoever decides here says so (NOT_CONTROLLER, which clients ask again)."""
+        key, version = header.api_key, header.api_version
+        body = encode_request(key, version, request)
+        parts = request_frame(key, version, header.correlation_id, header.client_id, body)
+        frame = b"".join(parts)[FRAME_PREFIX_SIZE:]  # type: ignore[arg-type]
+        timeout_ms = getattr(request, "timeout_ms", None)
+        wait_s = _TIMEOUT_S if timeout_ms is None else min(max(timeout_ms, 0) / 1000, _TIMEOUT_MAX_S)
+        return await self.to_controller(peer, frame, wait_s + _GRACE_S)
+
+    async def ask(self, api_key: int, version: int, request: Message) -> Message | None:
+        """As `pass_on`, of what this broker itself wants."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(api_key, version, self._correlation_id, f"broker-{self._node_id}")
+        frame = await self.pass_on(self._own, header, request)
+        if frame is None:
+            return None
+        view = memoryview(frame)
+        _, at = parse_response_header(view, api_key, version)
+        return decode_response(api_key, version, view[at:])
+
+    async def to_controller(self, peer: Peer, frame: bytes, timeout_s: float) -> bytes | None:
+        """A request's frame and its answer's, both without length prefix; None as `pass_on`."""
+        if len(frame) > FORWARDED_BYTES_MAX:
+            log.warning(
+                "a request of %d bytes is not sent to the controller: at most %d", len(frame), FORWARDED_BYTES_MAX
+            )
+            return None
+        request = EnvelopeRequest(frame, peer.principal.encode(), _address(peer), peer.listener)
+        for _ in range(2):
+            at = self._elsewhere()
+            if at is None:
+                return None
+            answer = await self._ask(at, request, timeout_s)
+            if answer is None:
+                return None
+            if answer.error_code == ErrorCode.NONE:
+                await self._obeyed(answer.position)
+                return answer.response_data
+            if answer.error_code != ErrorCode.NOT_CONTROLLER:
+                code = ErrorCode(answer.error_code).name
+                log.warning("the controller, broker %d, does not take what clients ask here: %s", at.node_id, code)
+                return None
+            if not await self._another_than(at):
+                return None
+        return None
+
+    def _elsewhere(self) -> ControllerAt | None:
+        at = self._metadata.controller
+        return None if at is None or at.node_id == self._node_id else at
+
+    async def _ask(self, at: ControllerAt, request: EnvelopeRequest, timeout_s: float) -> EnvelopeResponse | None:
+        """None: it may have been heard, or cannot be sent. NOT_CONTROLLER where nobody listens: that one is gone."""
+        node = self._metadata.image.nodes.get(at.node_id)
+        if node is None:
+            return None
+        try:
+            lanes = [self._links.to(node, f"clients-{lane}") for lane in range(_LANES)]
+            answer = await min(lanes, key=lambda lane: lane.in_flight).ask(request, _VERSION, timeout_s)
+        except ConnectionRefusedError as gone:
+            log.warning("the controller, broker %d, was not asked: %s", at.node_id, gone)
+            return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        except (ConnectionError, TimeoutError) as unanswered:
+            log.warning("the controller, broker %d, did not answer: %s", at.node_id, unanswered)
+            return None
+        assert isinstance(answer, EnvelopeResponse)
+        return answer
+
+    async def _obeyed(self, position: int) -> None:
+        """Wait until this broker's image has what was decided; not for ever: it is decided, whatever is seen here."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OBEYED_S):
+                await self._feed.until(lambda: self._feed.position >= position)
+
+    async def _another_than(self, at: ControllerAt) -> bool:
+        """Whether the image names another controller, now or soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                await self._feed.until(lambda: self._metadata.controller != at)
+        return self._metadata.controller != at
+
+
+def _address(peer: Peer) -> bytes:
+    """4 or 16 bytes; none where the network has no addresses."""
+    try:
+        return ip_address(peer.address.rpartition(":")[0].strip("[]")).packed
+    except ValueError:
+        return b""
