@@ -21,7 +21,6 @@ from broker.controller.brokers import PartitionProposal, ProposalsAsked
 from broker.controller.door import ControllerDoor
 from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
-from broker.controller.proposals import decide as proposals_decide
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.dispatcher import BrokerDispatcher
 from broker.error_codes import ErrorCode
@@ -220,7 +219,7 @@ class Start:
             asked = ProposalsAsked(config.node_id, broker_epoch, proposals)
             at = metadata.controller
             if at is None or at.node_id == config.node_id:
-                return await office.decide(lambda image: proposals_decide(image, asked))
+                return await attendance.alter_partition(asked)
             node = metadata.image.nodes.get(at.node_id)
             if node is None:
                 raise ConnectionError(f"the controller, broker {at.node_id}, is not registered; nothing was sent")

@@ -9,6 +9,7 @@ connections, nor who leads.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol
@@ -16,6 +17,7 @@ from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Row
+from broker.partition.written import Written
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed
@@ -54,7 +56,7 @@ class Followed:
         cold: ColdState,
         tasks: Tasks,
         clock: Clock,
-        touched: set[Any],
+        touched: set[Written],
         moved: Callable[[], None],
     ) -> None:
         local = opened.log
@@ -75,7 +77,7 @@ class Followed:
         self._touched = touched
         self._moved = moved
         self._is_over = False
-        self._work: Any = None
+        self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, local.leader_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
         local.owner = self
@@ -203,8 +205,8 @@ class Followed:
         self._touched.add(self)
 
     # ── what open logs need from time to time ────────────────────────────────────────────────────────────────────
-    def tick(self, now_ms: int, _: float) -> bool:
-        """See `Partition.tick`."""
+    def tick(self, now_ms: int, now_s: float) -> bool:
+        """See `Written`."""
         self.opened.flusher.tick(now_ms)
         return self.log.dirty_bytes > 0
 

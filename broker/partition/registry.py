@@ -16,9 +16,7 @@ from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.followed import Followed
 from broker.partition.replica import Partition
-
-Written = Partition | Followed
-"""A partition whose log is written here, as its leader or its follower."""
+from broker.partition.written import Written
 
 
 class Registry:

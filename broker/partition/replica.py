@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_session import Target
 from broker.partition.waiters import Acked, Waiters, Watcher
+from broker.partition.written import Written
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
 from hotstore.errors import LogFailed, ReservationExhausted
@@ -70,7 +71,7 @@ class Partition:
         tier: PartitionTier,
         row: AppliedRow,
         config: TopicConfig,
-        touched: set[Any],
+        touched: set[Written],
         node_id: int,
     ) -> None:
         log = opened.log
@@ -272,7 +273,7 @@ class Partition:
         self.waiters.wake()
 
     def tick(self, now_ms: int, now_s: float) -> bool:
-        """Once a second while it is written to; whether it needs another."""
+        """See `Written`."""
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)
         self.tier.written_to()

@@ -10,7 +10,8 @@ import asyncio
 from typing import Final
 
 from broker.config.live import LiveConfig
-from broker.partition.registry import Registry, Written
+from broker.partition.registry import Registry
+from broker.partition.written import Written
 from hotstore.log_host import LogHost
 from seams.clock import Clock
 from seams.disk import is_full
