@@ -68,7 +68,7 @@ class Followed:
         self.leader_epoch = row.leader_epoch
         self.failure = ""
         """Why nothing is copied any more; empty while something is."""
-        self.verified_end = self.reserved_end = -1
+        self.verified_end = -1
         """As its leader said last."""
         self._logs = logs
         self._cold = cold
@@ -104,7 +104,7 @@ class Followed:
         """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
         if self.next_fetch() != asked:
             return False
-        self.verified_end, self.reserved_end = answer.verified_end, answer.reserved_end
+        self.verified_end = answer.verified_end
         # Checked before the machine moves: what cannot be taken leaves everything as it was.
         batches, headers = _checked(answer.records, asked.offset)
         diverging = answer.diverging_epoch

@@ -85,6 +85,7 @@ class Fetcher:
     async def keep(self) -> None:
         """Until cancelled."""
         pause_s, longest_s = _NOBODY_THERE_S
+        self._asking.lost()  # begun again after a failure: what its last question told is not known to be heard
         while True:
             wanted = self._wanted()
             if not wanted:
