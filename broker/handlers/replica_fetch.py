@@ -73,8 +73,9 @@ def read(
 def _check_session(by: Asking, partition: Partition, wanted: FetchRequestPartition) -> None:
     """As Kafka: one that is none of the partition's asks again, when it may have become one; one of another session
     than the applied image has is told to look who leads."""
-    session = partition.leader.in_sync.row.sessions.get(by.node_id)
-    if session == by.broker_epoch:
+    leader = partition.leader
+    session = None if by.node_id == leader.node_id else leader.in_sync.row.sessions.get(by.node_id)
+    if session is not None and session == by.broker_epoch:
         return
     is_stranger = session is None and wanted.current_leader_epoch >= 0
     raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH if is_stranger else ErrorCode.NOT_LEADER_OR_FOLLOWER)
