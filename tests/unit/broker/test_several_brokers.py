@@ -1,0 +1,237 @@
+"""Brokers over one bucket, each leading some partitions: what their clients are told, and what becomes of a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker.error_codes import ErrorCode
+from broker.groups.records import partition_of
+from broker.groups.topic import OFFSETS_TOPIC
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+)
+from tests.support.broker_kit import Life, Place, play
+
+NONE = ErrorCode.NONE
+Brokers = dict[int, Life]
+
+
+async def two_brokers(place: Place) -> Brokers:
+    """Both registered, and both know it."""
+    brokers = {1: await place.start("node.id=1"), 2: await place.start("node.id=2", directory="b")}
+    await until(lambda: all(len(actives(life)) == 2 for life in brokers.values()))
+    return brokers
+
+
+def actives(life: Life) -> list[int]:
+    return [node_id for node_id, node in life.context.metadata.image.nodes.items() if node.active]
+
+
+async def until(holds: Any, timeout_s: float = 120.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+async def made(brokers: Brokers, asked: Life, name: str, partitions: int) -> list[int]:
+    """Create a topic at one broker, wait until all serve it; the leaders of its partitions."""
+    wanted = CreateTopicsRequestTopic(name=name, num_partitions=partitions, replication_factor=1)
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=30_000)
+    (answer,) = (await asked.call(ApiKey.CREATE_TOPICS, request)).topics
+    assert answer.error_code == NONE, answer
+    await until(lambda: all(life.context.metadata.topic_named(name) for life in brokers.values()))
+    leaders = [row.leader for row in asked.context.metadata.topic(name).rows]
+    await until(
+        lambda: all((name, index) in brokers[at].context.registry.partitions for index, at in enumerate(leaders))
+    )
+    return leaders
+
+
+async def serves(life: Life, name: str, index: int) -> None:
+    await until(lambda: (name, index) in life.context.registry.partitions)
+
+
+async def shown(life: Life, name: str) -> list[tuple[int, int]]:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+    (topic,) = (await life.call(ApiKey.METADATA, request)).topics
+    return [(partition.error_code, partition.leader_id) for partition in topic.partitions]
+
+
+def test_each_broker_serves_its_share_and_sends_clients_to_the_other() -> None:
+    """Any of them takes what only one decides. Leaders are spread evenly, both say the same, and whoever does not lead
+    sends producers to who does."""
+
+    async def scenario() -> None:
+        brokers = await two_brokers(Place())
+        for asked, name in ((brokers[1], "a"), (brokers[2], "b")):
+            leaders = await made(brokers, asked, name, 4)
+            assert sorted(leaders) == [1, 1, 2, 2]
+            for life in brokers.values():
+                assert await shown(life, name) == [(NONE, leader) for leader in leaders]
+            for index, leader in enumerate(leaders):
+                other = brokers[3 - leader]
+                refused = await other.produce(name, b"x", index=index)
+                assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert (await brokers[leader].produce(name, b"x", index=index)).error_code == NONE
+                assert await brokers[leader].read_all(name, index) == [(0, b"x")]
+        for life in brokers.values():
+            metadata = await life.call(ApiKey.METADATA, MetadataRequest(topics=[]))
+            assert [each.node_id for each in metadata.brokers] == [1, 2]
+            assert metadata.controller_id == 1
+        for life in reversed(brokers.values()):
+            await life.stop()
+
+    play(scenario())
+
+
+async def _coordinator(brokers: Brokers, asked: Life, group: str) -> int:
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+    async with asyncio.timeout(120):
+        while True:
+            (found,) = (await asked.call(ApiKey.FIND_COORDINATOR, request)).coordinators
+            if found.error_code == NONE:
+                assert (found.host, found.port) == ("127.0.0.1", 9000 + found.node_id)
+                return int(found.node_id)
+            await asyncio.sleep(0.1)
+
+
+async def _commit(life: Life, group: str, topic: str, offset: int) -> int:
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[row])])
+    return int((await life.call(ApiKey.OFFSET_COMMIT, request, 8)).topics[0].partitions[0].error_code)
+
+
+async def _committed(life: Life, group: str, topic: str, offset: int) -> None:
+    """As a client does: asks again while the coordinator is on its way to its office."""
+    async with asyncio.timeout(60):
+        while (code := await _commit(life, group, topic, offset)) != NONE:
+            assert code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), code
+            await asyncio.sleep(0.1)
+
+
+async def _position(life: Life, group: str, topic: str) -> int:
+    request = OffsetFetchRequest(group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])])
+    async with asyncio.timeout(60):
+        while (answer := await life.call(ApiKey.OFFSET_FETCH, request, 5)).error_code != NONE:
+            await asyncio.sleep(0.1)
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+def _group_in(partition: int) -> str:
+    return next(f"g{at}" for at in range(100) if partition_of(f"g{at}", 2) == partition)
+
+
+def test_groups_are_spread_and_keep_positions_in_topics_of_both() -> None:
+    """Asked of the broker that does not decide. A deleted topic's positions go at both, its files at both, its objects
+    once; those of the topic that stays do not."""
+
+    async def scenario() -> None:
+        place = Place("offsets.retention.check.interval.ms=1000")
+        brokers = await two_brokers(place)
+        for name in ("stays", "goes"):
+            await made(brokers, brokers[1], name, 2)
+        groups = [_group_in(0), _group_in(1)]
+        at = {group: await _coordinator(brokers, brokers[2], group) for group in groups}
+        assert sorted(at.values()) == [1, 2]
+        for group, node_id in at.items():
+            await _committed(brokers[node_id], group, "stays", 5)
+            await _committed(brokers[node_id], group, "goes", 6)
+            assert await _commit(brokers[3 - node_id], group, "stays", 7) == ErrorCode.NOT_COORDINATOR
+
+        topic_id = brokers[1].context.metadata.topic("goes").topic_id
+        request = DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="goes")], timeout_ms=30_000)
+        (deleted,) = (await brokers[2].call(ApiKey.DELETE_TOPICS, request)).responses
+        assert deleted.error_code == NONE
+        await until(lambda: not any(topic_id in key for key in place.memory.objects))
+        await until(lambda: not any(life.context.metadata.image.deleted for life in brokers.values()))
+        for directory in "ab":
+            names = place.disk.list_dir(f"/data/{directory}")
+            assert not any(name.startswith("goes") for name in names), names
+        await asyncio.sleep(10)
+        for group, node_id in at.items():
+            assert await _position(brokers[node_id], group, "stays") == 5
+            assert await _position(brokers[node_id], group, "goes") == -1
+        assert brokers[1].context.metadata.topic(OFFSETS_TOPIC).internal
+        for life in reversed(brokers.values()):
+            await life.stop()
+
+    play(scenario())
+
+
+def test_a_broker_that_dies_takes_its_partitions_and_groups_and_brings_them_back() -> None:
+    """The other goes on, and says that they have no leader."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.replication.factor=1")
+        brokers = await two_brokers(place)
+        leaders = await made(brokers, brokers[1], "log", 4)
+        for index, leader in enumerate(leaders):
+            assert (await brokers[leader].produce("log", b"before", index=index)).error_code == NONE
+        led = {await _coordinator(brokers, brokers[1], group): group for group in map(_group_in, (0, 1))}
+        group = led[2]
+        await _committed(brokers[2], group, "log", 1)
+
+        await brokers[2].crash()
+        one = brokers[1]
+        await until(lambda: actives(one) == [1])
+        lost = [(ErrorCode.LEADER_NOT_AVAILABLE, -1)]
+        assert await shown(one, "log") == [(NONE, 1) if leader == 1 else lost[0] for leader in leaders]
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+        (found,) = (await one.call(ApiKey.FIND_COORDINATOR, request)).coordinators
+        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for index, leader in enumerate(leaders):
+            code = (await one.produce("log", b"meanwhile", index=index)).error_code
+            assert code == (NONE if leader == 1 else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        brokers[2] = await place.start("node.id=2", directory="b")
+        await until(lambda: actives(one) == [1, 2])
+        for index, leader in enumerate(leaders):
+            await serves(brokers[leader], "log", index)
+            values = [value for _, value in await brokers[leader].read_all("log", index)]
+            assert values == ([b"before", b"meanwhile"] if leader == 1 else [b"before"])
+        assert await shown(one, "log") == [(NONE, leader) for leader in leaders]
+        assert await _position(brokers[2], group, "log") == 1
+        for life in reversed(brokers.values()):
+            await life.stop()
+
+    play(scenario())
+
+
+def test_groups_survive_their_coordinator_where_its_partition_has_replicas() -> None:
+    """Three brokers; one dies: another that has all its records leads, loads, and answers with what was committed."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.replication.factor=3", "offsets.topic.num.partitions=3")
+        brokers = await two_brokers(place)
+        brokers[3] = await place.start("node.id=3", directory="c")
+        await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
+        await made(brokers, brokers[1], "log", 1)
+        groups = [next(f"g{at}" for at in range(100) if partition_of(f"g{at}", 3) == index) for index in range(3)]
+        at = {group: await _coordinator(brokers, brokers[1], group) for group in groups}
+        assert sorted(at.values()) == [1, 2, 3]
+        for group, node_id in at.items():
+            await _committed(brokers[node_id], group, "log", 5)
+        await brokers[2].crash()
+        await until(lambda: actives(brokers[1]) == [1, 3])
+        for group in groups:
+            node_id = await _coordinator(brokers, brokers[1], group)
+            assert node_id != 2
+            assert await _position(brokers[node_id], group, "log") == 5
+            await _committed(brokers[node_id], group, "log", 6)
+        for node_id in (3, 1):
+            await brokers[node_id].stop()
+
+    play(scenario())
