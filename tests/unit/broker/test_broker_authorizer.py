@@ -31,8 +31,8 @@ TWO_LISTENERS = (
 
 
 @pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))
-def test_what_only_brokers_ask_is_refused_on_every_other_listener(api_key: int) -> None:
-    """D57."""
+def test_cluster_d57_what_only_brokers_ask_is_refused_on_every_other_listener(api_key: int) -> None:
+    """Clients neither register brokers, nor alter partitions, nor forward for others."""
     authorizer = Authorizer("INNER")
     assert authorizer.refusal(BROKER, api_key, MetadataRequest()) is None
     assert authorizer.refusal(CLIENT, api_key, MetadataRequest()) is REFUSED
