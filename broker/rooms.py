@@ -61,6 +61,8 @@ class Closing:
     async def close(self, *, clean: bool, drain: bool) -> None:
         """`clean`: leave things so that the next start needs no recovery; `drain`: let answers under way leave."""
         rooms = self.rooms
+        if clean and rooms.session is not None:
+            await rooms.session.hand_over()
         if rooms.server is not None:
             await self._stop_serving(rooms.server, drain=drain)
         if rooms.groups is not None:

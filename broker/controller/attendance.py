@@ -127,6 +127,8 @@ class Attendance:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
             return HeartbeatAnswer(self._office.epoch, may_stop=True)
+        if asked.hands_over:
+            await self.hand_over(asked.node_id, asked.broker_epoch)
         await self._news_for(asked.position)
         if self._sessions is None:
             raise _not_controller()
@@ -135,6 +137,10 @@ class Attendance:
         newest = self._root.encoded
         root = None if newest is None or newest[0] <= asked.position else newest[1]
         return HeartbeatAnswer(self._office.epoch, root, lease_counter=self._lease_counter)
+
+    async def hand_over(self, node_id: int, broker_epoch: int) -> None:
+        """Others lead what this session leads, as far as they can. Errors as `Office.decide`."""
+        await self._office.decide(lambda image: registrations.hand_over(image, (node_id, broker_epoch)))
 
     async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
         """See `Brokers`."""

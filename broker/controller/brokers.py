@@ -44,13 +44,15 @@ class HeartbeatAsked:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
     the image it obeys).
 
-    `wants_shutdown`: it is about to stop: its leaderships are to move and its session is to end. `unfit`: logs here
+    `hands_over`: it is about to stop: others are to lead what it leads. `wants_shutdown`: it stopped: its session is to
+    end. `unfit`: logs here
     that must not lead while another can (failed, damaged).
     """
 
     node_id: int
     broker_epoch: int
     position: int
+    hands_over: bool = False
     wants_shutdown: bool = False
     unfit: tuple[LogPlace, ...] = ()
 

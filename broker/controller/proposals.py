@@ -62,8 +62,9 @@ def _judged_set(image: ClusterImage, topic: Topic, row: Row, in_sync: tuple[tupl
     members = {node_id for node_id, _ in in_sync}
     if len(members) < len(in_sync) or not members <= {*row.replicas, *row.target} or row.leader not in members:
         return ErrorCode.INVALID_REQUEST
-    # A leader that knows another minimum than we do learns ours with the image, and proposes anew.
-    if len(members) < min(len(row.in_sync), effective_min(topic, row, image)):
+    # Nobody leaves a set that is below the minimum, not for another either. A leader that knows another minimum than we
+    # do learns ours with the image, and proposes anew.
+    if set(row.in_sync) - members and len(members) < effective_min(topic, row, image):
         return ErrorCode.INVALID_REQUEST
     for node_id, broker_epoch in in_sync:
         node = image.nodes[node_id]

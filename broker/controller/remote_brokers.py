@@ -152,6 +152,7 @@ def heartbeat_message(asked: HeartbeatAsked) -> BrokerHeartbeatRequest:
         broker_id=asked.node_id,
         broker_epoch=asked.broker_epoch,
         current_metadata_offset=asked.position,
+        want_fence=asked.hands_over,
         want_shut_down=asked.wants_shutdown,
         unfit=[BrokerHeartbeatRequestUnfit(topic_id, indexes) for topic_id, indexes in _by_topic(asked.unfit)],
     )
@@ -162,6 +163,7 @@ def heartbeat_asked(request: BrokerHeartbeatRequest) -> HeartbeatAsked:
         request.broker_id,
         request.broker_epoch,
         request.current_metadata_offset,
+        hands_over=request.want_fence,
         wants_shutdown=request.want_shut_down,
         unfit=_places(request.unfit),
     )

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 HEARD_S: Final = 3.0
 """Two of the 1.5 s for which a heartbeat is parked: an answer older than that is none."""
 _AGAIN_S: Final = 0.3  # after one that failed
-_LEAVE_S: Final = 5.0
+_LAST_WORDS: Final = "last words"  # a connection of their own: the loop's heartbeat is parked on the other
 
 
 class Heartbeats:
@@ -120,14 +120,23 @@ class Heartbeats:
             # The controller itself bumped the lease since our pause: it was not suspended together with us (R28).
             self._gate.reopen(pauses)
 
+    async def hand_over(self) -> None:
+        """Ask the controller to let others lead what this broker leads, and obey. Raises as `Brokers.heartbeat`."""
+        answer = await self._say(hands_over=True)
+        if answer is not None and answer.root is not None:
+            await self._observe(answer.root)
+
     async def leave(self) -> None:
         """Ask the controller to end this session: the last thing a broker says. Raises as `Brokers.heartbeat`."""
+        await self._say(wants_shutdown=True)
+
+    async def _say(self, *, hands_over: bool = False, wants_shutdown: bool = False) -> HeartbeatAnswer | None:
         at = self._at()
         node, own = self._controller(at), at.image.nodes.get(self._node_id)
-        if node is not None and own is not None and own.active and own.incarnation == self._incarnation:
-            asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, wants_shutdown=True)
-            async with asyncio.timeout(_LEAVE_S):
-                await self._remote(node).heartbeat(asked)
+        if node is None or own is None or not own.active or own.incarnation != self._incarnation:
+            return None
+        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, hands_over, wants_shutdown)
+        return await RemoteBrokers(lambda _: self._links.to(node, _LAST_WORDS)).heartbeat(asked)
 
     def _controller(self, at: ImageAt) -> Node | None:
         """The node of the controller, where that is another process."""

@@ -60,6 +60,7 @@ class Ruling(Protocol):
     def end(self) -> None: ...
     def obey(self, at: ImageAt) -> None: ...
     def beaten(self, counter: int) -> None: ...
+    async def hand_over(self, node_id: int, broker_epoch: int) -> None: ...
 
 
 class Session:
@@ -336,6 +337,19 @@ class Session:
     def _answered(self) -> None:
         if lasted := self.outage.answered():
             log.info("the bucket answers again, after %s", lasted)
+
+    async def hand_over(self) -> None:
+        """The first act of a clean stop: others lead what they can (R9). What fails costs them the wait for our end."""
+        if self._heartbeats is None or len(self._at.image.nodes) == 1:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                if self.is_controller and self._ruling is not None:
+                    await self._ruling.hand_over(self._node_id, self._at.image.nodes[self._node_id].broker_epoch)
+                else:
+                    await self._heartbeats.hand_over()
+        except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
+            log.warning("leaderships not handed over: %s; others lead when this broker left", failure)
 
     async def release(self) -> None:
         """The last acts of a clean stop: end the session where others are, and let nobody wait for the lease. A failure

@@ -66,6 +66,16 @@ def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsS
     return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), *node_ids)
 
 
+def handed_over(image: ClusterImage, node_id: int) -> list[RowsSet]:
+    """What `node_id` leads another in-sync replica with a session leads, where there is one; it stays in every set."""
+
+    def of(_: int, row: Row, __: int) -> Row:
+        others = [candidate for candidate in _candidates(image, row) if candidate != node_id]
+        return _next(row, _led_by(row, others[0])) if row.leader == node_id and others else row
+
+    return _changed(image, lambda _: of, node_id)
+
+
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
     """Another `min.insync.replicas` of one topic, or (None) of all: members without session, which only the minimum
     kept, go with the commit that lowers it (D7)."""

@@ -12,7 +12,7 @@ from broker.controller.registrations import claim_records, end_records, register
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
-from broker.metadata.records import NO_LEADER, Row, TopicCreated
+from broker.metadata.records import NO_LEADER, ConfigsSet, Row, TopicCreated
 from tests.support.cluster_kit import CLUSTER, id_of, row, session
 
 T = id_of(1)
@@ -141,6 +141,18 @@ def test_cluster_d05_who_joins_has_the_session_it_reported_in() -> None:
     assert decide(image, ProposalsAsked(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
     ended = cluster().with_records(end_records(cluster(), [(3, 3)]))
     assert decide(ended, ProposalsAsked(1, 1, (joins,))).answer == (ErrorCode.INELIGIBLE_REPLICA,)
+
+
+def test_nobody_leaves_a_set_below_the_minimum_for_another() -> None:
+    """A replaced directory left it at two of three: one may join, none may go, not in one proposal either."""
+    least = replace_topic(cluster(), "3")
+    swap, join = ((1, 1), (3, 3)), ((1, 1), (2, 2), (3, 3))
+    for in_sync, code in ((swap, ErrorCode.INVALID_REQUEST), (join, ErrorCode.NONE)):
+        assert decide(least, ProposalsAsked(1, 1, (PartitionProposal((T, 1), 5, 7, in_sync),))).answer == (code,)
+
+
+def replace_topic(image: ClusterImage, minimum: str) -> ClusterImage:
+    return image.with_records([ConfigsSet({"min.insync.replicas": minimum}, topic_id=T)])
 
 
 def test_a_proposal_of_another_session_is_none() -> None:

@@ -38,7 +38,7 @@ REGISTRATION = RegistrationAsked(
     lost_logs=((T1, 0), (T1, 3), (T2, 1)),
     take_over=True,
 )
-HEARTBEAT = HeartbeatAsked(7, 1 << 41, 123_456, wants_shutdown=True, unfit=((T2, 5), (T1, 0)))
+HEARTBEAT = HeartbeatAsked(7, 1 << 41, 123_456, hands_over=True, wants_shutdown=True, unfit=((T2, 5), (T1, 0)))
 PROPOSALS = ProposalsAsked(
     7,
     9,
@@ -108,7 +108,10 @@ def test_what_is_asked_and_answered_comes_over_whole() -> None:
             door.answer = HeartbeatAnswer(5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True)
             assert await remote.heartbeat(HEARTBEAT) == door.answer
             door.answer = HeartbeatAnswer(0)
-            assert await remote.heartbeat(replace(HEARTBEAT, wants_shutdown=False, unfit=())) == door.answer
+            assert (
+                await remote.heartbeat(replace(HEARTBEAT, hands_over=False, wants_shutdown=False, unfit=()))
+                == door.answer
+            )
             door.codes = (
                 ErrorCode.NONE,
                 ErrorCode.FENCED_LEADER_EPOCH,

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from broker.membership.session import Session
 from broker.metadata.cluster_content import Controller
+from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import NO_LEADER
 from coldstore.keys import lease_key
 from coldstore.stores.faulty import Fault
@@ -175,6 +178,34 @@ def test_a_controller_that_cannot_beat_is_replaced_though_it_answers() -> None:
             await until(lambda: controllers(lives) == [2], 4 * LEASE_S)
             place.store.calm()
             await until(lambda: active(lives[2]) == {1, 2}, 30)
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("who", [1, 2])
+def test_who_stops_hands_over_first(who: int) -> None:
+    """Replicated partitions are led by others before the last answers leave, the session ends after the marker (R9);
+    the controller hands its own over as well."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2, 3) as lives:
+            left = 3
+            await lives[1].context.controller.create_topic("log", 3, {}, replication_factor=3)
+            leaders: list[tuple[bool, list[int]]] = []
+
+            def note(at: ImageAt) -> None:
+                topic = at.image.topic_named("log")
+                assert topic is not None
+                leaders.append((at.image.nodes[who].active, [row.leader for row in topic.rows]))
+
+            session = session_of(lives[left])
+            assert session._feed is not None
+            session._feed.watch(note)
+            await lives.pop(who).stop()
+            await until(lambda: bool(leaders) and not leaders[-1][0], LEASE_S)
+            in_session = [led for is_active, led in leaders if is_active]
+            assert in_session and all(who not in led and NO_LEADER not in led for led in in_session)
 
     play(scenario())
 

@@ -19,7 +19,7 @@ from broker.metadata.records import (
     RowsSet,
     TopicCreated,
 )
-from broker.metadata.rows import config_changed, elected, new_rows, proposed, session_began, sessions_ended
+from broker.metadata.rows import config_changed, elected, handed_over, new_rows, proposed, session_began, sessions_ended
 from tests.support.cluster_kit import id_of, session
 
 T = id_of(1)
@@ -149,6 +149,22 @@ def test_a_member_that_only_the_minimum_kept_goes_when_another_joined() -> None:
     assert row.in_sync == (1, 3)
 
 
+def test_who_stops_hands_over_what_others_can_lead() -> None:
+    """And stays in every set until its session ends; what nobody else holds it leads to the end."""
+    image = cluster(full(), Row((1,), 1, 3, 4, (1,), 3), full(leader=2), full(in_sync=(1, 3)))
+    after = image.with_records(handed_over(image, 1))
+    check(after)
+    rows = after.topics[T].rows
+    assert [(r.leader, r.leader_epoch, r.in_sync) for r in rows] == [
+        (2, 6, (1, 2, 3)),
+        (1, 3, (1,)),
+        (2, 5, (1, 2, 3)),
+        (3, 6, (1, 3)),
+    ]
+    alone = cluster(full(in_sync=(1,)))
+    assert handed_over(alone, 1) == []
+
+
 def test_the_preferred_replica_is_elected_where_it_may_lead() -> None:
     """In sync, with a session; else nothing changes."""
     image = cluster(full(leader=2))
@@ -204,7 +220,7 @@ class Walk:
         least = effective_min(topic, row, self.image)
         may = [n for n in row.replicas if n in row.in_sync or self.image.nodes[n].active]
         members = {*self._draw.draw(st.sets(st.sampled_from(may))), row.leader}
-        if len(members) < min(least, len(row.in_sync)):
+        if set(row.in_sync) - members and len(members) < least:
             return []
         return [proposed(self.image, topic, index, tuple(members), is_done=True)]
 
