@@ -41,6 +41,7 @@ class Process:
         self.name = name
         self.place = place or name
         self.dead = False
+        self.unplugged = False  # dead, and its machine's kernel with it
         self.paused = False
         self.held: deque[asyncio.Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []

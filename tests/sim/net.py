@@ -50,7 +50,6 @@ class SimTransport(asyncio.Transport):
         self._high = WINDOW
         self._write_paused = False
         self._watcher: Callable[[], None] | None = None  # is told when there is room
-        self.silent = False  # its power went: nobody says so
 
     # --- what protocols call ---
     def write(self, data: Any) -> None:
@@ -93,6 +92,12 @@ class SimTransport(asyncio.Transport):
         self._hang_up()
 
     # --- what `SimNet` calls ---
+    @property
+    def silent(self) -> bool:
+        """Its power went, with all that its kernel would send, or send again; nobody says so."""
+        process = self.context.get(PROCESS)
+        return process is not None and process.unplugged
+
     @property
     def in_flight(self) -> int:
         return self._in_flight
@@ -145,7 +150,9 @@ class SimTransport(asyncio.Transport):
         return self._net.rng.uniform(*LATENCY_S) + self._net.links.delay_s(self.place, self.other.place)
 
     def _cross(self, arrive: Callable[..., None], *args: Any) -> None:
-        """Something of the other side comes in, now or when its link is healed."""
+        """Something of the other side comes in, now or when its link is healed; who lost power sends nothing again."""
+        if self.other.silent:
+            return
         again = partial(self._cross, arrive, *args)
         if self._net.links.passes(self.other.place, self.place, again, self.context):
             arrive(*args)
@@ -306,6 +313,7 @@ class SimNet:
 
     def drop_process(self, process: Process) -> None:
         """Its kernel closes everything the process had open, and tells the other ends; one without power does not."""
+        process.unplugged = process.place in self.dark
         for address, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]
@@ -313,9 +321,8 @@ class SimNet:
             if transport.context.get(PROCESS) is not process:
                 continue
             other = transport.other
-            if process.place in self.dark:
+            if process.unplugged:
                 self._forget(transport)
-                transport.silent = True
             elif self.links.passes(transport.place, other.place, other.reset, other.context):
                 self.cut(transport)
             else:
@@ -331,7 +338,13 @@ class SimNet:
         if there in self.dark:
             self._unheard.append(sender)
         else:
-            self.loop.call_later(self.rng.uniform(*LATENCY_S), sender._cross, sender.reset, context=sender.context)
+            self.loop.call_later(self.rng.uniform(*LATENCY_S), self._tell, sender, context=sender.context)
+
+    def _tell(self, sender: SimTransport) -> None:
+        """Of the reset, now or when the link is healed."""
+        links, again = self.links, partial(self._tell, sender)
+        if links.passes(sender.other.place, sender.place, again, sender.context):
+            sender.reset()
 
     def power_on(self, place: str) -> None:
         """A kernel runs there again."""

@@ -21,8 +21,11 @@ from coldstore.object_store import ObjectMissing
 from coldstore.root import Root
 from coldstore.root_format import RootCodec
 from seams.rng import SeededRng
+from tests.sim.bucket import RemoteBucket
+from tests.sim.checker import COMMIT_LOSS_S
 from tests.sim.cluster import HOST, Cluster, Node
 from tests.sim.history import Place
+from tests.sim.links import STORE
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.machines import Machine
 
@@ -32,7 +35,8 @@ FIRST_PORT = 9092
 @dataclass
 class Seat:
     """Where one node id lives. `back_at_s`: before that nobody starts it again; `blank`: its directory was lost and no
-    process has registered with a new one since."""
+    process has registered with a new one since; `well_since_s`: it serves and reaches the store (None: it does not),
+    `well_until_s`: where the last such time of `COMMIT_LOSS_S` at least ended."""
 
     node_id: int
     machine: Machine
@@ -40,6 +44,8 @@ class Seat:
     directories: int = 1
     back_at_s: float = 0.0
     blank: bool = False
+    well_since_s: float | None = None
+    well_until_s: float = 0.0
 
     @property
     def place(self) -> str:
@@ -56,6 +62,15 @@ class Seat:
     @property
     def serving(self) -> bool:
         return self.node is not None and self.node.serving
+
+    def look(self, now_s: float, *, is_well: bool) -> None:
+        """Note whether it is well now."""
+        if not is_well:
+            self.well_since_s = None
+        elif self.well_since_s is None:
+            self.well_since_s = now_s
+        elif now_s - self.well_since_s >= COMMIT_LOSS_S:
+            self.well_until_s = now_s
 
 
 class Obeyed(NamedTuple):
@@ -84,6 +99,22 @@ class Fleet(Cluster):
         extra = (f"node.id={seat.node_id}",)
         seat.node = self.start(seat.directory, seat.address[1], *extra, machine=seat.machine)
         return seat.node
+
+    def reaches_store(self, seat: Seat) -> bool:
+        """Whether its requests to the store are served and answered."""
+        links = self.net.links
+        if not links.up(seat.place, STORE) or not links.up(STORE, seat.place) or self.store.down:
+            return False
+        store = getattr(seat.node, "store", None)
+        return not self.store.plan.rates and isinstance(store, RemoteBucket) and not store.down
+
+    def lose_disk(self, seat: Seat) -> None:
+        """The machine fails with its disk; another one comes in its place, with an empty directory."""
+        assert seat.node is not None
+        self.net.dark.add(seat.place)  # no word of it
+        self.kill(seat.node)
+        seat.machine.lose(seat.directory)
+        seat.directories += 1
 
     def cut_power(self, seat: Seat, keep: float, rng: SeededRng) -> None:
         self.power_cut(keep, rng, seat.machine)

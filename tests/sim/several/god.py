@@ -51,6 +51,7 @@ class God:
         for broken in (*self._of_controllers(), *self._of_images(), *self._of_leaders(), *self._copies.wrong()):
             self._said(broken)
         for seat in self._fleet.seats:
+            seat.look(self._stage.now(), is_well=seat.serving and self._fleet.reaches_store(seat))
             if seat.node is not None and seat.node.serving:
                 look_at(seat.node, self._stage)
 

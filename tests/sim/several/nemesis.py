@@ -191,10 +191,10 @@ class SeveralNemesis:
             self._fleet.cut_power(seat, keep, self._rng)
             self.hits[f"{kind.value}, keeps {keep}"] += 1
             return
-        self._fleet.kill(node)
         if kind is Kind.DISK_LOSS:
-            seat.machine.lose(seat.directory)
-            seat.directories += 1
+            self._fleet.lose_disk(seat)
+        else:
+            self._fleet.kill(node)
         self.hits[kind.value] += 1
 
     async def _restart(self, seat: Seat) -> None:
@@ -339,7 +339,8 @@ class SeveralNemesis:
                 if _is_lost(row, blank):
                     self._fleet.losses += 1
                     place = (topic.name, index)
-                    self._stage.history.add(Loss(place, held.get(place, 0), now_s, kind))
+                    # Groups' offsets are promised after the snapshot that follows: which takes a broker that is well.
+                    self._stage.history.add(Loss(place, held.get(place, 0), now_s, kind, seat.well_until_s))
 
 
 def _is_lost(row: Row, blank: set[int]) -> bool:
