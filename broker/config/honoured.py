@@ -113,10 +113,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "offsets.retention.check.interval.ms": H("Time between two looks for forgotten groups."),
     "offsets.topic.num.partitions": H("Partitions of __consumer_offsets, when it is created."),
     "offsets.topic.replication.factor": H(
-        "Replicas of each partition of __consumer_offsets, when it is created; as many as there are brokers, if fewer.",
-        "1",
-        "Kafka waits for three brokers before it serves groups; here a lone broker serves them, and keeps them in the "
-        "bucket too.",
+        "Replicas of each partition of __consumer_offsets, when it is created; as many as brokers are there, if fewer."
     ),
     "offsets.topic.segment.bytes": H("Segment size of __consumer_offsets."),
     # tiering

@@ -211,10 +211,11 @@ def test_a_broker_that_dies_takes_its_partitions_and_groups_and_brings_them_back
 
 
 def test_groups_survive_their_coordinator_where_its_partition_has_replicas() -> None:
-    """Three brokers; one dies: another that has all its records leads, loads, and answers with what was committed."""
+    """Three brokers, so three replicas; one dies: another that has all its records leads, loads, and answers with what
+    was committed."""
 
     async def scenario() -> None:
-        place = Place("offsets.topic.replication.factor=3", "offsets.topic.num.partitions=3")
+        place = Place("offsets.topic.num.partitions=3")
         brokers = await two_brokers(place)
         brokers[3] = await place.start("node.id=3", directory="c")
         await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
