@@ -69,6 +69,7 @@ class _Supervisor:
         self._machine = Supervision([child.node_id for child in children])
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ready: dict[int, dict[str, str]] = {}
+        self._told: set[int] = set()  # to stop
         self._happened = asyncio.Event()
         self._ended = asyncio.Event()
         self._signals = 0
@@ -94,7 +95,8 @@ class _Supervisor:
                 case Do.ANNOUNCE:
                     print(ready_line(list(self._children.values()), self._ready, self._data_dir), flush=True)
                 case Do.STOP:
-                    for process in self._processes.values():
+                    self._told.add(command.node_id)
+                    if (process := self._processes.get(command.node_id)) is not None:
                         self._tell_to_stop(process)
                 case Do.END:
                     self._ended.set()
@@ -114,7 +116,7 @@ class _Supervisor:
             return
         log.info("broker %d is process %d", node_id, process.pid)
         self._processes[node_id] = process
-        if self._machine.ending:
+        if node_id in self._told:  # while it was being started
             self._tell_to_stop(process)
         await self._listen(node_id, process)
         code = await process.wait()
@@ -160,7 +162,9 @@ class _Supervisor:
             return
         log.warning("second %s: stopping at once", number.name)
         self._machine.exit_code = Exit.FAILED
-        self._send(signal.SIGTERM)  # a child's second word: it was told to stop already
+        for process in self._processes.values():
+            self._tell_to_stop(process)
+        self._send(signal.SIGTERM)  # a child's second word
         asyncio.get_running_loop().call_later(_AT_ONCE_S, self._send, signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:

@@ -28,13 +28,13 @@ class Do(Enum):
 
     START = "start"  # this broker
     ANNOUNCE = "announce"  # all serve
-    STOP = "stop"  # all that run
+    STOP = "stop"  # this broker
     END = "end"  # none runs any more: leave with `exit_code`
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`node_id` with START only."""
+    """`node_id` with START and STOP."""
 
     do: Do
     node_id: int = -1
@@ -44,6 +44,7 @@ class Command:
 class _Broker:
     node_id: int
     running: bool = False
+    told: bool = False  # to stop
     ready_s: float | None = None  # since when this life serves
     was_ready: bool = False  # in any of its lives
     delay_s: float = BACKOFF_S_MIN
@@ -99,7 +100,7 @@ class Supervision:
         broker.running, broker.ready_s = False, None
         if self._ending:
             self._note(code)
-            return self._ended()
+            return self._stop_next()
         if code in ENDS_ALL:
             self._note(code)
             return self._stop()
@@ -123,10 +124,19 @@ class Supervision:
         self._ending = True
         for broker in self._brokers.values():
             broker.due_s = None
-        return [Command(Do.STOP), *self._ended()]
+        return self._stop_next()
 
-    def _ended(self) -> list[Command]:
-        return [] if any(one.running for one in self._brokers.values()) else [Command(Do.END)]
+    def _stop_next(self) -> list[Command]:
+        """The first, which as a rule decides for the others, hears last: they leave by telling it, and the next start
+        need not wait for their sessions to end."""
+        first, *others = self._brokers.values()
+        running = [one for one in others if one.running] or [one for one in (first,) if one.running]
+        if not running:
+            return [Command(Do.END)]
+        now = [one for one in running if not one.told]
+        for broker in now:
+            broker.told = True
+        return [Command(Do.STOP, broker.node_id) for broker in now]
 
     def _note(self, code: int) -> None:
         """The first that is no clean end says how all of them end."""

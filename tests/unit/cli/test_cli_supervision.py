@@ -7,11 +7,15 @@ import pytest
 from thermocline.cli.outcome import Exit
 from thermocline.cli.supervision import BACKOFF_S_MAX, STEADY_S, Command, Do, Supervision
 
-ANNOUNCE, STOP, END = Command(Do.ANNOUNCE), Command(Do.STOP), Command(Do.END)
+ANNOUNCE, END = Command(Do.ANNOUNCE), Command(Do.END)
 
 
 def start(*node_ids: int) -> list[Command]:
     return [Command(Do.START, node_id) for node_id in node_ids]
+
+
+def stop(*node_ids: int) -> list[Command]:
+    return [Command(Do.STOP, node_id) for node_id in node_ids]
 
 
 def serving(*node_ids: int) -> Supervision:
@@ -66,7 +70,7 @@ def test_what_a_person_has_to_look_at_ends_all_with_its_code(code: Exit, is_up: 
         machine.exited(3, -9, 1.0)
         assert machine.due(2.0) == start(3)
     machine.exited(2, -9, 2.5)
-    assert machine.exited(3, code, 3.0) == [STOP]
+    assert machine.exited(3, code, 3.0) == stop(1)
     assert machine.due(1000.0) == []
     assert machine.stop() == [], "they are told already"
     assert machine.exited(1, 1, 4.0) == [END]
@@ -76,7 +80,7 @@ def test_what_a_person_has_to_look_at_ends_all_with_its_code(code: Exit, is_up: 
 def test_the_first_that_is_refused_ends_it_before_any_other_started() -> None:
     machine = Supervision([1, 2])
     machine.begin()
-    assert machine.exited(1, Exit.REFUSED, 0.5) == [STOP, END]
+    assert machine.exited(1, Exit.REFUSED, 0.5) == [END]
     assert machine.exit_code == Exit.REFUSED
 
 
@@ -85,17 +89,33 @@ def test_told_to_stop_it_ends_when_all_have(codes: tuple[int, int], said: int) -
     """Clean when all were; a broker that waits to be started again is not waited for."""
     machine = serving(1, 2, 3)
     machine.exited(3, -9, 1.0)
-    assert machine.stop() == [STOP]
+    assert machine.stop() == stop(2)
     assert machine.due_s is None
-    assert machine.exited(1, codes[0], 2.0) == []
-    assert machine.exited(2, codes[1], 3.0) == [END]
+    assert machine.exited(2, codes[0], 2.0) == stop(1)
+    assert machine.exited(1, codes[1], 3.0) == [END]
     assert machine.exit_code == said
+
+
+def test_the_first_hears_last_that_all_are_to_stop() -> None:
+    """It was the first to serve, so as a rule it decides: the others leave by telling it."""
+    machine = serving(1, 2, 3)
+    assert machine.stop() == stop(2, 3)
+    assert machine.exited(3, 0, 1.0) == []
+    assert machine.exited(2, 0, 1.1) == stop(1)
+    assert machine.exited(1, 0, 1.2) == [END]
+
+
+def test_the_others_are_not_waited_for_by_one_that_ends_by_itself() -> None:
+    machine = serving(1, 2)
+    assert machine.stop() == stop(2)
+    assert machine.exited(1, 0, 1.0) == []
+    assert machine.exited(2, 0, 1.1) == [END]
 
 
 def test_one_that_gets_ready_while_all_stop_changes_nothing() -> None:
     machine = Supervision([1, 2])
     machine.begin()
-    assert machine.stop() == [STOP]
+    assert machine.stop() == stop(1)
     assert machine.ready(1, 1.0) == []
     assert machine.exited(1, 0, 2.0) == [END]
     assert machine.exit_code == 0
