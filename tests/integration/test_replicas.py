@@ -90,8 +90,10 @@ class Writing:
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: list[bytes] = []
         self.failed: list[str] = []
+        # A stopped broker answers nothing and breaks no connection: the client waits for its own time-out.
+        timeouts = {"socket.timeout.ms": 10_000, "request.timeout.ms": 5_000}
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 2}
+            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 2, **timeouts}
         )
 
     def write(self, mark: str, count: int) -> None:
