@@ -19,7 +19,6 @@ from hotstore.segment import Segment
 from logformat.record_batch import walk
 from tests.sim.cluster import Node
 from tests.sim.several.fleet import Fleet
-from tests.support.crash_disk import CrashFile
 
 LogKey = tuple[str, int]
 """Topic id, partition."""
@@ -105,8 +104,10 @@ class Copies:
 
     def _of_file(self, node: Node, segment: Segment) -> list[Seen]:
         key = (node.name, segment.file.path)
-        assert isinstance(segment.file, CrashFile)
-        data = bytes(segment.file._inode.data[: segment.size])
+        inode = node.disk.inner._names.get(segment.file.path)
+        if inode is None:
+            return []  # it is being deleted
+        data = bytes(inode.data[: segment.size])
         parsed, tail, batches = self._files.get(key, (0, b"", []))
         if parsed > len(data) or data[parsed - len(tail) : parsed] != tail:
             parsed, batches = 0, []  # it was cut
