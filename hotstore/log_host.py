@@ -182,6 +182,8 @@ class LogHost:
         if forget_start:
             async with self._checkpointing:
                 await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
+        else:
+            await self.checkpoint_start(opened.log)  # the first local segment will not tell where the log starts
         await self._alone(opened, opened.log.start_at, offset, epochs, producers)
 
     async def _alone(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:

@@ -18,7 +18,7 @@ from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponseParti
 from hotstore.data_dir import DataDir
 from hotstore.errors import DivergingAppend
 from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost
+from hotstore.log_host import LogHost, recover_log
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
 from logformat.records import Record, encode_batch
@@ -160,6 +160,23 @@ def test_what_only_the_bucket_has_is_begun_behind() -> None:
         assert not copy.it.refused(copy.asked(), again), "it is there already: nothing to be done about it"
 
     copying(scenario)
+
+
+def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does() -> None:
+    """Also when it is killed before any checkpoint: its first file begins there, what the bucket holds below is read
+    by offset all the same once it leads (KAFKA-15351)."""
+
+    async def scenario(copy: Copy) -> None:
+        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+        moved.verified_end = 500
+        assert copy.it.refused(copy.asked(), moved)
+        await asyncio.sleep(0.1)
+        assert (copy.it.log.log_start_offset, copy.it.log.local_log_start_offset) == (0, 500)
+        killed = DataDir.open(copy.disk.kill(), DATA)
+        again = recover_log(killed, ORDERS, LogConfig(tiered=True), 0)
+        assert (again.log_start_offset, again.local_log_start_offset) == (0, 500)
+
+    copying(scenario, tiered=True)
 
 
 def test_cluster_d38_a_copy_whose_sync_failed_reports_nothing_more() -> None:
