@@ -2,8 +2,9 @@
 
 Owns which partitions are followed in which leader epoch, and a fetcher for each broker that leads some of them.
 Always true: a log has one role at a time, the next begins when the last one's work on it is over; before the first
-question its tail is flushed (D65), and no reservation of an earlier leadership lies beside it; an opening that fails is
-tried again, while its role lasts. Must not know how bytes are copied (`followed`), nor what leading takes.
+question its tail is flushed (D65), and no reservation of an earlier leadership lies beside it, but where nobody else is
+assigned it; an opening that fails is tried again, while its role lasts. Must not know how bytes are copied
+(`followed`), nor what leading takes.
 """
 
 from __future__ import annotations
@@ -144,8 +145,11 @@ class Follows:
         place, topic_id = TopicPartition(topic.name, index), UUID(topic.topic_id)
         config = log_config_of(self._config(topic))
         opened = await self._logs.open(place, topic_id, config) or await self._logs.create(place, topic_id, config)
-        # Of when it led: what it allowed was given by others since (R21).
-        await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
+        row = topic.rows[index]
+        if {*row.replicas, *row.target} != {self._node_id}:
+            # Of when it led: what it allowed was given by others since (R21). While nobody leads the only replica,
+            # nobody gives any.
+            await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
         return opened
 
     def leave(self, topic: Topic, indexes: Collection[int]) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from broker.error_codes import ErrorCode
+from broker.metadata.records import NO_LEADER
 from coldstore.manifest_store import ManifestStore
 from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, play
@@ -219,6 +220,30 @@ def test_a_copy_drops_what_the_bucket_verifiably_holds() -> None:
         await until(lambda: followed.log.log_start_offset == 41 and dropped_below() >= 41, "deleted records")
         for life in pair.lives.values():
             await life.stop()
+
+    play(scenario())
+
+
+def test_the_only_replica_keeps_its_reservation_while_nobody_leads() -> None:
+    """Its session ended and began again, nobody else can have given an offset: no gap is declared, nothing told lost
+    (R21)."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        await pair.start(1)
+        pair.create((1,))
+        pair.publish()
+        await until(lambda: pair.leads(1), "it leads")
+        assert (await pair.lives[1].produce(NAME, b"one")).error_code == 0
+        pair.elect(NO_LEADER, (1,))
+        pair.publish()
+        await until(lambda: pair.followed(1) is not None, "nobody leads")
+        pair.elect(1, (1,))
+        pair.publish()
+        await until(lambda: pair.leads(1), "it leads again")
+        assert pair.lives[1].partition(NAME).tier.lost is None
+        assert (await pair.lives[1].produce(NAME, b"two")).base_offset == 1
+        await pair.lives[1].stop()
 
     play(scenario())
 
