@@ -9,6 +9,7 @@ broker ends (app), or how it goes down (rooms).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,9 +59,12 @@ from hotstore.data_dir import DataDir
 from hotstore.log_host import LogHost
 from hotstore.residency import Residency
 from logformat.checkpoints import MetaProperties
+from seams.disk import is_full
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
 from tiering.service import TierService
+
+log = logging.getLogger(__name__)
 
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
@@ -161,18 +165,29 @@ class Start:
         config = self.config
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
-        joined = await session.join(
-            _identity(data_dir), config.node_id, listeners, rack=config.rack, take_over=config.take_over
-        )
-        identity = joined.identity
-        assert identity.cluster_id is not None and identity.directory_id is not None
+        identity = _identity(data_dir, config)
+        if identity.incarnations is not None:  # before anybody can learn of this process
+            await self._note(data_dir, (*identity.incarnations, session.incarnation))
+        joined = await session.join(identity, config.node_id, listeners, rack=config.rack, take_over=config.take_over)
+        settled = joined.identity
+        assert settled.cluster_id is not None and settled.directory_id is not None
         if joined.verdict is not Verdict.RESUME:
-            meta = MetaProperties(identity.cluster_id, config.node_id, identity.directory_id)
+            meta = MetaProperties(settled.cluster_id, config.node_id, settled.directory_id)
             await self.world.workers.run(data_dir.format, meta)
         check_tiering(config, joined.at.image)
+        await self._note(data_dir, (session.incarnation,))
         await self.world.workers.run(data_dir.unmark)
         self._keep("session", self.keep_session)
         return joined
+
+    async def _note(self, data_dir: DataDir, incarnations: tuple[str, ...]) -> None:
+        """Note who writes here. Where the disk has no room for it the next start copies from others what it has."""
+        try:
+            await self.world.workers.run(data_dir.note_incarnations, incarnations)
+        except OSError as failure:
+            if not is_full(failure):
+                raise
+            log.warning("this process is not noted in %s: %s", data_dir.path, failure)
 
     def _following(
         self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService, session: Session
@@ -302,8 +317,10 @@ class Start:
         self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))
 
 
-def _identity(data_dir: DataDir) -> DirectoryIdentity:
-    meta, has_logs = data_dir.meta, bool(data_dir.partitions())
+def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
+    meta, logs = data_dir.meta, frozenset(data_dir.partitions())
     if meta is None:
-        return DirectoryIdentity(None, None, None, has_logs)
-    return DirectoryIdentity(meta.cluster_id, meta.node_id, meta.directory_id, has_logs)
+        return DirectoryIdentity(None, None, None, bool(logs))
+    is_unsynced = not config.flush_sync and not data_dir.was_clean
+    ids = meta.cluster_id, meta.node_id, meta.directory_id
+    return DirectoryIdentity(*ids, bool(logs), logs, is_unsynced, data_dir.incarnations)

@@ -1,21 +1,23 @@
 """The data directory: whose it is, which logs lie in it, whether it was left in order.
 
 Owns the exclusive lock, `meta.properties`, the clean-shutdown marker, and the names of log directories; holds what all
-its logs share (offset checkpoints, index cache, ballast). Always true: one process at a time; a name nobody knows is
-left alone; while the marker stands no log is open here (`LogHost` asks), and opening the directory changes nothing that
-it vouches for. All methods block. Must not know: open logs, topics' configs, who leads, the bucket. Source: Kafka's
-LogManager, CleanShutdownFileHandler.
+its logs share (offset checkpoints, index cache, ballast), and which processes wrote here. Always true: one process at a
+time; a name nobody knows is left alone; while the marker stands no log is open here (`LogHost` asks), and opening the
+directory changes nothing that it vouches for. All methods block. Must not know: open logs, topics' configs, who leads,
+the bucket. Source: Kafka's LogManager, CleanShutdownFileHandler.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Final
 
 from hotstore.ballast import Ballast
 from hotstore.errors import DataDirLocked
 from hotstore.file_names import (
     CLEAN_SHUTDOWN_FILE,
+    INCARNATIONS_FILE,
     LOCK_FILE,
     TEMPORARY,
     deleted_dir,
@@ -29,6 +31,8 @@ from hotstore.segment import IndexCache
 from logformat.checkpoints import META_PROPERTIES_FILE, MetaProperties
 from logformat.values import TopicPartition
 from seams.disk import Disk, Lock, read_file, remove_tree, replace_file
+
+_INCARNATIONS_MAX: Final = 100  # starts that came to nothing since the last that served: those before are forgotten
 
 
 class DataDir:
@@ -49,6 +53,8 @@ class DataDir:
         self.path = path
         self.meta = meta
         """None: the directory was never formatted."""
+        self.incarnations: tuple[str, ...] | None = None
+        """Processes that served from here, the last one and those that tried since; None: nobody noted any."""
         self.checkpoints = checkpoints
         self.was_clean = was_clean
         self.is_marked = was_clean
@@ -78,6 +84,9 @@ class DataDir:
         checkpoints = OffsetCheckpoints.read(disk, path)
         was_clean = disk.stat(f"{path}/{CLEAN_SHUTDOWN_FILE}") is not None
         self = cls(disk, path, lock, meta, checkpoints, was_clean)
+        noted = f"{path}/{INCARNATIONS_FILE}"
+        if disk.stat(noted) is not None:
+            self.incarnations = tuple(read_file(disk, noted).decode("ascii", "replace").splitlines()[1:])
         for name in leftover_temporaries(disk.list_dir(path)):
             disk.unlink(f"{path}/{name}")
         # A killed process may have left log directories whose names only the page cache knows.
@@ -88,6 +97,13 @@ class DataDir:
         """Say whose this directory is. Raises OSError."""
         replace_file(self.disk, f"{self.path}/{META_PROPERTIES_FILE}", meta.to_bytes())
         self.meta = meta
+
+    def note_incarnations(self, incarnations: tuple[str, ...]) -> None:
+        """Say which processes may have written here (line 1 the version `0`, then one a line): a copy of this directory
+        that is older than the last of them can be told by it. Durable when it returns. Raises OSError."""
+        text = "".join(f"{line}\n" for line in ("0", *incarnations[-_INCARNATIONS_MAX:]))
+        replace_file(self.disk, f"{self.path}/{INCARNATIONS_FILE}", text.encode("ascii"))
+        self.incarnations = incarnations
 
     def unmark(self) -> None:
         """Take the clean-shutdown marker away, durably: from here on logs may be written. Raises OSError; then it may
@@ -165,5 +181,5 @@ def _make_dirs_durable(disk: Disk, path: str) -> None:
 
 def leftover_temporaries(names: Iterable[str]) -> list[str]:
     """Half-written checkpoints a crash left in the data directory itself."""
-    known = {*CHECKPOINTS, META_PROPERTIES_FILE, CLEAN_SHUTDOWN_FILE}
+    known = {*CHECKPOINTS, META_PROPERTIES_FILE, CLEAN_SHUTDOWN_FILE, INCARNATIONS_FILE}
     return [name for name in names if name.endswith(TEMPORARY) and name.removesuffix(TEMPORARY) in known]

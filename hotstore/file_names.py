@@ -30,6 +30,7 @@ EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 LOCK_FILE: Final = ".lock"
 CHECKPOINTS_LOCK_FILE: Final = ".checkpoints.lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+INCARNATIONS_FILE: Final = "thermocline-incarnations"
 
 SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 OFFSET_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT, PRODUCERS)

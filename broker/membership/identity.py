@@ -11,16 +11,25 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker.membership.lease_watch import LeaseSight
+from logformat.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """`meta.properties` of the data directory, None fields where it was never formatted."""
+    """`meta.properties` of the data directory, None fields where it was never formatted.
+
+    `logs` lie in it. `is_unsynced`: what was acknowledged may lie in the page cache alone (`thermocline.flush=os`, no
+    clean stop), so that it is there while the machine runs on, and perhaps not after. `incarnations` may have written
+    here; None: unknown.
+    """
 
     cluster_id: str | None
     node_id: int | None
     directory_id: str | None
     has_logs: bool
+    logs: frozenset[TopicPartition] = frozenset()
+    is_unsynced: bool = False
+    incarnations: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

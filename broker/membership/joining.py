@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.brokers import LogPlace, RegistrationAsked
 from broker.controller.registrations import claim_records
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.controller.sessions import SESSION_S
@@ -25,6 +25,7 @@ from broker.membership.campaign import Campaign
 from broker.membership.gate import Gate
 from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
+from broker.membership.lost_logs import lost_logs
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from broker.metadata.records import NO_EPOCH
@@ -128,7 +129,11 @@ class Joining:
                 return None
         rng = self._world.rng
         cluster_id = found.cluster_id if found is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
-        asked = replace(who, cluster_id=cluster_id, directory_id=directory.directory_id or self._new_directory_id)
+        lost: tuple[LogPlace, ...] = ()
+        if found is not None and admission.verdict is Verdict.RESUME:
+            lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
+        directory_id = directory.directory_id or self._new_directory_id
+        asked = replace(who, cluster_id=cluster_id, directory_id=directory_id, lost_logs=lost)
         if found is None or self._may_claim(found, asked, admission, sight):
             return await self._claim(asked, directory, admission, found, sight)
         return await self._ask(asked, directory, admission, found)
@@ -209,6 +214,11 @@ class Joining:
     ) -> Joined:
         session = at.image.nodes[asked.node_id]
         log.info("session of broker epoch %d: %s", session.broker_epoch, admission.reason)
+        if asked.lost_logs:
+            log.warning(
+                "%d replicas here are gone, or may lack what was acknowledged last: they are copied from others",
+                len(asked.lost_logs),
+            )
         identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)
         return Joined(identity, at, session.broker_epoch, admission.verdict, asked)
 

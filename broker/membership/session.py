@@ -130,7 +130,7 @@ class Session:
             waits_for=self._waits_for,
         )
         joined = await joining.join(directory, who)
-        self._node_id, self._asked = node_id, replace(joined.asked, take_over=False)
+        self._node_id, self._asked = node_id, replace(joined.asked, take_over=False, lost_logs=())
         self.is_controller = joined.at.controller is not None and joined.at.controller.incarnation == self.incarnation
         return joined
 

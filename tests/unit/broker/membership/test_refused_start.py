@@ -13,7 +13,8 @@ from tests.support.broker_kit import Life, Place, play
 from tests.support.memory_store import StoredObject
 
 MARKER = "/data/a/.kafka_cleanshutdown"
-BEFORE = {"/data/a/.lock"}  # all that a start may write while the marker stands
+NOTED = "/data/a/thermocline-incarnations"
+BEFORE = {"/data/a/.lock", NOTED, f"{NOTED}.tmp"}  # all that a start may write while the marker stands
 ORDERS = [(0, b"x"), (1, b"y")]
 
 
@@ -95,7 +96,8 @@ def test_a_start_refused_for_its_configuration_after_it_registered_keeps_the_mar
 
 
 def test_nothing_that_the_marker_vouches_for_is_written_before_it_went_durably() -> None:
-    """Everything a start does to the disk, in order: the lock, the marker, its directory's sync, then the rest."""
+    """Everything a start does to the disk, in order: the lock, who tries to serve, the marker, its directory's sync, then the
+    rest."""
 
     async def scenario() -> None:
         place = await stopped()

@@ -1,0 +1,34 @@
+"""Logs that a returning directory does not hold as its place in an in-sync set promises: which they are. Pure.
+
+Owns the judgement, made before a session begins: the registering commit then takes the node out of those sets, so that
+it copies them from others instead of leading without what was acknowledged (R18, R22; scenarios D6, D70, D75). Always
+true: a log is named only while others are in its set, who hold all of it: the last member keeps its place, as nobody
+has more than it. A log that is named without need is copied again, no more. Must not know directories, nor how a
+session begins.
+"""
+
+from __future__ import annotations
+
+from broker.controller.brokers import LogPlace
+from broker.membership.identity import DirectoryIdentity
+from broker.metadata.image import ClusterImage
+from logformat.values import TopicPartition
+
+
+def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: DirectoryIdentity) -> tuple[LogPlace, ...]:
+    """Of the directory that `node_id` served from before, now that its machine runs as `boot_id`: logs that are gone
+    from it; all of them where a power cut may have taken what was written last, or where the node's last process did
+    not write here: this is an older copy of the directory."""
+    node = image.nodes.get(node_id)
+    if node is None:
+        return ()
+    is_older_copy = directory.incarnations is not None and node.incarnation not in directory.incarnations
+    all_may_lack = is_older_copy or (directory.is_unsynced and node.boot_id != boot_id)
+    return tuple(
+        (topic.topic_id, index)
+        for topic in image.topics.values()
+        for index, row in enumerate(topic.rows)
+        if node_id in row.in_sync
+        and len(row.in_sync) > 1
+        and (all_may_lack or TopicPartition(topic.name, index) not in directory.logs)
+    )
