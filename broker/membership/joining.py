@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
 _DUPLICATE_S: Final = 2 * SESSION_S
-"""So long is waited for another process's session to end; then it lives, and this one is refused."""
+"""So long is waited for another process's session to end, as one controller has it; then it lives, and this one is
+refused. A new controller gives every session its full time anew (D8)."""
 
 
 class Refused(InvalidRequest):
@@ -84,7 +85,7 @@ class Joining:
         self._waits_for = waits_for
         # One for every attempt to enter: an attempt whose answer was lost may have been the first one.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
-        self._duplicate_since_s: float | None = None
+        self._duplicate: tuple[int, float] | None = None  # the controller's epoch that said so first, and when
 
     async def join(self, directory: DirectoryIdentity, who: RegistrationAsked) -> Joined:
         """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet."""
@@ -185,7 +186,7 @@ class Joining:
             self._wait(f"the controller, broker {node.node_id}, to answer, or its lease to stand still: {silent}")
             return None
         except ApiError as refused:
-            self._refused(refused)
+            self._refused(refused, found.epoch)
             return None
         at = (await self._cluster.poll()).at
         registered = at.image.nodes.get(asked.node_id)
@@ -193,12 +194,13 @@ class Joining:
             return None  # ended again, or the poll was older: look once more
         return self._joined(asked, directory, admission, at)
 
-    def _refused(self, refused: ApiError) -> None:
+    def _refused(self, refused: ApiError, controller_epoch: int) -> None:
         """What may pass is waited for."""
         if refused.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             now = self._world.clock.monotonic_s()
-            self._duplicate_since_s = self._duplicate_since_s or now
-            if now - self._duplicate_since_s < _DUPLICATE_S:
+            if self._duplicate is None or self._duplicate[0] != controller_epoch:
+                self._duplicate = controller_epoch, now
+            if now - self._duplicate[1] < _DUPLICATE_S:
                 self._wait(f"the session of this node's other process to end: {refused}")
                 return
             raise Refused(

@@ -1,0 +1,87 @@
+"""A broker that comes back while its last process's session stands: how long it waits before it gives up (exit 3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.controller.brokers import RegistrationAsked
+from broker.controller.sessions import SESSION_S
+from broker.error_codes import ErrorCode
+from broker.membership.gate import Gate
+from broker.membership.identity import DirectoryIdentity
+from broker.membership.joining import Joining, Refused
+from broker.membership.lease_watch import LeaseSight
+from broker.metadata.cluster_content import ControllerAt
+from broker.metadata.cluster_root import Loaded
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import Node
+from broker.outage import Outage
+from broker.wire.messages import BrokerRegistrationResponse
+from logformat.values import uuid_text
+from seams.rng import SeededRng
+from seams.world import World
+from tests.support.fast_loop import FastClock, run_fast
+
+CLUSTER, DIRECTORY = uuid_text(bytes(16)), uuid_text(b"d" * 16)
+OURS = DirectoryIdentity(CLUSTER, 1, DIRECTORY, has_logs=True)
+
+
+class Cluster:
+    """Every controller, of node 2, says that node 1 lives; the next one decides after `reign_s`."""
+
+    def __init__(self, reign_s: float) -> None:
+        self.reign_s = reign_s
+        nodes = [Node(node_id, node_id, DIRECTORY, "before", "boot", ()) for node_id in (1, 2)]
+        self.image = ClusterImage().with_records(nodes)
+
+    async def load(self) -> Loaded:
+        epoch = 1 + int(asyncio.get_running_loop().time() / self.reign_s)
+        return Loaded(CLUSTER, self.image, 2, epoch, ControllerAt(2, "the controller", epoch))
+
+    async def look(self, controller_epoch: int) -> LeaseSight:
+        return LeaseSight.MOVING
+
+    def to(self, node: Node, purpose: str) -> Cluster:
+        return self
+
+    async def ask(self, request: Any, version: int, timeout_s: float) -> BrokerRegistrationResponse:
+        return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+
+
+async def refused_after_s(reign_s: float, most_s: float) -> float | None:
+    clock: Any = FastClock()
+    nothing: Any = None
+    world = World(nothing, nothing, nothing, clock, SeededRng(1), nothing)
+    cluster: Any = Cluster(reign_s)
+    gate, outage = Gate(clock.boottime_s, 5.0), Outage(clock)
+    joining = Joining(cluster, cluster, cluster, world, gate, outage, pause_s=1.0, waits_for=lambda _: None)
+    who = RegistrationAsked(1, "", "0" * 32, "", "boot", ())
+    began_s = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(most_s):
+            await joining.join(OURS, who)
+    except TimeoutError:
+        return None
+    except Refused:
+        return asyncio.get_running_loop().time() - began_s
+    raise AssertionError("nobody let it in")
+
+
+def test_one_controller_that_goes_on_hearing_the_other_process_is_believed() -> None:
+    async def scenario() -> None:
+        after_s = await refused_after_s(1_000.0, 100.0)
+        assert after_s == pytest.approx(2 * SESSION_S, abs=2.0)
+
+    run_fast(scenario())
+
+
+def test_a_new_controller_s_patience_with_the_last_session_is_no_proof_that_its_process_lives() -> None:
+    """Each one gives every session its full time anew (D8): what several said together ended the process for good."""
+
+    async def scenario() -> None:
+        assert await refused_after_s(SESSION_S + 3.0, 100.0) is None
+
+    run_fast(scenario())
