@@ -96,8 +96,8 @@ def test_a_start_refused_for_its_configuration_after_it_registered_keeps_the_mar
 
 
 def test_nothing_that_the_marker_vouches_for_is_written_before_it_went_durably() -> None:
-    """Everything a start does to the disk, in order: the lock, who tries to serve, the marker, its directory's sync, then the
-    rest."""
+    """Everything a start does to the disk, in order: the lock, who tries to serve, the marker, its directory's sync,
+    then the rest."""
 
     async def scenario() -> None:
         place = await stopped()
