@@ -220,9 +220,12 @@ class DirectoryFiles:
                 self._disk.link(temporary, path)
                 break
             except FileExistsError:
-                if self._disk.stat(path) is None:
-                    raise  # not the name: something in the way of its directories
-                return False
+                if self._disk.stat(path) is not None:
+                    return False
+                in_the_way = self._disk.stat(parent)
+                # Not the name: a file in the way of its directories, or one that went while it was found to be there.
+                if attempt == _VANISHED_MAX or (in_the_way is not None and not in_the_way.is_dir):
+                    raise
             except FileNotFoundError:
                 if attempt == _VANISHED_MAX or self._disk.stat(temporary) is None:
                     raise

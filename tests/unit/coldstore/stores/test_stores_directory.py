@@ -404,6 +404,28 @@ def test_50_writers_in_5_processes_have_one_winner_each_round(tmp_path: Path, wo
             racer.communicate()
 
 
+class _PrunedMeanwhile(PosixDisk):
+    """A directory that is there when it is to be made, and gone when makedirs looks what is there."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def make_dirs(self, path: str) -> None:
+        if self.left and path.endswith("segments"):
+            self.left -= 1
+            raise FileExistsError(17, "File exists", path)
+        super().make_dirs(path)
+
+
+def test_a_put_survives_a_directory_that_goes_while_it_is_made(tmp_path: Path) -> None:
+    disk = _PrunedMeanwhile(2)
+    files = DirectoryFiles(disk, str(tmp_path), SystemRng(), 5.0)
+    files.prepare()
+    files.write_segment("topics/t/0/segments/1", upload_of(b"x" * 10))
+    assert files.read_range("topics/t/0/segments/1", 0, 10).data == b"x" * 10
+    assert disk.left == 0
+
+
 def test_puts_survive_the_pruning_of_their_directories(tmp_path: Path) -> None:
     """A deleter removes empty directories while others put into them: no put fails, none is lost."""
     stores = [DirectoryFiles(PosixDisk(), str(tmp_path), SystemRng(), 5.0) for _ in range(3)]
