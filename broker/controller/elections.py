@@ -15,8 +15,8 @@ from typing import NamedTuple
 from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import NO_LEADER, RowsSet
-from broker.metadata.rows import elected
+from broker.metadata.records import NO_LEADER, Row
+from broker.metadata.rows import elected, rows_set
 
 
 class ElectionType(IntEnum):
@@ -48,28 +48,27 @@ def elect(
 ) -> Decision[dict[tuple[str, int], Election]]:
     """Of each partition, by topic and index, what became of it. One named twice is elected once."""
     topics = {topic.name: topic for topic in image.topics.values()}
-    records: list[RowsSet] = []
+    rows: dict[tuple[str, int], Row] = {}
     answers: dict[tuple[str, int], Election] = {}
     for name, index in wanted:
         if (name, index) in answers:
             continue
         topic = topics.get(name)
-        record = None
         if topic is None:
             answer = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
         elif not 0 <= index < topic.partitions:
             answer = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
         else:
-            answer, record = _one(image, kind, topic, index)
+            answer, row = _one(image, kind, topic, index)
+            if row is not None:
+                rows[topic.topic_id, index] = row
         answers[name, index] = answer
-        if record is not None:
-            records.append(record)
-    return Decision(tuple(records), answers)
+    return Decision(rows_set(rows), answers)
 
 
-def _one(image: ClusterImage, kind: ElectionType, topic: Topic, index: int) -> tuple[Election, RowsSet | None]:
+def _one(image: ClusterImage, kind: ElectionType, topic: Topic, index: int) -> tuple[Election, Row | None]:
     row = topic.rows[index]
     if row.leader == row.replicas[0] or (kind is ElectionType.UNCLEAN and row.leader != NO_LEADER):
         return _NOT_NEEDED, None
-    record = elected(image, topic, index) if kind is ElectionType.PREFERRED else None
-    return (_NOT_AVAILABLE[kind], None) if record is None else (_ELECTED, record)
+    after = elected(image, topic, index) if kind is ElectionType.PREFERRED else None
+    return (_NOT_AVAILABLE[kind], None) if after is None else (_ELECTED, after)

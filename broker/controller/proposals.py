@@ -7,14 +7,14 @@ minimum or above it. Must not know offsets, nor how a row follows another (rows)
 
 from __future__ import annotations
 
-from broker.controller.brokers import PartitionProposal, ProposalsAsked
+from broker.controller.brokers import LogPlace, PartitionProposal, ProposalsAsked
 from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import effective_min
-from broker.metadata.records import MetadataRecord, Row
-from broker.metadata.rows import proposed
+from broker.metadata.records import Row
+from broker.metadata.rows import proposed, rows_set
 
 
 def decide(image: ClusterImage, asked: ProposalsAsked) -> Decision[tuple[ErrorCode, ...]]:
@@ -24,7 +24,7 @@ def decide(image: ClusterImage, asked: ProposalsAsked) -> Decision[tuple[ErrorCo
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH, f"node {asked.node_id} has no session of broker epoch {asked.broker_epoch}"
         )
-    records: list[MetadataRecord] = []
+    rows: dict[LogPlace, Row] = {}
     codes = []
     for proposal in asked.proposals:
         topic_id, index = proposal.place
@@ -32,14 +32,14 @@ def decide(image: ClusterImage, asked: ProposalsAsked) -> Decision[tuple[ErrorCo
         if topic is None:
             codes.append(ErrorCode.UNKNOWN_TOPIC_ID)
             continue
-        code = _judged(image, topic, asked.node_id, proposal)
+        # Named twice: the first one's row stands by then.
+        again = proposal.place in rows
+        code = ErrorCode.INVALID_UPDATE_VERSION if again else _judged(image, topic, asked.node_id, proposal)
         codes.append(code)
         if code is ErrorCode.NONE:
             members = tuple(node_id for node_id, _ in proposal.in_sync)
-            rows = proposed(image, topic, index, members, is_done=proposal.is_done)
-            records.append(rows)
-            image = image.with_records([rows])  # a partition named twice is judged on what it made itself
-    return Decision(tuple(records), tuple(codes))
+            rows[proposal.place] = proposed(image, topic, index, members, is_done=proposal.is_done)
+    return Decision(rows_set(rows), tuple(codes))
 
 
 def _judged(image: ClusterImage, topic: Topic, node_id: int, proposal: PartitionProposal) -> ErrorCode:

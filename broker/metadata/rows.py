@@ -10,7 +10,7 @@ already. Must not know who asks, nor how rows are committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -82,7 +82,7 @@ def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[Row
     return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), only=topic_id)
 
 
-def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, ...], *, is_done: bool) -> RowsSet:
+def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, ...], *, is_done: bool) -> Row:
     """The leader's proposal, which was found right, is the set. A row also where nothing else changed: so a leader gets
     rid of a proposal whose outcome it does not know (R17)."""
     row = topic.rows[index]
@@ -94,16 +94,24 @@ def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, 
         clean=row.clean or done,
         served_epoch=row.leader_epoch if done else row.served_epoch,
     )
-    return RowsSet(topic.topic_id, ((index, _next(row, _settled(image, wanted, least))),))
+    return _next(row, _settled(image, wanted, least))
 
 
-def elected(image: ClusterImage, topic: Topic, index: int) -> RowsSet | None:
+def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
     """The preferred replica, the first assigned, leads, where it is in sync and has a session; None: no change."""
     row = topic.rows[index]
     preferred = row.replicas[0]
     if row.leader == preferred or preferred not in _candidates(image, row):
         return None
-    return RowsSet(topic.topic_id, ((index, _next(row, _led_by(row, preferred))),))
+    return _next(row, _led_by(row, preferred))
+
+
+def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
+    """The records of rows, which stand by topic id and index: one a topic, as each one copies the topic's rows."""
+    by_topic: dict[str, list[tuple[int, Row]]] = {}
+    for (topic_id, index), row in made.items():
+        by_topic.setdefault(topic_id, []).append((index, row))
+    return tuple(RowsSet(topic_id, tuple(rows)) for topic_id, rows in by_topic.items())
 
 
 # ── how a row follows another ────────────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,16 @@ from broker.metadata.records import (
     RowsSet,
     TopicCreated,
 )
-from broker.metadata.rows import config_changed, elected, handed_over, new_rows, proposed, session_began, sessions_ended
+from broker.metadata.rows import (
+    config_changed,
+    elected,
+    handed_over,
+    new_rows,
+    proposed,
+    rows_set,
+    session_began,
+    sessions_ended,
+)
 from tests.support.cluster_kit import id_of, session
 
 T = id_of(1)
@@ -136,16 +145,16 @@ def test_a_proposal_always_makes_a_row() -> None:
     """Also for the set there is (R17): its partition epoch drops whatever the leader proposed before."""
     image = cluster(full())
     topic = image.topics[T]
-    ((_, same),) = proposed(image, topic, 0, (3, 2, 1), is_done=True).rows
+    same = proposed(image, topic, 0, (3, 2, 1), is_done=True)
     assert same == replace(full(), partition_epoch=8)
-    ((_, fewer),) = proposed(image, topic, 0, (1, 3), is_done=True).rows
+    fewer = proposed(image, topic, 0, (1, 3), is_done=True)
     assert (fewer.in_sync, fewer.partition_epoch, fewer.leader_epoch) == ((1, 3), 8, 5)
 
 
 def test_a_member_that_only_the_minimum_kept_goes_when_another_joined() -> None:
     """Every event tries again."""
     image = cluster(full(in_sync=(1, 2)), minimum=2, ended=[2])
-    ((_, row),) = proposed(image, image.topics[T], 0, (1, 2, 3), is_done=True).rows
+    row = proposed(image, image.topics[T], 0, (1, 2, 3), is_done=True)
     assert row.in_sync == (1, 3)
 
 
@@ -169,7 +178,7 @@ def test_the_preferred_replica_is_elected_where_it_may_lead() -> None:
     """In sync, with a session; else nothing changes."""
     image = cluster(full(leader=2))
     found = elected(image, image.topics[T], 0)
-    assert found is not None and [(r.leader, r.leader_epoch, r.partition_epoch) for _, r in found.rows] == [(1, 6, 8)]
+    assert found is not None and (found.leader, found.leader_epoch, found.partition_epoch) == (1, 6, 8)
     for there in (cluster(full()), cluster(full(leader=2, in_sync=(2, 3))), cluster(full(leader=2), ended=[1])):
         assert elected(there, there.topics[T], 0) is None
 
@@ -212,17 +221,17 @@ class Walk:
             records = self._proposal(topic, index)
         elif event == "elect":
             found = elected(image, topic, index)
-            records = [] if found is None else [found]
+            records = [] if found is None else rows_set({(T, index): found})
         self._commit(records, node_id, lost)
 
-    def _proposal(self, topic: Topic, index: int) -> list[MetadataRecord]:
+    def _proposal(self, topic: Topic, index: int) -> Sequence[MetadataRecord]:
         row = topic.rows[index]
         least = effective_min(topic, row, self.image)
         may = [n for n in row.replicas if n in row.in_sync or self.image.nodes[n].active]
         members = {*self._draw.draw(st.sets(st.sampled_from(may))), row.leader}
         if set(row.in_sync) - members and len(members) < least:
-            return []
-        return [proposed(self.image, topic, index, tuple(members), is_done=True)]
+            return ()
+        return rows_set({(T, index): proposed(self.image, topic, index, tuple(members), is_done=True)})
 
     def _commit(self, records: Sequence[MetadataRecord], node_id: int, lost: set[int]) -> None:
         before, after = self.image, self.image.with_records(records)
