@@ -2,8 +2,8 @@
 
 Owns the records of both. Always true: a session begins in a broker epoch never given before, in one commit with the
 rows that follow from it, and with the end of the session that the node had; one whose process lives is refused to
-another; a session that ended never begins again. Must not know how long silence may last (sessions), nor how records
-are committed.
+another; a session that ended never begins again; a node that rows name stays in the image, whatever becomes of it. Must
+not know how long silence may last (sessions), nor how records are committed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from broker.controller.brokers import RegistrationAsked
+from broker.controller.brokers import LogPlace, RegistrationAsked
 from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import NO_EPOCH, MetadataRecord, Node
-from broker.metadata.rows import handed_over, session_began, sessions_ended
+from broker.metadata.records import FORGOTTEN, NO_EPOCH, MetadataRecord, Node, NodeGone
+from broker.metadata.rows import forgotten, handed_over, lost, session_began, sessions_ended
 
 SessionId = tuple[int, int]
 """A session by its node id and broker epoch."""
@@ -108,3 +108,55 @@ def register(image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, 
             "read cluster.json again before registering",
         )
     return Decision(tuple(session_records(image, asked)), image.next_broker_epoch)
+
+
+def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[None]:
+    """What this session says of logs that it lost while it runs (R18)."""
+    node = image.nodes.get(session[0])
+    is_there = node is not None and node.active and node.broker_epoch == session[1]
+    return Decision(tuple(lost(image, session[0], places)) if is_there else (), None)
+
+
+# ── nodes that do not come back ──────────────────────────────────────────────────────────────────────────────────────
+def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
+    """The node leaves the cluster. ApiError BROKER_ID_NOT_REGISTERED; INVALID_REQUEST: it has a session, or partitions
+    are assigned to it (R19)."""
+    node = _gone(image, node_id)
+    named = _assigned(image, node_id)
+    if named:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(named)} partitions are assigned to broker {node_id}, {named[0]} among them: move them first, or "
+            f"give it up with `thermocline cluster forget {node_id}`",
+        )
+    return Decision((NodeGone(node_id, node.broker_epoch),), None)
+
+
+def forget(image: ClusterImage, node_id: int) -> Decision[None]:
+    """What lies on the node counts for nothing any more: its directory returns only as one that lost everything. One
+    that no partition is assigned to leaves the cluster. Errors as `unregister`, but for assignments."""
+    node = _gone(image, node_id)
+    if not _assigned(image, node_id):
+        return unregister(image, node_id)
+    if node.directory_id == FORGOTTEN:
+        return Decision((), None)
+    given_up = replace(node, directory_id=FORGOTTEN)
+    return Decision((given_up, *forgotten(image.with_records([given_up]), node_id)), None)
+
+
+def _gone(image: ClusterImage, node_id: int) -> Node:
+    node = image.nodes.get(node_id)
+    if node is None:
+        raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
+    if node.active:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {node_id} has a session: stop it first")
+    return node
+
+
+def _assigned(image: ClusterImage, node_id: int) -> list[str]:
+    return [
+        f"{topic.name}-{index}"
+        for topic in image.topics.values()
+        for index, row in enumerate(topic.rows)
+        if node_id in row.replicas or node_id in row.target
+    ]

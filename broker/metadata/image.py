@@ -187,6 +187,7 @@ def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...], *, sk
             and 0 <= row.partition_epoch <= INT32_MAX
             and -1 <= row.served_epoch <= row.leader_epoch
             and -1 <= row.unclean_epoch <= row.leader_epoch
+            and (row.clean or row.served_epoch < row.unclean_epoch)
             and (before is None or before.leader_epoch <= row.leader_epoch)
         )
         # Most rows of most clusters: one node that holds and leads. 10 000 of them take 6 ms.

@@ -14,6 +14,8 @@ import msgspec
 
 NO_LEADER = -1
 NO_EPOCH = -1
+FORGOTTEN = ""
+"""The directory id of a node that was given up: that of no directory."""
 
 
 class Listener(msgspec.Struct, frozen=True, gc=False):
@@ -29,7 +31,8 @@ class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
 
     `broker_epoch` is never given twice in a cluster. `directory_id` names what lies on the broker's disk: the same id,
     nothing acknowledged is missing; another id, everything is. `incarnation` names the process, `boot_id` the run of
-    its machine. Not `active`: the session ended, by silence or by leaving; only a new one begins again.
+    its machine. Not `active`: the session ended, by silence or by leaving; only a new one begins again. FORGOTTEN as
+    the directory id: an operator gave the node up, what lies there counts for nothing.
     """
 
     node_id: int

@@ -1,11 +1,12 @@
 """One maker of rows: what becomes of partitions when something happens to them or to a broker (R4). Pure.
 
 Owns how a row follows another, for every event: a session began or ended, its leader proposed another in-sync set, the
-minimum changed, an election was asked for. Always true: every row made has a partition epoch one above the row it
-follows; a leader that changes, or begins again, has a leader epoch one above; who leads is an in-sync replica with a
-session, the first in the order of assignment; nobody leaves an in-sync set below the effective minimum, unless his log
-is gone; nodes a row names are registered. Each event is taken with the image in which its session or config stands
-already. Must not know who asks, nor how rows are committed.
+minimum changed, an election was asked for, a log is gone, a node is given up, one replica is to begin uncleanly. Always
+true: every row made has a partition epoch one above the row it follows; a leader that changes, or begins again, has a
+leader epoch one above; who leads is an in-sync replica with a session, the first in the order of assignment, but where
+a partition begins uncleanly; nobody leaves an in-sync set below the effective minimum, unless his log is gone; nodes a
+row names are registered. Each event is taken with the image in which its session or config stands already. Must not
+know who asks, nor how rows are committed.
 """
 
 from __future__ import annotations
@@ -60,6 +61,33 @@ def session_began(
     return _changed(image, change, node_id)
 
 
+def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]]) -> list[RowsSet]:
+    """Logs of `node_id`, by topic id and index, are gone or damaged while it runs: it leaves those in-sync sets, below
+    the minimum too, in a new leader epoch whether it was in the set or not (R16, R18).
+
+    A log that nobody else is assigned stays as it is: there is nobody to lead instead, a person decides."""
+
+    def change(topic_id: str) -> _Change:
+        def of(index: int, row: Row, least: int) -> Row:
+            if (topic_id, index) not in places or _is_alone(row, node_id):
+                return row
+            return _log_gone(image, row, node_id, least, is_lost=True)
+
+        return of
+
+    return _changed(image, change, node_id)
+
+
+def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
+    """What lies on `node_id`, which has no session any more, counts for nothing: it leaves every in-sync set, below the
+    minimum too. A set that is empty then has no promise left to keep: its partition begins uncleanly somewhere."""
+
+    def of(_: int, row: Row, least: int) -> Row:
+        return _without(image, row, node_id, least) if node_id in row.in_sync else row
+
+    return _changed(image, lambda _: of, node_id)
+
+
 def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsSet]:
     """These have no session any more, by silence or by leaving: what they led an in-sync replica with a session leads,
     or nobody; the rest of them leave in-sync sets down to the minimum."""
@@ -95,6 +123,18 @@ def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, 
         served_epoch=row.leader_epoch if done else row.served_epoch,
     )
     return _next(row, _settled(image, wanted, least))
+
+
+def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) -> Row:
+    """`leader`, an assigned replica with a session, begins alone and without all that was acknowledged; it serves when
+    it reports that its start is done (`proposed`, R20)."""
+    row = topic.rows[index]
+    assert leader in (*row.replicas, *row.target) and image.nodes[leader].active, (leader, row)
+    epoch = row.leader_epoch + 1
+    return _next(
+        row,
+        replace(row, leader=leader, leader_epoch=epoch, in_sync=(leader,), unclean_epoch=epoch, clean=False),
+    )
 
 
 def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
@@ -155,14 +195,23 @@ def _log_gone(image: ClusterImage, row: Row, node_id: int, least: int, *, is_los
     """What `node_id` held of this partition is gone. Nobody else holds it: it begins again there, without all that was
     acknowledged (R20 at replication factor 1). Else it is out of the set; a lost log raises the leader epoch, so that
     no report of it outlives it (R16)."""
-    if {*row.replicas, *row.target} == {node_id}:
+    if _is_alone(row, node_id):
         epoch = row.leader_epoch + 1
         return _next(row, replace(_led_by(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))
-    without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
-    after = _settled(image, without, least)
+    after = _without(image, row, node_id, least)
     if is_lost and after.leader_epoch == row.leader_epoch:
         after = _led_by(after, after.leader)
     return _next(row, after)
+
+
+def _without(image: ClusterImage, row: Row, node_id: int, least: int) -> Row:
+    """`node_id` is out of the set, whatever the minimum."""
+    without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
+    return _next(row, _settled(image, without, least))
+
+
+def _is_alone(row: Row, node_id: int) -> bool:
+    return {*row.replicas, *row.target} == {node_id}
 
 
 def _next(row: Row, after: Row) -> Row:

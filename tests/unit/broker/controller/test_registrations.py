@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,11 @@ import pytest
 from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
 from broker.controller.elections import ElectionType, elect
 from broker.controller.proposals import decide
-from broker.controller.registrations import claim_records, end_records, register
+from broker.controller.registrations import claim_records, end_records, forget, lost_logs, register, unregister
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
-from broker.metadata.records import NO_LEADER, ConfigsSet, Row, TopicCreated
+from broker.metadata.records import FORGOTTEN, NO_LEADER, ConfigsSet, Row, TopicCreated
 from tests.support.cluster_kit import CLUSTER, id_of, row, session
 
 T = id_of(1)
@@ -186,3 +187,44 @@ def test_a_proposal_of_another_session_is_none() -> None:
     with pytest.raises(ApiError) as refused:
         decide(cluster(), ProposalsAsked(1, 2, ()))
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def refused(act: Callable[[ClusterImage, int], object], image: ClusterImage, node_id: int) -> ErrorCode:
+    with pytest.raises(ApiError) as why:
+        act(image, node_id)
+    return why.value.code
+
+
+def test_a_node_that_is_given_up_returns_as_one_that_lost_everything() -> None:
+    """Its sets go on without it, below the minimum too; said twice it changes nothing."""
+    image = cluster(Row((1, 2, 3), 1, 5, 7, (1, 2), 5), Row((2, 3), 2, 5, 7, (2,), 5))
+    away = image.with_records(end_records(image, [(2, 2)]))
+    after = away.with_records(forget(away, 2).records)
+    check(after)
+    assert after.nodes[2].directory_id == FORGOTTEN and not after.nodes[2].active
+    assert [(r.leader, r.in_sync) for r in after.topics[T].rows] == [(1, (1,)), (NO_LEADER, ())]
+    assert forget(after, 2).records == ()
+    again = after.with_records(register(after, asked(), CLUSTER, is_live=False).records)
+    assert again.nodes[2].directory_id == "d2" and again.nodes[2].active
+    assert [(r.leader, r.in_sync) for r in again.topics[T].rows] == [(1, (1,)), (NO_LEADER, ())]
+
+
+def test_only_a_stopped_broker_that_nothing_is_assigned_to_leaves() -> None:
+    """UnregisterBroker: refused while rows name it (R19), or it lives; forgetting one without rows is the same."""
+    image = cluster(row(2))
+    assert refused(unregister, image, 9) is refused(forget, image, 9) is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert refused(unregister, image, 3) is refused(forget, image, 3) is ErrorCode.INVALID_REQUEST
+    away = image.with_records(end_records(image, [(2, 2), (3, 3)]))
+    assert refused(unregister, away, 2) is ErrorCode.INVALID_REQUEST
+    for act in (unregister, forget):
+        after = away.with_records(act(away, 3).records)
+        check(after)
+        assert 3 not in after.nodes
+
+
+def test_cluster_d70_a_log_lost_while_running_counts_for_the_session_that_says_so() -> None:
+    """A late word of the process before changes nothing."""
+    image = cluster(WHOLE)
+    assert lost_logs(image, (2, 1), [(T, 0)]).records == ()
+    after = image.with_records(lost_logs(image, (2, 2), [(T, 0)]).records)
+    assert (after.topics[T].rows[0].in_sync, after.topics[T].rows[0].leader_epoch) == ((1,), 6)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from broker.metadata.image import ClusterImage, Topic, check
 from broker.metadata.minimum import effective_min
 from broker.metadata.records import (
+    FORGOTTEN,
     NO_EPOCH,
     NO_LEADER,
     ConfigsSet,
@@ -20,8 +21,10 @@ from broker.metadata.records import (
     TopicCreated,
 )
 from broker.metadata.rows import (
+    begun_uncleanly,
     config_changed,
     elected,
+    forgotten,
     handed_over,
     new_rows,
     proposed,
@@ -29,6 +32,7 @@ from broker.metadata.rows import (
     session_began,
     sessions_ended,
 )
+from broker.metadata.rows import lost as rows_lost
 from tests.support.cluster_kit import id_of, session
 
 T = id_of(1)
@@ -132,6 +136,66 @@ def test_cluster_d70_a_lost_log_leaves_the_set_in_a_new_leader_epoch() -> None:
     assert row_of(was_out).leader_epoch == 6
 
 
+def test_cluster_d70_a_log_lost_while_its_broker_runs_leaves_the_set() -> None:
+    """As at a registration; what its broker led another leads, and where nobody else is assigned nothing changes."""
+    image = cluster(full(), full(in_sync=(1,)), full(in_sync=(2, 3), leader=2), Row((1,), 1, 3, 4, (1,), 3))
+    after = image.with_records(rows_lost(image, 1, [(T, index) for index in range(4)]))
+    check(after)
+    assert [(r.leader, r.leader_epoch, r.in_sync) for r in after.topics[T].rows] == [
+        (2, 6, (2, 3)),
+        (NO_LEADER, 6, ()),
+        (2, 6, (2, 3)),
+        (1, 3, (1,)),
+    ]
+
+
+def give_up(image: ClusterImage, node_id: int) -> ClusterImage:
+    voided = image.with_records([replace(image.nodes[node_id], active=False, directory_id=FORGOTTEN)])
+    return voided.with_records(forgotten(voided, node_id))
+
+
+def test_a_node_that_is_given_up_leaves_every_set() -> None:
+    """Below the minimum too: what it was the last to hold nobody may lead until that is settled; its directory returns
+    as another one."""
+    away = end(cluster(full(), full(in_sync=(3,)), Row((3,), 3, 3, 4, (3,), 3), minimum=3), 3)
+    after = give_up(away, 3)
+    assert [(r.leader, r.in_sync) for r in after.topics[T].rows] == [(1, (1, 2)), (NO_LEADER, ()), (NO_LEADER, ())]
+    assert all(row_of(after, index).leader_epoch == row_of(away, index).leader_epoch for index in range(3))
+    again = begin(after, 3, "d3")
+    assert [r.in_sync for r in again.topics[T].rows] == [(1, 2), (), ()]
+
+
+def test_cluster_d50_an_unclean_start_is_one_replica_and_not_done() -> None:
+    """In a new epoch, which is the latest unclean one; until it is done no epoch serves, and it begins again in the
+    next one where its leader registers anew."""
+    image = cluster(full(in_sync=(), leader=NO_LEADER))
+    row = begun_uncleanly(image, image.topics[T], 0, 2)
+    assert (row.leader, row.leader_epoch, row.in_sync, row.partition_epoch) == (2, 6, (2,), 8)
+    assert (row.unclean_epoch, row.clean, row.served_epoch) == (6, False, 5)
+    begun = image.with_records(rows_set({(T, 0): row}))
+    again = row_of(begin(begun, 2))
+    assert (again.leader, again.leader_epoch, again.unclean_epoch, again.clean, again.served_epoch) == (
+        2,
+        7,
+        6,
+        False,
+        5,
+    )
+    done = proposed(begun, begun.topics[T], 0, (2,), is_done=True)
+    assert (done.clean, done.served_epoch, done.unclean_epoch, done.leader_epoch) == (True, 6, 6, 6)
+
+
+def test_an_unclean_start_whose_leader_is_lost_too_leaves_nobody() -> None:
+    """The next one is chosen anew, in a higher unclean epoch."""
+    image = cluster(full(in_sync=(), leader=NO_LEADER))
+    begun = image.with_records(rows_set({(T, 0): begun_uncleanly(image, image.topics[T], 0, 2)}))
+    empty = begin(begun, 2, "another")
+    row = row_of(empty)
+    assert (row.leader, row.in_sync, row.clean, row.served_epoch) == (NO_LEADER, (), False, 5)
+    row = begun_uncleanly(empty, empty.topics[T], 0, 3)
+    assert (row.leader, row.unclean_epoch, row.leader_epoch) == (3, 8, 8)
+
+
 def test_cluster_d07_a_lower_minimum_drops_who_only_the_minimum_kept() -> None:
     """In the row of the config's own commit."""
     image = end(cluster(full(), minimum=3), 2)
@@ -183,6 +247,9 @@ def test_the_preferred_replica_is_elected_where_it_may_lead() -> None:
         assert elected(there, there.topics[T], 0) is None
 
 
+_EVENTS = ["end", "begin", "replace", "propose", "config", "elect", "lose", "lost", "forget", "unclean"]
+
+
 class Walk:
     """Any events, in any order; `held` is what truly holds everything acknowledged: members of the set at each moment,
     but for those whose directory went."""
@@ -195,9 +262,9 @@ class Walk:
         self.image = self.image.with_records([TopicCreated(T, "t", new_rows(self.image, replicas), configs)])
 
     def step(self) -> None:
-        event = self._draw.draw(st.sampled_from(["end", "begin", "replace", "propose", "config", "elect", "lose"]))
+        event = self._draw.draw(st.sampled_from(_EVENTS))
         node_id = self._draw.draw(st.sampled_from([1, 2, 3]))
-        image, lost = self.image, set[int]()
+        image, lost, dropped = self.image, set[int](), set[int]()
         topic = image.topics[T]
         index = self._draw.draw(st.integers(0, topic.partitions - 1))
         records: Sequence[MetadataRecord] = ()
@@ -214,6 +281,18 @@ class Walk:
             began = image.with_records([first])
             rows = session_began(began, node_id, is_other_directory=event == "replace", lost_logs=logs)
             records = [first, *rows]
+        elif event == "lost" and image.nodes[node_id].active:
+            lost_here = {index} if len(topic.rows[index].replicas) > 1 else set()
+            lost = lost_here & {i for i, row in enumerate(topic.rows) if node_id in row.replicas}
+            records = rows_lost(image, node_id, [(T, index)])
+        elif event == "forget":
+            first = replace(image.nodes[node_id], active=False, directory_id=FORGOTTEN)
+            lost = set(range(topic.partitions))
+            records = [first, *forgotten(image.with_records([first]), node_id)]
+        elif event == "unclean" and topic.rows[index].leader == NO_LEADER:
+            if node_id in topic.rows[index].replicas and image.nodes[node_id].active:
+                records = rows_set({(T, index): begun_uncleanly(image, topic, index, node_id)})
+                dropped = {index}
         elif event == "config":
             first = ConfigsSet({"min.insync.replicas": self._draw.draw(st.sampled_from("123"))}, topic_id=T)
             records = [first, *config_changed(image.with_records([first]), T)]
@@ -222,7 +301,7 @@ class Walk:
         elif event == "elect":
             found = elected(image, topic, index)
             records = [] if found is None else rows_set({(T, index): found})
-        self._commit(records, node_id, lost)
+        self._commit(records, node_id, lost, dropped)
 
     def _proposal(self, topic: Topic, index: int) -> Sequence[MetadataRecord]:
         row = topic.rows[index]
@@ -233,7 +312,7 @@ class Walk:
             return ()
         return rows_set({(T, index): proposed(self.image, topic, index, tuple(members), is_done=True)})
 
-    def _commit(self, records: Sequence[MetadataRecord], node_id: int, lost: set[int]) -> None:
+    def _commit(self, records: Sequence[MetadataRecord], node_id: int, lost: set[int], dropped: set[int]) -> None:
         before, after = self.image, self.image.with_records(records)
         check(after, before)
         changed = {index: row for r in records if isinstance(r, RowsSet) for index, row in r.rows}
@@ -244,13 +323,15 @@ class Walk:
             assert row.leader_epoch - old.leader_epoch in ((0, 1) if row.leader == old.leader else (1,))
             left = set(old.in_sync) - set(row.in_sync)
             least = effective_min(after.topics[T], row, after)
-            if left - ({node_id} if index in lost else set()):
+            if left - ({node_id} if index in lost else set()) and index not in dropped:
                 assert len(row.in_sync) >= least and row.leader != NO_LEADER
             if row.leader != NO_LEADER and row.leader != old.leader and row.unclean_epoch != row.leader_epoch:
                 assert row.leader in old.in_sync, "a clean leader held everything before"
                 assert not (index in lost and row.leader == node_id)
             active = [n for n in row.in_sync if after.nodes[n].active]
             assert (row.leader == NO_LEADER) == (not active), "whoever may lead does"
+            if not row.clean:
+                assert len(row.in_sync) <= 1 and row.served_epoch < row.unclean_epoch, "none serves before it is done"
         self.image = after
 
 
