@@ -29,9 +29,10 @@ from seams.disk import is_full
 from seams.world import World
 from tiering.cold_start import state_at
 from tiering.lost_tail import LostTail
-from tiering.partition_state import TieredPartition
+from tiering.partition_state import Block, TieredPartition
 from tiering.partition_tier import PartitionTier
-from tiering.tier_config import Lead, TierLimits
+from tiering.reservation import ToldEnd
+from tiering.tier_config import NO_SESSION, Lead, TierLimits
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class Attached:
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
         self._led: dict[Key, int] = {}  # leader epoch it was led in last, in this process, open ever since
+        self._told: dict[Key, ToldEnd] = {}  # of logs that followed, or led others, since
+        self._sessions: dict[Key, int] = {}  # in which what is attached is led
         self._store_away = False
 
     def __iter__(self) -> Iterator[PartitionTier]:
@@ -149,8 +152,15 @@ class Attached:
             on_fenced=lead.on_fenced,
             is_alone=lead.is_alone,
         )
-        followed = not lead.is_alone and lead.is_clean
-        tail = LostTail(partition, self._logs, opened, new=lead.new, followed=followed, led_before=self._led.get(key))
+        tail = LostTail(
+            partition,
+            self._logs,
+            opened,
+            new=lead.new,
+            followed=not lead.is_alone and lead.is_clean,
+            led_before=self._led.get(key),
+            told=self._told_in(key, lead),
+        )
         await tail.secure()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
@@ -158,7 +168,19 @@ class Attached:
         tier.lost = tail.lost
         self._tiers[key] = tier
         self._led[key] = lead.leader_epoch
+        self._told.pop(key, None)
+        self._sessions[key] = lead.broker_epoch
         return tier
+
+    def told(self, topic_id: UUID, partition: int, end: ToldEnd) -> None:
+        """What the leader of an open log said last, while it was copied here."""
+        self._told[topic_id, partition] = end
+
+    def _told_in(self, key: Key, lead: Lead) -> ToldEnd | None:
+        """What counts in this leader epoch: of an unclean one the bucket knows more than anybody here (R20)."""
+        told = self._told.get(key)
+        is_of_session = told is not None and told.broker_epoch == lead.broker_epoch != NO_SESSION
+        return told if is_of_session and lead.is_clean else None
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
         """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""
@@ -192,11 +214,15 @@ class Attached:
             self._manifests.pop(key, None)
         if give_back and not partition.fenced and not self._store_away:
             await self._give_back(partition)
+        session = self._sessions.pop(key, NO_SESSION)
+        if not partition.is_alone and not partition.fenced and Block.BEHIND not in partition.blocks:
+            self._told[key] = ToldEnd(partition.log.reserved_end, session)
         partition.log.reserved_end = partition.log.log_end_offset
 
     def forget(self, topic_id: UUID, partition: int) -> None:
         """The log is closed: whoever opens it next knows nothing of it."""
         self._led.pop((topic_id, partition), None)
+        self._told.pop((topic_id, partition), None)
         self._manifests.pop((topic_id, partition), None)
 
     async def _give_back(self, partition: TieredPartition) -> None:

@@ -3,9 +3,9 @@
 Owns the decision whether the bucket is asked first, and the order of steps. Always true: a log without a usable
 reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which
 that claim produced (C30); the hole up to the reserved end is closed by declared gaps, flushed, before a new
-reservation is made and before the first append; every other log serves at once, without asking the bucket. Each step
-may be cut off by a crash and is finished by the next leader. Must not know how a log is opened (hotstore), nor what
-happens after it is led."""
+reservation is made and before the first append; every other log serves at once, without asking the bucket, one that
+was told its reserved end in this session too (R21). Each step may be cut off by a crash and is finished by the next
+leader. Must not know how a log is opened (hotstore), nor what happens after it is led."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from seams.workers import run_to_end
 from tiering.cold_start import state_at
 from tiering.log_starts import first_local_offset, start_at_least
 from tiering.partition_state import TieredPartition
-from tiering.reservation import LocalReservation, read_reservation, remove_reservation
+from tiering.reservation import LocalReservation, ToldEnd, read_reservation, remove_reservation
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -67,6 +67,7 @@ class LostTail:
         new: bool,
         followed: bool,
         led_before: int | None,
+        told: ToldEnd | None = None,
     ) -> None:
         self._partition = partition
         self._logs = logs
@@ -75,11 +76,17 @@ class LostTail:
         self._new = new
         self._followed = followed  # it was in sync with whoever led before: others may hold the log too
         self._led_before = led_before  # the epoch it was led in before it resigned: another may have led since
+        self._told = told  # in this session, by the leader before or as that leader, and nothing was lost since
         self.lost: tuple[int, int] | None = None
 
     async def secure(self) -> None:
         """Let the log have a `reserved_end` up to which it may append. Raises Retryable (the store is needed and away;
         this may be done again), Fenced, Corrupt, StorageFailed, OSError (open the log again first)."""
+        told = self._told
+        if told is not None and not self._new and told.reserved_end >= self._log.log_end_offset:
+            self._log.reserved_end = told.reserved_end
+            self._partition.is_noted = False
+            return
         if self._followed and not self._new:
             await self._take_over()
             return
@@ -152,7 +159,7 @@ class LostTail:
     # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────
     async def _take_over(self) -> None:
         """It has all that was committed; offsets above its end were perhaps given, but shown to nobody: there is no
-        hole. The root says where the log starts, and what may be given from here on."""
+        hole. It did not hear in this session where the log starts and what may be given: the root says so, first."""
         local, tiered = self._log, self._partition.config.enabled
         try:
             manifest = await self._claim()

@@ -149,6 +149,7 @@ class PartitionJobs:
         try:
             await partition.reserve()
             manifest = await partition.claim()
+            await partition.note_reservation()
             partition.blocks.pop(Block.CLAIM, None)
             config = partition.config
             if (manifest.topic, manifest.configs) != (config.topic, dict(config.configs)):

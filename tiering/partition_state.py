@@ -89,6 +89,7 @@ class TieredPartition:
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
         self.fenced = False
         self.closed = False
+        self.is_noted = True  # the copy on disk says what `log.reserved_end` does
         self.on_claimed: Callable[[], None] = lambda: None
         self._on_fenced = on_fenced
         self.verified = Verified()
@@ -238,6 +239,13 @@ class TieredPartition:
         self._is_parked = False
         self._needed_end = max(self._needed_end, end_offset)
 
+    async def note_reservation(self) -> None:
+        """Write the copy of what this leader was told it may give: its next start, alone, asks for it. Raises
+        OSError."""
+        async with self._reserving:
+            if not self.is_noted and Block.BEHIND not in self.blocks:
+                await self.write_local_reservation(self.log.reserved_end)
+
     async def write_local_reservation(self, reserved_end: int) -> None:
         """The broker's copy, durable when this returns. Raises OSError."""
         value = LocalReservation(
@@ -248,6 +256,7 @@ class TieredPartition:
             self.world.clock.boot_id(),
         )
         await run_to_end(self.world.workers, write_reservation, self.world.disk, self.log.path, value)
+        self.is_noted = True
 
     async def give_back(self) -> bool:
         """Lower the reservation to the log's end, if the bucket ends there too; whether it was lowered.

@@ -121,6 +121,10 @@ class PartitionTier:
         self._partition.need(end_offset)
         self._jobs.keep_up()
 
+    def assigned(self, *, is_alone: bool) -> None:
+        """The image says whether others are assigned the partition too."""
+        self._partition.is_alone = is_alone
+
     def written_to(self) -> None:
         """Call about once a second while the log is appended to: its reservation and its retention follow."""
         if self._partition.reservation_wanted() is not None:

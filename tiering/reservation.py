@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
@@ -24,6 +24,15 @@ HOUR_MS: Final = 3_600_000
 SAMPLE_MS: Final = 300_000  # twelve samples an hour
 _BYTES_MAX: Final = 4096
 _NAMES: Final = ("topic_id", "partition", "reserved_end", "flush", "boot")
+
+
+class ToldEnd(NamedTuple):
+    """A reserved end as its leader told it last, in this process: what this log may give when it leads next, because
+    every offset given beside it is committed here too, or was shown to nobody (R21). Absolute: a later one counts also
+    where it is lower. `broker_epoch`: of the session in which it was heard; another one knows no log start (D66)."""
+
+    reserved_end: int
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)

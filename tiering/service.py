@@ -33,6 +33,7 @@ from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier
 from tiering.purge import purge_partition
 from tiering.reading.door import open_cold_reader
+from tiering.reservation import ToldEnd
 from tiering.tier_config import Lead, TierLimits
 from tiering.work_queue import Backoff, Queues, WorkQueue
 
@@ -113,6 +114,10 @@ class TierService:
     async def state_at(self, topic_id: UUID, index: int, offset: int) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
         """See `Attached.state_at`."""
         return await self._attached.state_at(topic_id, index, offset)
+
+    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
+        """See `Attached.told`."""
+        self._attached.told(topic_id, index, end)
 
     async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
         """See `Attached.detach`. The log stays open."""

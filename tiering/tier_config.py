@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
+
+NO_SESSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Lead:
     """That this broker leads a partition in `leader_epoch`. `new`: the partition was just created, so it holds nothing
     anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says.
     `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed. `is_alone`: no
-    other broker is assigned it. `is_clean`: this log has all that was acknowledged."""
+    other broker is assigned it. `is_clean`: this log has all that was acknowledged. `broker_epoch`: this broker's
+    session in the image that lets it lead."""
 
     leader_epoch: int
     tier: TierConfig
@@ -46,6 +50,7 @@ class Lead:
     is_deleted: Callable[[UUID], bool] = lambda _: True
     is_alone: bool = True
     is_clean: bool = True
+    broker_epoch: int = NO_SESSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import BatchHeader, check_stored
 from seams.clock import Clock
 from seams.tasks import Tasks
+from tiering.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +38,20 @@ State = tuple[LeaderEpochs, Iterable[ProducerEntry]]
 
 
 class ColdState(Protocol):
-    """What the bucket says of a log that ended at an offset."""
+    """What the bucket says of a log that ended at an offset, and what a log is to remember for when it leads."""
 
     async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
         """Lineage and producers there; both empty where the bucket holds nothing below it. Raises ThermoclineError."""
         ...
 
+    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
+        """What its leader said last of what may be given."""
+        ...
+
 
 class Followed:
     """Made over an open log whose tail is flushed (D65). `moved` is called when it can be asked for again after work
-    that took a while. Every method runs on the loop."""
+    that took a while; `session` is this broker's epoch in the image. Every method runs on the loop."""
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class Followed:
         clock: Clock,
         touched: set[Written],
         moved: Callable[[], None],
+        session: Callable[[], int],
     ) -> None:
         local = opened.log
         self.opened = opened
@@ -76,6 +82,7 @@ class Followed:
         self._clock = clock
         self._touched = touched
         self._moved = moved
+        self._session = session
         self._is_over = False
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, local.leader_epoch)
@@ -116,6 +123,7 @@ class Followed:
             case Take():
                 is_taken = bool(headers) and self._append(batches, headers)
                 self._touched.add(self)
+                self._cold.told(self.topic_id, self.index, ToldEnd(answer.reserved_end, self._session()))
                 # Not from its first file: what lies below may be in the bucket, or deleted (R7).
                 self.log.advance_log_start(min(answer.log_start_offset, self.log.log_end_offset))
                 return is_taken

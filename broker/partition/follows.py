@@ -135,6 +135,7 @@ class Follows:
             self._world.clock,
             self._registry.touched,
             (lambda: None) if fetcher is None else fetcher.wake,
+            lambda: self._session()[1],
         )
         self._registry.followed[role.topic.name, role.index] = followed
         self._opened()

@@ -24,9 +24,15 @@ from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
 from tiering.service import TierService
-from tiering.tier_config import Lead, TierConfig
+from tiering.tier_config import NO_SESSION, Lead, TierConfig
 
 _OPENING_MAX: Final = 16  # partitions on their way at once: bounded files and requests
+
+
+def is_alone(topic: Topic, index: int, node_id: int) -> bool:
+    """Whether nobody else is assigned the partition, nor will be by a move that is under way."""
+    row = topic.rows[index]
+    return {*row.replicas, *row.target} == {node_id}
 
 
 class Opening:
@@ -47,6 +53,7 @@ class Opening:
     ) -> Partition:
         """The partition, led in the leader epoch of `row`, not yet published. Raises as `TierService.attach` and
         `open_log`."""
+        node_id = self._live.now.node_id
         config = self.topic_config(topic)
         decided = topic.rows[index]
         lead = Lead(
@@ -55,10 +62,10 @@ class Opening:
             on_fenced,
             new,
             self._metadata.is_deleted,
-            is_alone={*decided.replicas, *decided.target} == {self._live.now.node_id},
+            is_alone=is_alone(topic, index, node_id),
             is_clean=decided.unclean_epoch != row.leader_epoch,
+            broker_epoch=row.sessions.get(node_id, NO_SESSION),
         )
-        node_id = self._live.now.node_id
         resigned = self._registry.resigned.get((topic.name, index))
         async with self._slots:
             if resigned is not None:

@@ -22,7 +22,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage, Topic
 from broker.partition.attempts import Attempts
 from broker.partition.follows import Follows
-from broker.partition.opening import Opening
+from broker.partition.opening import Opening, is_alone
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
 from broker.partition.replica import Partition
@@ -219,7 +219,7 @@ class Replicas:
             if partition.tier.partition_state.fenced:
                 self._resign(partition, "it was led by somebody else before it served")
             elif (row := self._row_to_lead(topic, partition.index)) and row.leader_epoch == partition.leader_epoch:
-                partition.applied(row)
+                self._apply(partition, topic, row)
             else:
                 self._resign(partition, f"leader epoch {partition.leader_epoch} was over before it served")
 
@@ -228,7 +228,11 @@ class Replicas:
         self._topics[topic.topic_id] = topic
         for partition in self._registry.of_topic(topic.name):
             if partition.index in indexes:
-                partition.applied(applied_row(topic, partition.index, self._metadata.image))
+                self._apply(partition, topic, applied_row(topic, partition.index, self._metadata.image))
+
+    def _apply(self, partition: Partition, topic: Topic, row: AppliedRow) -> None:
+        partition.tier.assigned(is_alone=is_alone(topic, partition.index, self._node_id))
+        partition.applied(row)
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
         """Begin to copy these partitions from those who lead them."""

@@ -2,7 +2,8 @@
 
 Owns the loop. Always true: a question is asked when everything that the last answer brought is flushed (`os`: written),
 so each replica's offset in it is its flushed end (R3); a replica that was refused, or failed, keeps no other waiting;
-every wait has an end. Must not know how a replica takes what came (`Copy`), who leads what, nor where a broker is.
+an answer to a session that is over is dropped; every wait has an end. Must not know how a replica takes what came
+(`Copy`), who leads what, nor where a broker is.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ class Fetcher:
                 self._moved.clear()
                 await _first(self._moved.wait(), _REFUSED_S if self._copies else None)
                 continue
+            session = self._session()
             try:
-                answer = await self._ask(self._asking.question(wanted, *self._session(), self._limits))
+                answer = await self._ask(self._asking.question(wanted, *session, self._limits))
             except (ConnectionError, TimeoutError) as nobody:
                 log.debug("replicas led by broker %d wait: %s", self.leader_id, nobody)
                 self._asking.lost()
@@ -101,6 +103,9 @@ class Fetcher:
                 pause_s = min(2 * pause_s, longest_s)
                 continue
             pause_s = _NOBODY_THERE_S[0]
+            if session != self._session():
+                self._asking.lost()  # what it says of the log start, and of what may be given, was said to another
+                continue
             asked = self._asking.told
             if not self._asking.answered(answer):
                 await asyncio.sleep(_REFUSED_S)  # a session that is over, or a broker that is about to stop

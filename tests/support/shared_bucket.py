@@ -6,8 +6,10 @@ Owns no decision: the test is the controller. Always true: partitions' roots and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -16,6 +18,8 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node, Row, RowsSet, TopicCreated
 from broker.partition.followed import Followed
+from coldstore.manifest import Manifest
+from coldstore.manifest_store import ManifestStore
 from coldstore.stores.faulty import FaultyStore
 from seams.rng import SeededRng
 from tests.support.broker_kit import Life, Place
@@ -78,7 +82,13 @@ class Pair:
         port = 9000 + 100 * node_id + self.places[node_id].lives
         life = await self.places[node_id].start(f"listeners=PLAINTEXT://127.0.0.1:{port}")
         self.lives[node_id] = life
-        node = life.context.metadata.image.nodes[node_id]
+        self._renew(life.context.metadata.image.nodes[node_id])
+
+    def renew(self, node_id: int) -> None:
+        """Another session of the same process."""
+        self._renew(self.session(node_id))
+
+    def _renew(self, node: Node) -> None:
         self.note(replace(node, broker_epoch=self.image.next_broker_epoch))
 
     def note(self, *records: MetadataRecord) -> None:
@@ -122,6 +132,23 @@ class Pair:
         found = self.lives[node_id].context.registry.partitions.get((NAME, 0))
         return found is not None and found.leading and found.leader_epoch == self.row.leader_epoch
 
+    async def manifest(self) -> Manifest:
+        """The partition's root as the bucket has it now."""
+        store = ManifestStore(self.places[1].memory, UUID(TOPIC_ID), 0, SeededRng(9), self.lives[1].clock)
+        found = await store.load()
+        assert found is not None
+        return found
+
+    def store_away(self, is_away: bool) -> None:
+        """An outage of the bucket for both, until said otherwise."""
+        for place in self.places.values():
+            place.store.down = is_away
+
+    async def stop(self) -> None:
+        """Both, cleanly."""
+        for life in self.lives.values():
+            await life.stop()
+
     def bytes_of(self, node_id: int) -> bytes:
         """All batches of its log."""
         registry = self.lives[node_id].context.registry
@@ -130,3 +157,23 @@ class Pair:
             one.file.read_at(one.position, one.length)
             for one in log.batch_ranges(log.local_log_start_offset, log.log_end_offset)
         )
+
+
+async def until(happened: Callable[[], bool], what: str) -> None:
+    async with asyncio.timeout(60.0):
+        while not happened():
+            await asyncio.sleep(0.01)
+    assert happened(), what
+
+
+async def both(*settings: str, replicas: tuple[int, ...] = (1, 2), **configs: str) -> Pair:
+    """Both serve; 1 leads `log-0`, the other follows it where it is assigned."""
+    pair = Pair(*settings)
+    await pair.start(1)
+    await pair.start(2)
+    pair.create(replicas, **configs)
+    pair.publish()
+    await until(lambda: pair.leads(1), "one leads")
+    if 2 in replicas:
+        await until(lambda: pair.followed(2) is not None, "the other follows")
+    return pair

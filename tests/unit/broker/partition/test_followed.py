@@ -29,6 +29,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.hotstore_kit import DATA, META, ORDERS, SteppedWorkers
 from tests.support.syncs_in_hand import InHand
+from tiering.reservation import ToldEnd
 
 TOPIC_ID = UUID(int=1)
 EPOCH = 4
@@ -39,6 +40,9 @@ class Cold:
 
     async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
         return LeaderEpochs().assign(2, 0), ()
+
+    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
+        self.end = end
 
 
 class Copy:
@@ -75,7 +79,7 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         logs, tasks = LogHost(directory, world), Tasks()
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
-        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), lambda: None)
+        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), lambda: None, lambda: 7)
         await scenario(Copy(logs, followed, syncs, disk))
         await tasks.close()
 

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from uuid import UUID
 
 import pytest
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
-from coldstore.manifest_store import ManifestStore
-from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, play
-from tests.support.shared_bucket import NAME, TOPIC_ID, Pair
-
-
-async def until(happened: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(60.0):
-        while not happened():
-            await asyncio.sleep(0.01)
-    assert happened(), what
-
-
-async def both(*settings: str, **configs: str) -> Pair:
-    pair = Pair(*settings)
-    await pair.start(1)
-    await pair.start(2)
-    pair.create(**configs)
-    pair.publish()
-    await until(lambda: pair.leads(1) and pair.followed(2) is not None, "one leads, the other follows")
-    return pair
+from tests.support.shared_bucket import NAME, Pair, both, until
 
 
 def test_acks_all_waits_for_the_copy_and_both_logs_are_the_same() -> None:
@@ -262,10 +241,7 @@ def test_cluster_d29_a_reservation_stands_while_others_are_assigned_the_partitio
         await pair.lives[1].partition(NAME).tier.seal_and_copy()
         await pair.lives[1].stop()
         await pair.lives[2].stop()
-        store = ManifestStore(pair.places[1].memory, UUID(TOPIC_ID), 0, SeededRng(9), pair.lives[1].clock)
-        manifest = await store.load()
-        assert manifest is not None
-        return manifest.reserved_end_offset
+        return (await pair.manifest()).reserved_end_offset
 
     async def scenario() -> None:
         assert await reserved_after_stop((1,)) == 1

@@ -1,0 +1,156 @@
+"""What a new leader may give, and whether it asks the bucket first (R21, R23): two whole brokers, the test decides."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.broker_kit import play
+from tests.support.shared_bucket import NAME, Pair, both, until
+from tiering.reservation import RESERVATION_FILE
+
+
+def reserved_end(pair: Pair, node_id: int) -> int:
+    return pair.lives[node_id].partition(NAME).log.reserved_end
+
+
+def test_cluster_d30_a_new_leader_appends_without_asking_the_bucket() -> None:
+    """It was told in this session what may be given, and where the log starts: a thousand elections wait for no
+    request. It claims in the background, when the bucket answers, and then its start alone would find its copy."""
+
+    async def scenario() -> None:
+        pair = await both(remote_storage_enable="true")
+        assert (await pair.lives[1].produce(NAME, b"one")).error_code == 0
+        pair.store_away(True)
+        pair.elect(2, (2,))
+        pair.publish()
+        await until(lambda: pair.leads(2), "the copy leads")
+        answer = await pair.lives[2].produce(NAME, b"two")
+        assert (answer.error_code, answer.base_offset) == (0, 1)
+        assert (await pair.manifest()).leader_epoch == 0
+        pair.store_away(False)
+        tier = pair.lives[2].partition(NAME).tier
+        await until(lambda: tier.partition_state.claimed, "a claim in the background, within a minute")
+        manifest = await pair.manifest()
+        assert manifest.leader_epoch == 1 and manifest.reserved_end_offset == reserved_end(pair, 2)
+        path = f"{pair.lives[2].partition(NAME).log.path}/{RESERVATION_FILE}"
+        await until(lambda: pair.places[2].disk.stat(path) is not None, "its copy of the reservation")
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_a_leader_that_begins_again_goes_on_with_what_it_had_reserved() -> None:
+    """Its epoch is raised when a replica of it comes with an empty disk: no reason to ask the bucket."""
+
+    async def scenario() -> None:
+        pair = await both()
+        before = reserved_end(pair, 1)
+        pair.store_away(True)
+        pair.elect(1, (1, 2))
+        pair.publish()
+        await until(lambda: pair.leads(1), "it leads again")
+        assert reserved_end(pair, 1) == before
+        assert (await pair.lives[1].produce(NAME, b"one", acks=1)).error_code == 0
+        pair.store_away(False)
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_cluster_d66_who_followed_in_an_earlier_session_asks_where_the_log_starts() -> None:
+    """Records were deleted while it was away, which nobody waited to tell it: the root says so, before it serves."""
+
+    async def scenario() -> None:
+        pair = await both(remote_storage_enable="true")
+        for number in range(6):
+            assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
+        pair.renew(2)
+        pair.publish(1)  # the session that 2 still believes in is over
+        await pair.lives[1].partition(NAME).tier.delete_records(4)
+        pair.store_away(True)
+        pair.elect(2, (2,))
+        pair.publish()
+        await asyncio.sleep(20)
+        assert not pair.leads(2)
+        pair.store_away(False)
+        await until(lambda: pair.leads(2), "it leads when the root was read")
+        assert pair.lives[2].partition(NAME).log_start_offset == 4
+        assert await pair.lives[2].read_all(NAME, start=4) == [(4, b"4"), (5, b"5")]
+        await pair.stop()
+
+    play(scenario())
+
+
+async def _follows(pair: Pair, node_id: int) -> None:
+    await until(lambda: pair.followed(node_id) is not None, "it follows")
+    assert (await pair.lives[pair.row.leader].produce(NAME, b"x", acks=1)).error_code == 0
+    end = pair.lives[pair.row.leader].partition(NAME).log.log_end_offset
+    await until(lambda: pair.followed(node_id).log.flushed_end_offset == end, "it has all")  # type: ignore[union-attr]
+
+
+def test_cluster_d67_a_joiner_goes_by_what_its_leader_said_last() -> None:
+    """One replica, two, one, two: what was given back meanwhile is not there, whatever the joiner heard before."""
+
+    async def scenario() -> None:
+        pair = await both(replicas=(1,), remote_storage_enable="true")
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        await _follows(pair, 2)
+        told = reserved_end(pair, 1)
+        pair.change(replicas=(1,), leader_epoch=1)
+        pair.publish()
+        await until(lambda: pair.leads(1) and pair.followed(2) is None, "alone")
+        first = pair.lives[1].partition(NAME)
+        await first.tier.seal_and_copy()
+        assert await first.tier.give_back()
+        assert reserved_end(pair, 1) == first.log.log_end_offset < told
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        await until(lambda: pair.followed(2) is not None, "it joins again")
+        assert not await first.tier.give_back()
+        await _follows(pair, 2)
+        pair.change(in_sync=(1, 2))
+        pair.elect(2, (1, 2))
+        pair.publish()
+        await until(lambda: pair.leads(2), "the joiner leads")
+        assert reserved_end(pair, 2) <= (await pair.manifest()).reserved_end_offset
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_cluster_d74_a_reservation_of_an_earlier_leadership_allows_nothing() -> None:
+    """It led alone, followed another who led alone and gave all back, and is alone again: its own old copy would allow
+    more than the root. No gap is declared, for it lacks nothing."""
+
+    async def scenario() -> None:
+        pair = await both(replicas=(1,), remote_storage_enable="true")
+        assert (await pair.lives[1].produce(NAME, b"one")).error_code == 0
+        path = f"{pair.lives[1].partition(NAME).log.path}/{RESERVATION_FILE}"
+        assert pair.places[1].disk.stat(path) is not None
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        await _follows(pair, 2)
+        pair.elect(2, (2,))
+        pair.publish()
+        await _follows(pair, 1)
+        assert pair.places[1].disk.stat(path) is None
+        pair.change(replicas=(2,), leader_epoch=2)
+        pair.publish()
+        await until(lambda: pair.leads(2) and pair.followed(1) is None, "the other alone")
+        second = pair.lives[2].partition(NAME)
+        await second.tier.seal_and_copy()
+        assert await second.tier.give_back()
+        pair.change(replicas=(2, 1))
+        pair.publish()
+        await _follows(pair, 1)
+        pair.change(in_sync=(2, 1))
+        pair.change(replicas=(1,), leader=1, leader_epoch=3, in_sync=(1,))
+        pair.publish()
+        await until(lambda: pair.leads(1), "the first alone")
+        first = pair.lives[1].partition(NAME)
+        assert first.tier.lost is None
+        assert first.log.reserved_end <= (await pair.manifest()).reserved_end_offset
+        await pair.stop()
+
+    play(scenario())
