@@ -36,7 +36,7 @@ class FetchPosition:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Drop what lies at or above `offset`, then say `cut`."""
+    """Drop what lies at or above `offset`, epochs that begin there too, then say `cut`."""
 
     offset: int
 
@@ -86,11 +86,21 @@ class Follower:
             return None
         if diverging is not None:
             return self._diverged(diverging)
+        if self.phase is Phase.RECONCILING and self._led_without_a_record:
+            self.phase = Phase.CUTTING
+            return Cut(self.end)
         self.phase = Phase.FOLLOWING
         self.seen_epoch = self._leader_epoch
         self._leader_high_watermark = max(self._leader_high_watermark, leader_high_watermark)
         self._advance()
         return Take()
+
+    @property
+    def _led_without_a_record(self) -> bool:
+        """Whether an epoch begins at its end: one that it led itself. The leader may go on in an older one there, whose
+        records would not follow it (KAFKA-10706)."""
+        latest = self.lineage.latest
+        return latest is not None and latest.start_offset >= self.end
 
     def _diverged(self, leaders: EpochEnd) -> Cut | None:
         """Cut where the two lineages part: what follows is of an epoch that the leader does not have there."""

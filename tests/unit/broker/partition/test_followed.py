@@ -46,9 +46,10 @@ class Cold:
 
 
 class Copy:
-    def __init__(self, logs: LogHost, followed: Followed, syncs: InHand, disk: CrashDisk) -> None:
+    def __init__(self, logs: LogHost, followed: Followed, tasks: Tasks, syncs: InHand, disk: CrashDisk) -> None:
         self.logs = logs
         self.it = followed
+        self.tasks = tasks
         self.syncs = syncs
         self.disk = disk
 
@@ -80,7 +81,7 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
         followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), lambda: None, lambda: 7)
-        await scenario(Copy(logs, followed, syncs, disk))
+        await scenario(Copy(logs, followed, tasks, syncs, disk))
         await tasks.close()
 
     run_fast(run())
@@ -101,6 +102,26 @@ def test_its_next_question_says_what_is_flushed_and_nothing_else() -> None:
         assert copy.asked() == FetchPosition(3, EPOCH, EPOCH) and copy.it.high_watermark == 2
 
     copying(scenario)
+
+
+def test_cluster_d22_who_led_without_a_record_takes_older_records_there() -> None:
+    """It was elected and nobody copied from it before the next election: the next leader goes on, at this log's end, in
+    the epoch before its own. Every answer was refused, for the log's own epoch is later, and it never caught up."""
+
+    async def scenario(copy: Copy) -> None:
+        assert copy.given(batch_at(0, epoch=2, count=3))
+        copy.it.log.begin_epoch(EPOCH - 1)
+        await copy.it.over()
+        row, logs, tasks = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH), copy.logs, copy.tasks
+        copy.it = Followed(copy.it.opened, row, logs, Cold(), tasks, FastClock(), set(), lambda: None, lambda: 7)
+        older = batch_at(3, epoch=2)
+        assert copy.asked() == FetchPosition(3, 2, EPOCH) and not copy.given(older)
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()  # what stays is flushed before anything goes
+        await asyncio.sleep(0.1)
+        assert copy.given(older) and copy.asked() == FetchPosition(4, 2, EPOCH)
+
+    copying(scenario, flush_sync=False)
 
 
 def test_with_os_flush_what_is_written_counts() -> None:

@@ -61,6 +61,20 @@ def test_an_answer_that_comes_twice_is_taken_once() -> None:
     assert follower.answered(first, None, 3) is None
 
 
+def test_cluster_d22_an_epoch_of_its_own_without_a_record_goes_before_anything_is_taken() -> None:
+    """KAFKA-10706: it led, wrote nothing, and the next leader has older records where that epoch begins. The lineages
+    agree below, so nothing shows divergence, and the leader's records would not follow that epoch."""
+    follower = Follower(lineage((1, 0), (2, 4)), 4, 4)
+    follower.begin(3)
+    assert asked(follower) == FetchPosition(4, 1, 3)
+    assert follower.answered(asked(follower), None, 6) == Cut(4)
+    follower.cut(lineage((1, 0)), 4)
+    assert isinstance(follower.answered(asked(follower), None, 6), Take) and follower.phase is Phase.FOLLOWING
+    follower.flushed(lineage((1, 0), (3, 6)), 6)
+    assert follower.next_fetch() == FetchPosition(6, 1, 3), "one that its leader began is not asked about again"
+    assert isinstance(follower.answered(asked(follower), None, 6), Take)
+
+
 @pytest.mark.parametrize(
     ("mine", "end", "leaders", "at"),
     [
