@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests start hundreds of short processes: each would compile all it imports where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-all check bench run sim planted fuzz soak reliability pages lock format clean
+.PHONY: demo test test-fast test-all check bench run sim planted fuzz soak campaign reliability pages lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -52,6 +52,9 @@ fuzz: $(READY)  ## hostile bytes into every parser, 10^7 of them (Atheris, insta
 
 soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then half as long without kills; the books must balance
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30)
+
+campaign: $(READY)  ## make campaign MINUTES=5 SEED=7 BUCKET=versitygw: three brokers, stock clients, a nemesis; the books must balance
+	$(BIN)/python -m tests.campaign --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) --bucket $(or $(BUCKET),directory)
 
 reliability: $(READY)  ## docs/RELIABILITY.md anew: hours; QUICK=1 minutes, ONLY=simulation,fuzz a part, RENDER=1 just the page
 	$(BIN)/python -m tests.reliability $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RENDER),--render)

@@ -5,72 +5,14 @@ Broker 1 comes first, so it decides. Every process is a real one; the image is r
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, ControllerAt, controller_of, image_of
-from broker.metadata.image import ClusterImage
-from broker.metadata.records import NO_LEADER, Row
-from coldstore.keys import cluster_key
-from coldstore.object_store import Got
-from coldstore.root import RootCodec
-from tests.support.broker_process import BrokerProcess
+from broker.metadata.records import NO_LEADER
 from tests.support.site import Site
 from tests.support.stock_clients import Written, create_topic, read_confluent, write_confluent
+from tests.support.three_brokers import three
 from tests.support.waiting import wait_until
 
 TOPIC = "events"
 REFUSED = 3
-SLACK_S = 20.0  # a busy machine, where nothing about time is asked
-
-
-@dataclass
-class Three:
-    """Brokers 1, 2, 3 of a site, started in this order."""
-
-    site: Site
-    stack: contextlib.ExitStack
-    brokers: dict[int, BrokerProcess] = field(default_factory=dict)
-
-    def start(self, node_id: int) -> None:
-        broker = self.site.broker(str(node_id), "--node-id", str(node_id))
-        self.brokers[node_id] = self.stack.enter_context(broker)
-
-    def root(self) -> tuple[ClusterImage, ControllerAt]:
-        """As it stands in the bucket."""
-        data = self.site.bucket.read(cluster_key())
-        root = RootCodec(CLUSTER_FORMAT).decode(cluster_key(), Got(data, "", len(data)))
-        page = root.content.page
-        controller = controller_of(root.content, root.epoch)
-        assert isinstance(root.content, ClusterContent) and controller is not None
-        return image_of(root.content, None if page is None else self.site.bucket.read(page.key)), controller
-
-    def active(self) -> dict[int, int]:
-        """Broker epochs of the sessions there are."""
-        return {node.node_id: node.broker_epoch for node in self.root()[0].nodes.values() if node.active}
-
-    def rows(self, topic: str = TOPIC) -> tuple[Row, ...]:
-        found = self.root()[0].topic_named(topic)
-        assert found is not None
-        return found.rows
-
-    def wait_active(self, *node_ids: int, timeout_s: float = SLACK_S) -> None:
-        wait_until(lambda: self.active().keys() == set(node_ids), f"sessions of {node_ids}", timeout_s)
-
-    def logs(self) -> str:
-        return "\n".join(f"--- {n}\n{broker.log()[-6000:]}" for n, broker in self.brokers.items())
-
-
-@contextlib.contextmanager
-def three(site: Site) -> Iterator[Three]:
-    with contextlib.ExitStack() as stack:
-        cluster = Three(site, stack)
-        for node_id in (1, 2, 3):
-            cluster.start(node_id)
-        yield cluster
 
 
 def some(mark: str, count: int = 10) -> list[Written]:
@@ -112,21 +54,19 @@ def test_a_killed_brokers_partitions_wait_for_it(directory_site: Site) -> None:
     """At replication factor 1: NO_LEADER when its session ended, led again by it when it is back, nothing lost."""
     with three(directory_site) as cluster:
         create_topic(cluster.brokers[1].kafka, TOPIC, partitions=6)
-        led = {index: row.leader for index, row in enumerate(cluster.rows())}
+        led = {index: row.leader for index, row in enumerate(cluster.rows(TOPIC))}
         assert set(led.values()) == {1, 2, 3}, "spread over brokers"
-        everywhere = ",".join(broker.kafka for broker in cluster.brokers.values())
         for index in led:
-            write_confluent(everywhere, TOPIC, index, some(f"p{index}"), "none", True)
+            write_confluent(cluster.everywhere, TOPIC, index, some(f"p{index}"), "none", True)
         cluster.brokers[3].kill()
         cluster.wait_active(1, 2)
-        for index, row in enumerate(cluster.rows()):
+        for index, row in enumerate(cluster.rows(TOPIC)):
             assert row.leader == (NO_LEADER if led[index] == 3 else led[index])
             assert row.in_sync == (led[index],)
         cluster.start(3)
         cluster.wait_active(1, 2, 3)
-        assert {index: row.leader for index, row in enumerate(cluster.rows())} == led
-        everywhere = ",".join(broker.kafka for broker in cluster.brokers.values())
-        found = read_confluent(everywhere, TOPIC, dict.fromkeys(led, 10))
+        assert {index: row.leader for index, row in enumerate(cluster.rows(TOPIC))} == led
+        found = read_confluent(cluster.everywhere, TOPIC, dict.fromkeys(led, 10))
         assert sorted(r.value or b"" for r in found) == sorted(w.value or b"" for i in led for w in some(f"p{i}"))
 
 
@@ -144,9 +84,9 @@ def test_a_paused_broker_has_a_session_again_when_it_goes_on(directory_site: Sit
     """SIGSTOP for longer than a session: it ends, and the same process begins another when it reads so."""
     with three(directory_site) as cluster:
         before = cluster.active()
-        os.kill(cluster.brokers[3].pid, signal.SIGSTOP)
-        cluster.wait_active(1, 2, timeout_s=30)
-        os.kill(cluster.brokers[3].pid, signal.SIGCONT)
+        cluster.pause(3)
+        cluster.wait_active(1, 2)
+        cluster.go_on(3)
         cluster.wait_active(1, 2, 3)
         assert cluster.active()[3] > max(before.values())
         assert cluster.brokers[3].stop() == 0

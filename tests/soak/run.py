@@ -7,7 +7,6 @@ counts what was checked, not only what failed.
 from __future__ import annotations
 
 import random
-import socket
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from tests.soak.load import (
 )
 from tests.soak.samples import Growth, Sample, Sampler, curve, growth
 from tests.support.broker_process import BrokerProcess, start_broker
+from tests.support.ports import quiet_port
 from tests.support.site import thermocline
 from tests.support.stock_clients import create_topic, end_offsets
 from tests.support.waiting import wait_until
@@ -85,7 +85,7 @@ class Soak:
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self._directory, self._plan = directory, plan
-        self._port = _free_port()
+        self._port = quiet_port()
         self._bootstrap = f"127.0.0.1:{self._port}"
         self._bucket = f"file://{directory}/bucket"
         self._serving: tuple[int, BrokerProcess] | None = None
@@ -304,19 +304,6 @@ def printed(name: str, verdict: Verdict) -> str:
     lines += [f"  {key.replace('_', ' '):34} {value:>14,}" for key, value in figures(verdict).items()]
     lines += [f"  PROBLEM {problem}" for problem in verdict.problems]
     return "\n".join(lines)
-
-
-def _free_port() -> int:
-    """One of the quiet ports below the kernel's ephemeral range, so that no client's socket takes it between lives."""
-    for _ in range(50):
-        port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port between 20000 and 30000")
 
 
 def _sleep_until(at: float) -> None:

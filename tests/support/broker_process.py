@@ -59,6 +59,10 @@ class BrokerProcess:
         """Its exit code, once it ends by itself."""
         return self.process.wait(timeout_s)
 
+    def await_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return when it serves; AssertionError with its log when it ends before, or takes longer."""
+        await_ready(self, timeout_s)
+
 
 def start_broker(
     data_dir: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 
 
@@ -20,3 +21,13 @@ def free_port_pair() -> int:
         with contextlib.suppress(OSError, OverflowError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port + 1))
             return port
+
+
+def quiet_port() -> int:
+    """A free port below the kernel's ephemeral range, so that no client's socket takes it between a broker's lives."""
+    for _ in range(50):
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port between 20000 and 30000")

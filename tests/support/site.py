@@ -54,13 +54,23 @@ class Site:
 
     @contextlib.contextmanager
     def broker(
-        self, name: str = "a", *flags: str, environment: Mapping[str, str] | None = None, wait_ready: bool = True
+        self,
+        name: str = "a",
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        wait_ready: bool = True,
+        listen: str | None = "127.0.0.1:0",
+        bucket_url: str | None = None,
     ) -> Iterator[BrokerProcess]:
-        """A broker on data directory `name`, killed at the end unless it ended already."""
+        """A broker on data directory `name`, killed at the end unless it ended already.
+
+        `listen` None: the settings say where. `bucket_url`: another way to the same bucket.
+        """
         with running_broker(
             self.data_dir(name),
-            self.bucket.url,
+            bucket_url or self.bucket.url,
             *flags,
+            listen=listen,
             settings=self.settings,
             environment={**self.bucket.environment, **(environment or {})},
             wait_ready=wait_ready,
