@@ -130,6 +130,9 @@ REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
+# What several clients of a broker asked is decided side by side: one must not wait for another's partitions. Nor does
+# what a broker has to say at once wait for its heartbeat that is parked.
+_SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
 _WIDE_FRAME: Final = 8 << 10  # in less there is no room for as many partitions
 
 
@@ -204,8 +207,7 @@ class BrokerDispatcher:
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
-        # What several clients of a broker asked is decided side by side: one must not wait for another's partitions.
-        return self._answering.later(self._handle(header, call, request), blocks=header.api_key != _ENVELOPE)
+        return self._answering.later(self._handle(header, call, request), blocks=header.api_key not in _SIDE_BY_SIDE)
 
     def dispatch_run(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
         """Answer produce requests like the peer's last one; see the door's docstring."""

@@ -35,6 +35,7 @@ from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.limits import check_tiering, tier_limits
 from broker.listening import Listening
+from broker.membership.fitness import OwnFitness
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session
 from broker.metadata.cluster_root import ClusterRoot
@@ -127,7 +128,8 @@ class Start:
         self.rooms.tiers = tiers = TierService(store, world, logs, self.tasks, limits, report=self.report)
         following = self._following(cluster, joined, logs, tiers, session)
         await tiers.start()
-        await self._publish(following, session, tiers, joined)
+        fitness = OwnFitness(following.registry.troubles, lambda: logs.ballast.is_short)
+        await self._publish(following, session, tiers, joined, fitness)
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
         await self.listening.accept(self.live)
@@ -248,7 +250,9 @@ class Start:
         self._keep("proposals", proposing.keep)
         return Following(registry, metadata, replicas, feed, forward, controller, attendance)
 
-    async def _publish(self, following: Following, session: Session, tiers: TierService, joined: Joined) -> None:
+    async def _publish(
+        self, following: Following, session: Session, tiers: TierService, joined: Joined, fitness: OwnFitness
+    ) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
         await replicas.move_strays(joined.at.image)
@@ -259,7 +263,7 @@ class Start:
             self.waits.counting(lambda: f"opening logs: {replicas.opened_count} of {total} partitions"),
         ):
             following.feed.take(joined.at)
-            session.follow(following.feed, following.brokers, joined)
+            session.follow(following.feed, following.brokers, joined, fitness)
             await asyncio.gather(*[replicas.opened(topic_id) for topic_id in topics])
         self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
         self._keep("ticks", replicas.upkeep.keep_ticking)

@@ -3,7 +3,8 @@
 Owns `Brokers` of this broker, and whether it is the one who may answer. Always true: a heartbeat is noted before
 anything is done about it (D9); what leaves with an answer was seen committed before; a controller that cannot beat its
 lease says so and ends nobody's session; one that hears fewer than half of the cluster gives its lease away before it
-ends a session (R27). Must not know requests' bytes, nor who may be the controller (membership).
+ends a session (R27); how fit brokers are to lead is known from their own words alone, and of this epoch. Must not know
+requests' bytes, nor who may be the controller (membership).
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
+from broker.controller import fitness as fitnesses
 from broker.controller import proposals, registrations
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
+from broker.controller.fitness import FIT, Fitness
 from broker.controller.office import Office
 from broker.controller.registrations import SessionId
 from broker.controller.sessions import CLOSED_S, SESSION_S, Sessions
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_root import ImageAt
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import LogPlace
 from logformat.errors import ThermoclineError
 from seams.clock import Clock
 
@@ -68,6 +75,12 @@ class Attendance:
         self._lease_counter = -1
         self._beaten_s = 0.0
         self._news = asyncio.Event()
+        self._fitness: dict[int, tuple[int, Fitness]] = {}  # by node, with the broker epoch that said so
+        self._lost: dict[SessionId, frozenset[LogPlace]] = {}  # what was decided about
+        self._is_settled = True  # nobody unfit leads what somebody fitter could
+        self._wake = asyncio.Event()
+        self.asked_s = float("-inf")
+        """When another broker took this one for the controller last; boot clock."""
 
     # ── what membership tells ────────────────────────────────────────────────────────────────────────────────────
     def begin(self, at: ImageAt, *, is_sure: bool) -> None:
@@ -83,12 +96,15 @@ class Attendance:
     def end(self) -> None:
         """Another one decides."""
         self._sessions = None
+        self._fitness.clear()
+        self._lost.clear()
         self._office.stand_down()
         self._tell()
 
     def obey(self, at: ImageAt) -> None:
         """This broker obeys `at`."""
         self._at = at
+        self._is_settled = False
         if self._sessions is not None:
             self._sessions.follow(at.image, self._clock.monotonic_s())
         self._tell()
@@ -123,13 +139,14 @@ class Attendance:
                 ErrorCode.STALE_BROKER_EPOCH if known else ErrorCode.BROKER_ID_NOT_REGISTERED,
                 f"broker {asked.node_id} has no session of broker epoch {asked.broker_epoch}",
             )
+        self.asked_s = self._clock.boottime_s()
         if asked.wants_shutdown:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
             return HeartbeatAnswer(self._office.epoch, may_stop=True)
-        if asked.hands_over:
-            await self.hand_over(asked.node_id, asked.broker_epoch)
-        await self._news_for(asked.position)
+        fitness = Fitness(asked.unfit_all, asked.unfit, asked.lost_logs)
+        is_new = self.told(asked.node_id, asked.broker_epoch, fitness)
+        await self._news_for(asked.position, until_settled=is_new)
         if self._sessions is None:
             raise _not_controller()
         if self._is_away():
@@ -138,9 +155,60 @@ class Attendance:
         root = None if newest is None or newest[0] <= asked.position else newest[1]
         return HeartbeatAnswer(self._office.epoch, root, lease_counter=self._lease_counter)
 
-    async def hand_over(self, node_id: int, broker_epoch: int) -> None:
-        """Others lead what this session leads, as far as they can. Errors as `Office.decide`."""
-        await self._office.decide(lambda image: registrations.hand_over(image, (node_id, broker_epoch)))
+    # ── who is fit to lead ───────────────────────────────────────────────────────────────────────────────────────
+    def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
+        """This session says how fit it is to lead; whether that is new. What follows is decided at once (`settled`)."""
+        if self._fitness.get(node_id, (broker_epoch, FIT)) == (broker_epoch, fitness):
+            return False
+        self._fitness[node_id] = broker_epoch, fitness
+        if fitness.may_lead_all:
+            log.info("broker %d is fit to lead again", node_id)
+        else:
+            what = "anything" if fitness.unfit_all else f"{len(fitness.unfit)} partitions whose logs failed there"
+            log.warning("broker %d is unfit to lead %s", node_id, what)
+        self._is_settled = False
+        self._wake.set()
+        return True
+
+    async def settled(self) -> None:
+        """Wait until nobody unfit leads what somebody fitter could. The caller bounds the wait."""
+        while self._sessions is not None and not self._is_settled:
+            await self._news.wait()
+
+    async def _settle(self) -> None:
+        """Let fitter brokers lead what unfit ones do, where there are any."""
+        self._is_settled = True  # but for what is said, and for an image that comes, meanwhile
+        assert self._at is not None
+        try:
+            await self._settle_lost()
+            if self._unfit(self._at.image):
+                await self._office.decide(lambda image: fitnesses.moved(image, self._unfit(image)))
+        except (ThermoclineError, OSError) as refused:
+            self._is_settled = False
+            log.warning("unfit brokers lead on for now: %s", refused)
+            await asyncio.sleep(_REFUSED_S)
+        if self._is_settled:
+            self._tell()
+
+    async def _settle_lost(self) -> None:
+        """Take brokers out of the in-sync sets of the logs that they lost while they run, once each (R18)."""
+        for node_id, (broker_epoch, fitness) in tuple(self._fitness.items()):
+            session = node_id, broker_epoch
+            new = frozenset(fitness.lost_logs) - self._lost.get(session, frozenset())
+            if new:
+                await self._office.decide(partial(registrations.lost_logs, session=session, places=new))
+                self._lost[session] = frozenset(fitness.lost_logs)
+
+    def _unfit(self, image: ClusterImage) -> dict[int, Fitness]:
+        """Of the sessions there are."""
+        return {
+            node_id: fitness
+            for node_id, (broker_epoch, fitness) in self._fitness.items()
+            if not fitness.may_lead_all
+            and (node := image.nodes.get(node_id)) is not None
+            and node.active
+            and node.broker_epoch == broker_epoch
+        }
 
     async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
         """See `Brokers`."""
@@ -154,9 +222,12 @@ class Attendance:
 
     # ── silence ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def keep(self) -> None:
-        """Until cancelled: end the sessions of those that are silent."""
+        """Until cancelled: end the sessions of those that are silent, and see to those that are unfit."""
         while True:
-            await asyncio.sleep(_TICK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._wake.wait()
+            self._wake.clear()
             sessions = self._sessions
             if sessions is None:
                 continue
@@ -168,6 +239,8 @@ class Attendance:
                 self._step_back()
             elif due.ended:
                 await self._end_silent(due.ended)
+            elif not self._is_settled:
+                await self._settle()
 
     async def _end_silent(self, ended: tuple[SessionId, ...]) -> None:
         who = ", ".join(str(node_id) for node_id, _ in ended)
@@ -183,15 +256,15 @@ class Attendance:
         await self._office.decide(lambda image: registrations.end(image, sessions))
 
     # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
-    async def _news_for(self, position: int) -> None:
-        """Until there is a newer image than that of `position`, or for as long as a heartbeat waits."""
-        until_s = asyncio.get_running_loop().time() + PARKED_S
-        try:
-            async with asyncio.timeout_at(until_s):
+    async def _news_for(self, position: int, *, until_settled: bool) -> None:
+        """Until there is a newer image than that of `position`, or for as long as a heartbeat waits. `until_settled`:
+        the asker wants to know what became of what it said, no more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARKED_S):
                 while self._sessions is not None and (self._at is None or self._at.position <= position):
+                    if until_settled and self._is_settled:
+                        return
                     await self._news.wait()
-        except TimeoutError:
-            return
 
     def _tell(self) -> None:
         self._news.set()

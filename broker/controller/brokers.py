@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.error_codes import ErrorCode
-from broker.metadata.records import NO_EPOCH, Listener
-
-LogPlace = tuple[str, int]
-"""A partition's log, by topic id (a UUID in canonical text form) and index."""
+from broker.metadata.records import NO_EPOCH, Listener, LogPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +41,18 @@ class HeartbeatAsked:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
     the image it obeys).
 
-    `hands_over`: it is about to stop: others are to lead what it leads. `wants_shutdown`: it stopped: its session is to
-    end. `unfit`: logs here
-    that must not lead while another can (failed, damaged).
+    The rest is how it is now, said again in each: `unfit_all`: it is to lead only what no other can (it stops, its disk
+    is full, the bucket is away from it). `unfit`: logs that failed here: none of them leads. `lost_logs`: logs that
+    were found damaged (R18). `wants_shutdown`: it stopped: its session is to end.
     """
 
     node_id: int
     broker_epoch: int
     position: int
-    hands_over: bool = False
-    wants_shutdown: bool = False
+    unfit_all: bool = False
     unfit: tuple[LogPlace, ...] = ()
+    lost_logs: tuple[LogPlace, ...] = ()
+    wants_shutdown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

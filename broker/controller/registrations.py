@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from broker.controller.brokers import LogPlace, RegistrationAsked
+from broker.controller.brokers import RegistrationAsked
 from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import FORGOTTEN, NO_EPOCH, MetadataRecord, Node, NodeGone
-from broker.metadata.rows import forgotten, handed_over, lost, session_began, sessions_ended
+from broker.metadata.records import FORGOTTEN, NO_EPOCH, LogPlace, MetadataRecord, Node, NodeGone
+from broker.metadata.rows import forgotten, lost, session_began, sessions_ended
 
 SessionId = tuple[int, int]
 """A session by its node id and broker epoch."""
@@ -59,13 +59,6 @@ def end_records(image: ClusterImage, sessions: Iterable[SessionId]) -> list[Meta
 def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
     """As `end_records`."""
     return Decision(tuple(end_records(image, sessions)), None)
-
-
-def hand_over(image: ClusterImage, session: SessionId) -> Decision[None]:
-    """Others lead what this session leads, as far as they can; it is about to stop."""
-    node = image.nodes.get(session[0])
-    is_there = node is not None and node.active and node.broker_epoch == session[1]
-    return Decision(tuple(handed_over(image, session[0])) if is_there else (), None)
 
 
 def claim_records(image: ClusterImage, asked: RegistrationAsked, replaced: int | None) -> list[MetadataRecord]:

@@ -15,14 +15,13 @@ from uuid import UUID
 from broker.controller.brokers import (
     HeartbeatAnswer,
     HeartbeatAsked,
-    LogPlace,
     PartitionProposal,
     ProposalsAsked,
     RegistrationAsked,
 )
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
-from broker.metadata.records import Listener
+from broker.metadata.records import Listener, LogPlace
 from broker.peers.connection import PeerConnection
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.message import Message
@@ -152,8 +151,11 @@ def heartbeat_message(asked: HeartbeatAsked) -> BrokerHeartbeatRequest:
         broker_id=asked.node_id,
         broker_epoch=asked.broker_epoch,
         current_metadata_offset=asked.position,
-        want_fence=asked.hands_over,
+        want_fence=asked.unfit_all,
         want_shut_down=asked.wants_shutdown,
+        lost_logs=[
+            BrokerHeartbeatRequestLostLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.lost_logs)
+        ],
         unfit=[BrokerHeartbeatRequestUnfit(topic_id, indexes) for topic_id, indexes in _by_topic(asked.unfit)],
     )
 
@@ -163,9 +165,10 @@ def heartbeat_asked(request: BrokerHeartbeatRequest) -> HeartbeatAsked:
         request.broker_id,
         request.broker_epoch,
         request.current_metadata_offset,
-        hands_over=request.want_fence,
+        unfit_all=request.want_fence,
         wants_shutdown=request.want_shut_down,
         unfit=_places(request.unfit),
+        lost_logs=_places(request.lost_logs),
     )
 
 

@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from broker.controller.brokers import LogPlace
 from broker.controller.decision import Decision
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import FORGOTTEN, NO_EPOCH, NO_LEADER, Row
+from broker.metadata.records import FORGOTTEN, NO_EPOCH, NO_LEADER, LogPlace, Row
 from broker.metadata.rows import begun_uncleanly, rows_set
 from broker.metadata.unclean import is_unclean_election_allowed
 

@@ -1,8 +1,9 @@
 """The heartbeats of this broker to whoever is the controller, and what their answers show.
 
-Owns one loop: a heartbeat is sent when the one before it was answered. Always true: an answer of an older controller
-than the one known says nothing, nor does "store away" of any; while none is heard, this broker may campaign. Must not
-know how images are obeyed, nor how a session begins.
+Owns one loop: a heartbeat is sent when the one before it was answered; what cannot wait goes behind the one that is
+parked (`tell`). Always true: an answer of an older controller than the one known says nothing, nor does "store away"
+of how fresh anything is; while none is heard, this broker may campaign. Must not know how images are obeyed, nor how a
+session begins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.errors import ApiError
+from broker.membership.fitness import OwnFitness
 from broker.membership.gate import Gate
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import Node
@@ -28,7 +30,6 @@ log = logging.getLogger(__name__)
 HEARD_S: Final = 3.0
 """Two of the 1.5 s for which a heartbeat is parked: an answer older than that is none."""
 _AGAIN_S: Final = 0.3  # after one that failed
-_LAST_WORDS: Final = "last words"  # a connection of their own: the loop's heartbeat is parked on the other
 
 
 class Heartbeats:
@@ -45,6 +46,7 @@ class Heartbeats:
         at: Callable[[], ImageAt],
         observe: Callable[[bytes], Awaitable[None]],
         ended: Callable[[], Awaitable[None]],
+        fitness: OwnFitness,
     ) -> None:
         self._links = links
         self._clock = clock
@@ -54,7 +56,15 @@ class Heartbeats:
         self._at = at
         self._observe = observe
         self._ended = ended
+        self._fitness = fitness
+        self._to_tell = asyncio.Event()
         self._heard_s: float | None = None
+        self._heard_since_s: float | None = None
+        self.fresh_s = float("-inf")
+        """When the last one was sent whose answer said how fresh this broker's image is; boot clock."""
+        self.answered_s = float("-inf")
+        """The same, of those too that were answered "store away": there is a controller, and this broker is in
+        session with it."""
         self.is_refused = False
         """Whether nobody listens where the controller should be (D64)."""
         self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the lease's counter first told in it
@@ -63,6 +73,11 @@ class Heartbeats:
     def is_heard(self) -> bool:
         """Whether the controller answered lately."""
         return self._heard_s is not None and self._clock.monotonic_s() - self._heard_s <= HEARD_S
+
+    @property
+    def heard_for_s(self) -> float:
+        """For how long the controller has answered, and beaten its lease."""
+        return 0.0 if self._heard_since_s is None else self._clock.monotonic_s() - self._heard_since_s
 
     async def keep(self) -> None:
         """Until cancelled."""
@@ -81,15 +96,29 @@ class Heartbeats:
             if not await self._beat(node, own, at):
                 await asyncio.sleep(_AGAIN_S)
 
+    def tell(self) -> None:
+        """Say how fit this broker is, now: the parked heartbeat's answer is not waited for."""
+        self._to_tell.set()
+
+    async def keep_telling(self) -> None:
+        """Until cancelled. One that fails costs no more than the wait for the loop's next one."""
+        while True:
+            await self._to_tell.wait()
+            self._to_tell.clear()
+            try:
+                await self._say()
+            except (ConnectionError, TimeoutError, ApiError, Retryable) as unheard:
+                log.info("the controller did not hear yet how fit this broker is: %s", unheard)
+
     async def _beat(self, node: Node, own: Node, at: ImageAt) -> bool:
-        pauses, sent_s = self._gate.paused_count, self._clock.monotonic_s()
-        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position)
+        pauses, sent_s, sent_boot_s = self._gate.paused_count, self._clock.monotonic_s(), self._clock.boottime_s()
+        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, *self._fitness.now())
         try:
             answer = await self._remote(node).heartbeat(asked)
         except (ConnectionError, TimeoutError) as silent:
             self.is_refused = isinstance(silent, ConnectionRefusedError)
             log.debug("the controller, broker %d, is silent: %s", node.node_id, silent)
-            self._heard_s = None
+            self._heard_s = self._heard_since_s = None
             return False
         except (ApiError, Retryable) as refused:  # our image, or its, is behind: a poll tells
             log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
@@ -98,20 +127,26 @@ class Heartbeats:
         known = self._at().controller
         if known is not None and answer.controller_epoch < known.epoch:
             return False
+        if known is not None and known.node_id == node.node_id:
+            self.answered_s = sent_boot_s
         if answer.store_away:
-            self._heard_s = None
+            self._heard_s = self._heard_since_s = None
             return False
         self._heard_s = sent_s
-        await self._take(answer, pauses)
+        if self._heard_since_s is None:
+            self._heard_since_s = sent_s
+        if await self._take(answer, pauses):
+            self.fresh_s = sent_boot_s
         return True
 
-    async def _take(self, answer: HeartbeatAnswer, pauses: int) -> None:
+    async def _take(self, answer: HeartbeatAnswer, pauses: int) -> bool:
+        """Whether this broker obeys what was sent."""
         if answer.root is not None:
             try:
                 await self._observe(answer.root)
             except (Corrupt, Retryable, OSError) as unread:  # the next poll reads it
                 log.warning("a root that the controller sent could not be read: %s", unread)
-                return
+                return False
         if not self._gate.paused:
             self._after_pause = None
         elif self._after_pause is None or self._after_pause[0] != pauses:
@@ -119,10 +154,11 @@ class Heartbeats:
         elif answer.lease_counter > self._after_pause[1]:
             # The controller itself bumped the lease since our pause: it was not suspended together with us (R28).
             self._gate.reopen(pauses)
+        return True
 
     async def hand_over(self) -> None:
-        """Ask the controller to let others lead what this broker leads, and obey. Raises as `Brokers.heartbeat`."""
-        answer = await self._say(hands_over=True)
+        """Let the controller hear that this broker stops, and obey what it decides. Raises as `Brokers.heartbeat`."""
+        answer = await self._say()
         if answer is not None and answer.root is not None:
             await self._observe(answer.root)
 
@@ -130,13 +166,14 @@ class Heartbeats:
         """Ask the controller to end this session: the last thing a broker says. Raises as `Brokers.heartbeat`."""
         await self._say(wants_shutdown=True)
 
-    async def _say(self, *, hands_over: bool = False, wants_shutdown: bool = False) -> HeartbeatAnswer | None:
+    async def _say(self, *, wants_shutdown: bool = False) -> HeartbeatAnswer | None:
         at = self._at()
         node, own = self._controller(at), at.image.nodes.get(self._node_id)
         if node is None or own is None or not own.active or own.incarnation != self._incarnation:
             return None
-        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, hands_over, wants_shutdown)
-        return await RemoteBrokers(lambda _: self._links.to(node, _LAST_WORDS)).heartbeat(asked)
+        fitness = self._fitness.now()
+        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, *fitness, wants_shutdown=wants_shutdown)
+        return await self._remote(node).heartbeat(asked)
 
     def _controller(self, at: ImageAt) -> Node | None:
         """The node of the controller, where that is another process."""

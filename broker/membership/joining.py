@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from broker.controller.brokers import LogPlace, RegistrationAsked
+from broker.controller.brokers import RegistrationAsked
 from broker.controller.registrations import claim_records
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.controller.sessions import SESSION_S
@@ -28,7 +28,7 @@ from broker.membership.lease_watch import LeaseSight
 from broker.membership.lost_logs import lost_logs
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
-from broker.metadata.records import NO_EPOCH
+from broker.metadata.records import NO_EPOCH, LogPlace
 from broker.outage import WHAT_TO_DO, Outage
 from broker.peers.links import Links
 from logformat.errors import Fenced, InvalidRequest, Retryable

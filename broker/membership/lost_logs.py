@@ -10,9 +10,9 @@ directories, nor how a session begins.
 
 from __future__ import annotations
 
-from broker.controller.brokers import LogPlace
 from broker.membership.identity import DirectoryIdentity
 from broker.metadata.image import ClusterImage
+from broker.metadata.records import LogPlace
 from logformat.values import TopicPartition
 
 

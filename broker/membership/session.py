@@ -18,11 +18,13 @@ from functools import partial
 from typing import Final, Protocol
 
 from broker.controller.brokers import RegistrationAsked
+from broker.controller.fitness import FIT, Fitness
 from broker.controller.registrations import claim_records, end_records
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.membership.campaign import Campaign
+from broker.membership.fitness import CUT_OFF_S, OwnFitness
 from broker.membership.gate import Gate
 from broker.membership.heartbeat import Heartbeats
 from broker.membership.identity import DirectoryIdentity
@@ -60,7 +62,10 @@ class Ruling(Protocol):
     def end(self) -> None: ...
     def obey(self, at: ImageAt) -> None: ...
     def beaten(self, counter: int) -> None: ...
-    async def hand_over(self, node_id: int, broker_epoch: int) -> None: ...
+    @property
+    def asked_s(self) -> float: ...
+    def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool: ...
+    async def settled(self) -> None: ...
 
 
 class Session:
@@ -89,6 +94,9 @@ class Session:
         self._feed: ImageFeed | None = None
         self._ruling: Ruling | None = None
         self._heartbeats: Heartbeats | None = None
+        self._fitness: OwnFitness | None = None
+        self._told = FIT
+        self._polled_s = float("-inf")
         self._followed = asyncio.Event()
         self._at = ImageAt(-1, ClusterImage())
         self._is_sure = False  # the next claim follows a step back that nobody answered
@@ -135,10 +143,11 @@ class Session:
         return joined
 
     # ── staying ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def follow(self, feed: ImageFeed, ruling: Ruling, joined: Joined) -> None:
-        """From now on `feed` gets each image that is found, and `ruling` hears whether this process is the controller;
-        both know `joined`."""
-        self._feed, self._ruling = feed, ruling
+    def follow(self, feed: ImageFeed, ruling: Ruling, joined: Joined, fitness: OwnFitness) -> None:
+        """From now on `feed` gets each image that is found, `ruling` hears whether this process is the controller, and
+        whoever is hears of `fitness`; feed and ruling know `joined`."""
+        self._feed, self._ruling, self._fitness = feed, ruling, fitness
+        fitness.watch(self._look_at_fitness)
         self._heartbeats = Heartbeats(
             self._links,
             self._world.clock,
@@ -148,6 +157,7 @@ class Session:
             lambda: self._at,
             self._observe,
             self._register_again,
+            fitness,
         )
         self._followed.set()
         feed.watch(self._obeyed)
@@ -165,13 +175,47 @@ class Session:
     async def _keep_heartbeats(self) -> None:
         await self._followed.wait()
         assert self._heartbeats is not None
-        await self._heartbeats.keep()
+        await asyncio.gather(self._heartbeats.keep(), self._heartbeats.keep_telling())
 
     async def _watch_clock(self) -> None:
         """Until cancelled. Beside the polls: one that hangs is no pause of ours, and must not pass for one."""
         while True:
             self.gate.is_open()
+            self._look_at_fitness()
             await asyncio.sleep(min(_TICK_S, self._interval_s))
+
+    def _look_at_fitness(self) -> None:
+        """What is new about it is said at once."""
+        fitness, heartbeats, ruling = self._fitness, self._heartbeats, self._ruling
+        if fitness is None or heartbeats is None or ruling is None:
+            return
+        fitness.is_cut_off = min(self.outage.seconds, heartbeats.heard_for_s) >= CUT_OFF_S
+        now = fitness.now()
+        if self.is_controller:
+            ruling.told(self._node_id, self._at.image.nodes[self._node_id].broker_epoch, now)
+        elif now != self._told:
+            heartbeats.tell()
+        self._told = now
+
+    # ── how fresh it is ──────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def confirmed_s(self) -> float:
+        """When the last question was *sent* whose answer showed what this broker obeys to be the newest: a poll of
+        `cluster.json`, or a heartbeat to a controller that beats its lease (R23). Seconds of the boot clock; −inf:
+        none was answered yet."""
+        heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.fresh_s
+        return max(self._polled_s, heard_s)
+
+    @property
+    def answered_s(self) -> float:
+        """The same for whoever needs no more than to be in session (R25): "store away" from the controller that the
+        image names counts too. The controller itself is in session while others take it for that, and alone always."""
+        if self.is_controller and self._ruling is not None:
+            is_alone = self._at.image.nodes.keys() == {self._node_id}
+            asked_s = self._world.clock.boottime_s() if is_alone else self._ruling.asked_s
+            return max(self.confirmed_s, asked_s)
+        heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
+        return max(self.confirmed_s, heard_s)
 
     async def _poll_until_replaced(self) -> None:
         polled_s = -self._interval_s - _POLL_HEARD_S
@@ -189,11 +233,12 @@ class Session:
         return max(self._interval_s, _POLL_HEARD_S) if heard else self._interval_s
 
     async def _poll(self, *, paused: bool) -> None:
-        pauses = self.gate.paused_count
+        pauses, sent_s = self.gate.paused_count, self._world.clock.boottime_s()
         try:
             async with asyncio.timeout(self._interval_s * 2):
                 seen = await self._cluster.poll()
                 self._take(seen.at)
+                self._polled_s = sent_s
                 if paused and self.gate.superseded_by is None:
                     log.warning("the clock jumped by more than a lease; still in session, serving again")
                     self.gate.reopen(pauses)
@@ -340,12 +385,14 @@ class Session:
 
     async def hand_over(self) -> None:
         """The first act of a clean stop: others lead what they can (R9). What fails costs them the wait for our end."""
-        if self._heartbeats is None or len(self._at.image.nodes) == 1:
+        if self._heartbeats is None or self._fitness is None or len(self._at.image.nodes) == 1:
             return
+        self._fitness.is_stopping = True
         try:
             async with asyncio.timeout(_LEAVE_S):
                 if self.is_controller and self._ruling is not None:
-                    await self._ruling.hand_over(self._node_id, self._at.image.nodes[self._node_id].broker_epoch)
+                    self._look_at_fitness()
+                    await self._ruling.settled()
                 else:
                     await self._heartbeats.hand_over()
         except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors

@@ -17,6 +17,9 @@ NO_EPOCH = -1
 FORGOTTEN = ""
 """The directory id of a node that was given up: that of no directory."""
 
+LogPlace = tuple[str, int]
+"""A partition's log, by topic id (a UUID in canonical text form) and index."""
+
 
 class Listener(msgspec.Struct, frozen=True, gc=False):
     """Where clients reach a broker: the listener's name, host and port as advertised."""

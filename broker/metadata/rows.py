@@ -11,17 +11,21 @@ know who asks, nor how rows are committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import effective_min
-from broker.metadata.records import NO_LEADER, Row, RowsSet
+from broker.metadata.records import NO_LEADER, LogPlace, Row, RowsSet
 
 _Change: TypeAlias = Callable[[int, Row, int], Row]
 """From a partition's index, its row and its effective minimum to the row after it, or the same."""
+
+_Choice: TypeAlias = Callable[[LogPlace, Row, Sequence[int]], int]
+"""The leader of a partition, among its in-sync replicas with a session in the order of assignment; NO_LEADER: nobody.
+The leader there is: no change."""
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,14 +98,20 @@ def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsS
     return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), *node_ids)
 
 
-def handed_over(image: ClusterImage, node_id: int) -> list[RowsSet]:
-    """What `node_id` leads another in-sync replica with a session leads, where there is one; it stays in every set."""
-
-    def of(_: int, row: Row, __: int) -> Row:
-        others = [candidate for candidate in _candidates(image, row) if candidate != node_id]
-        return _next(row, _led_by(row, others[0])) if row.leader == node_id and others else row
-
-    return _changed(image, lambda _: of, node_id)
+def handed_over(image: ClusterImage, node_ids: Collection[int], chosen: _Choice) -> list[RowsSet]:
+    """What one of `node_ids` leads whoever is `chosen` leads, or nobody; everybody stays in the in-sync sets."""
+    found = []
+    for topic in image.topics.values():
+        changed = []
+        for index, row in enumerate(topic.rows):
+            if row.leader not in node_ids:
+                continue
+            leader = chosen((topic.topic_id, index), row, _candidates(image, row))
+            if leader != row.leader:
+                changed.append((index, _next(row, _led_by(row, leader))))
+        if changed:
+            found.append(RowsSet(topic.topic_id, tuple(changed)))
+    return found
 
 
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:

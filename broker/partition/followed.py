@@ -16,7 +16,8 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
-from broker.metadata.records import Row
+from broker.metadata.records import LogPlace, Row
+from broker.partition.troubles import Troubles
 from broker.partition.written import Written
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
@@ -62,6 +63,7 @@ class Followed:
         tasks: Tasks,
         clock: Clock,
         touched: set[Written],
+        troubles: Troubles,
         moved: Callable[[], None],
         session: Callable[[], int],
     ) -> None:
@@ -81,6 +83,7 @@ class Followed:
         self._tasks = tasks
         self._clock = clock
         self._touched = touched
+        self._troubles = troubles
         self._moved = moved
         self._session = session
         self._is_over = False
@@ -88,6 +91,12 @@ class Followed:
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, local.leader_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
         local.owner = self
+        if not local.failure:
+            troubles.works(self._place)
+
+    @property
+    def _place(self) -> LogPlace:
+        return str(self.topic_id), self.index
 
     @property
     def high_watermark(self) -> int:
@@ -190,6 +199,7 @@ class Followed:
 
     def _fail(self, why: str) -> None:
         self.failure = why
+        self._troubles.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
 
     @property

@@ -134,6 +134,7 @@ class Follows:
             self._tasks,
             self._world.clock,
             self._registry.touched,
+            self._registry.troubles,
             (lambda: None) if fetcher is None else fetcher.wake,
             lambda: self._session()[1],
         )

@@ -80,7 +80,8 @@ class Opening:
             except BaseException:
                 await self._close(opened)
                 raise
-        return Partition(opened, tier, row, config, self._registry.touched, node_id)
+        registry = self._registry
+        return Partition(opened, tier, row, config, registry.touched, registry.troubles, node_id)
 
     async def _close(self, opened: OpenLog) -> None:
         try:

@@ -16,6 +16,7 @@ from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.followed import Followed
 from broker.partition.replica import Partition
+from broker.partition.troubles import Troubles
 from broker.partition.written import Written
 
 
@@ -32,6 +33,8 @@ class Registry:
         self.topics: dict[str, Topic] = {}
         self.followed: dict[tuple[str, int], Followed] = {}
         """Those copied from another broker."""
+        self.troubles = Troubles()
+        """Logs here that are not as the cluster believes."""
         self.touched: set[Written] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
 

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_session import Target
+from broker.partition.troubles import Troubles
 from broker.partition.waiters import Acked, Waiters, Watcher
 from broker.partition.written import Written
 from broker.replication.in_sync import AppliedRow
@@ -45,6 +46,7 @@ class Partition:
         "_prepared",
         "_reserve_at",
         "_touched",
+        "_troubles",
         "config",
         "fetched_answers",
         "fetched_bytes",
@@ -72,6 +74,7 @@ class Partition:
         row: AppliedRow,
         config: TopicConfig,
         touched: set[Written],
+        troubles: Troubles,
         node_id: int,
     ) -> None:
         log = opened.log
@@ -87,6 +90,7 @@ class Partition:
         self.waiters = Waiters()
         self._prepared: set[int] = set()
         self._touched = touched
+        self._troubles = troubles
         self._reserve_at = 0
         # Since it was opened, bumped by handlers and read by /metrics.
         self.produced_batches = self.produced_records = self.produced_bytes = 0
@@ -190,6 +194,9 @@ class Partition:
         except ReservationExhausted as short:
             self.tier.reserve_soon(short.end_offset)  # a sealed log gave its offsets back (ADR 13)
             raise
+        except LogFailed as failed:
+            self._troubles.failed((str(self.topic_id), self.index), str(failed))
+            raise
         if not appended.duplicate:
             self._touched.add(self)
             self.flusher.request()
@@ -261,6 +268,7 @@ class Partition:
 
     def failed(self, why: LogFailed) -> None:
         """It is offline: what waits was never acknowledged."""
+        self._troubles.failed((str(self.topic_id), self.index), str(why))
         self.waiters.fail(why)
 
     def awaits_flush(self) -> bool:

@@ -294,6 +294,8 @@ class Replicas:
             watcher.withdrawn(topic.name)
         for partition in withdrawn:
             partition.resign(Fenced(f"topic {topic.name} was deleted"))
+        for index in range(topic.partitions):
+            self._registry.troubles.over((topic.topic_id, index))
 
         async def ended() -> list[Partition]:
             await self._follows.all_left(topic)

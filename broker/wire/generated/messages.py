@@ -1639,7 +1639,6 @@ class BrokerRegistrationRequest(Message):
     log_dirs: list[UUID] = []
     previous_broker_epoch: int = -1
     boot_id: str = ""
-    flush_mode: str = ""
     lost_logs: list[BrokerRegistrationRequestLostLog] = []
     take_over: bool = False
 

@@ -62,7 +62,6 @@ request BrokerRegistration
   log_dirs                                [uuid]
   previous_broker_epoch                   int64                 =-1
   boot_id                                 string                tag:10000
-  flush_mode                              string                tag:10001
   lost_logs                               [LostLog]             tag:10002
     topic_id                              uuid
     partitions                            [int32]

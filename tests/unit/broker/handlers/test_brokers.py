@@ -38,7 +38,9 @@ REGISTRATION = RegistrationAsked(
     lost_logs=((T1, 0), (T1, 3), (T2, 1)),
     take_over=True,
 )
-HEARTBEAT = HeartbeatAsked(7, 1 << 41, 123_456, hands_over=True, wants_shutdown=True, unfit=((T2, 5), (T1, 0)))
+HEARTBEAT = HeartbeatAsked(
+    7, 1 << 41, 123_456, unfit_all=True, unfit=((T2, 5), (T1, 0)), lost_logs=((T1, 3),), wants_shutdown=True
+)
 PROPOSALS = ProposalsAsked(
     7,
     9,
@@ -109,7 +111,9 @@ def test_what_is_asked_and_answered_comes_over_whole() -> None:
             assert await remote.heartbeat(HEARTBEAT) == door.answer
             door.answer = HeartbeatAnswer(0)
             assert (
-                await remote.heartbeat(replace(HEARTBEAT, hands_over=False, wants_shutdown=False, unfit=()))
+                await remote.heartbeat(
+                    replace(HEARTBEAT, unfit_all=False, unfit=(), lost_logs=(), wants_shutdown=False)
+                )
                 == door.answer
             )
             door.codes = (

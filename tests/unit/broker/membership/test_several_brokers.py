@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,6 +17,7 @@ from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from tests.support.broker_kit import LEASE_S, Life, Place, play
 from tests.support.cluster_kit import cluster_root
+from tests.support.waiting import until
 
 Lives = dict[int, Life]
 
@@ -43,15 +44,6 @@ def session_of(life: Life) -> Session:
 
 def active(life: Life) -> set[int]:
     return {n for n, node in life.context.metadata.image.nodes.items() if node.active}
-
-
-async def until(condition: Callable[[], bool], most_s: float) -> float:
-    """Seconds until it holds; TimeoutError after `most_s`."""
-    began = asyncio.get_running_loop().time()
-    async with asyncio.timeout(most_s):
-        while not condition():
-            await asyncio.sleep(0.05)
-    return asyncio.get_running_loop().time() - began
 
 
 def controllers(lives: Lives) -> list[int]:

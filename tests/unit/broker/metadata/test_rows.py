@@ -222,20 +222,22 @@ def test_a_member_that_only_the_minimum_kept_goes_when_another_joined() -> None:
     assert row.in_sync == (1, 3)
 
 
-def test_who_stops_hands_over_what_others_can_lead() -> None:
-    """And stays in every set until its session ends; what nobody else holds it leads to the end."""
-    image = cluster(full(), Row((1,), 1, 3, 4, (1,), 3), full(leader=2), full(in_sync=(1, 3)))
-    after = image.with_records(handed_over(image, 1))
+def test_what_is_handed_over_goes_to_whom_is_chosen() -> None:
+    """Asked of each partition that one of the brokers leads, with its in-sync replicas that have a session; everybody
+    stays in every set."""
+    image = cluster(full(), Row((1,), 1, 3, 4, (1,), 3), full(leader=2), full(in_sync=(1, 2)), ended=[3])
+    asked = []
+
+    def last(place: tuple[str, int], row: Row, candidates: Sequence[int]) -> int:
+        asked.append((place, row.leader, tuple(candidates)))
+        return candidates[-1] if place[1] else NO_LEADER
+
+    after = image.with_records(handed_over(image, (1,), last))
     check(after)
+    assert asked == [((T, 0), 1, (1, 2)), ((T, 1), 1, (1,)), ((T, 3), 1, (1, 2))]
     rows = after.topics[T].rows
-    assert [(r.leader, r.leader_epoch, r.in_sync) for r in rows] == [
-        (2, 6, (1, 2, 3)),
-        (1, 3, (1,)),
-        (2, 5, (1, 2, 3)),
-        (3, 6, (1, 3)),
-    ]
-    alone = cluster(full(in_sync=(1,)))
-    assert handed_over(alone, 1) == []
+    assert [(r.leader, r.leader_epoch, r.in_sync) for r in rows][:2] == [(NO_LEADER, 6, (1, 2, 3)), (1, 3, (1,))]
+    assert (rows[3].leader, rows[3].leader_epoch, rows[3].in_sync) == (2, 6, (1, 2))
 
 
 def test_the_preferred_replica_is_elected_where_it_may_lead() -> None:

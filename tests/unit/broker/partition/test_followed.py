@@ -13,6 +13,7 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Row
 from broker.partition.followed import Followed, State
+from broker.partition.troubles import Troubles
 from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
 from hotstore.data_dir import DataDir
@@ -80,7 +81,7 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         logs, tasks = LogHost(directory, world), Tasks()
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
-        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), lambda: None, lambda: 7)
+        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), Troubles(), lambda: None, lambda: 7)
         await scenario(Copy(logs, followed, tasks, syncs, disk))
         await tasks.close()
 

@@ -1,0 +1,58 @@
+"""Who is fit to lead, and what follows where somebody unfit does (R9; D20, D38, D39). Pure.
+
+Owns the preference: a log that failed leads nothing, where others are assigned too; an unfit broker leads only what no
+fit one can. Always true: leadership moves by a clean election, nobody leaves an in-sync set for it; what nobody is
+fitter for stays where it is, so two unfit brokers do not pass it to and fro. It is a correction of what stands, made
+again after each image: elections for other reasons know nothing of it. Must not know heartbeats, nor why somebody is
+unfit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from broker.controller.decision import Decision
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import NO_LEADER, LogPlace, Row
+from broker.metadata.rows import handed_over
+
+
+class Fitness(NamedTuple):
+    """What a broker says of itself: the fields of `HeartbeatAsked` of these names."""
+
+    unfit_all: bool = False
+    unfit: tuple[LogPlace, ...] = ()
+    lost_logs: tuple[LogPlace, ...] = ()
+
+    @property
+    def may_lead_all(self) -> bool:
+        """Whether nothing of what it leads has to move."""
+        return not (self.unfit_all or self.unfit)
+
+
+FIT: Final = Fitness()
+
+_CAN, _RATHER_NOT, _NEVER = range(3)
+
+
+def moved(image: ClusterImage, unfit: Mapping[int, Fitness]) -> Decision[None]:
+    """What the brokers of `unfit`, by node id, lead and fitter ones can lead instead, or nobody may."""
+    failed = {node_id: frozenset(fitness.unfit) for node_id, fitness in unfit.items()}
+
+    def rank(node_id: int, place: LogPlace) -> int:
+        if place in failed.get(node_id, ()):
+            return _NEVER
+        return _RATHER_NOT if node_id in unfit and unfit[node_id].unfit_all else _CAN
+
+    def chosen(place: LogPlace, row: Row, candidates: Sequence[int]) -> int:
+        now = rank(row.leader, place)
+        if now == _CAN:
+            return row.leader
+        best = min(candidates, key=lambda node_id: rank(node_id, place))  # the first assigned among equals
+        if rank(best, place) < now:
+            return best
+        is_alone = {*row.replicas, *row.target} == {row.leader}
+        return NO_LEADER if now == _NEVER and not is_alone else row.leader
+
+    return Decision(tuple(handed_over(image, unfit.keys(), chosen)), None)

@@ -1,0 +1,38 @@
+"""How fit this broker is to lead, gathered from whoever knows, for its heartbeats.
+
+Owns what makes all of it unfit: it is told to stop, its disk is full, or the bucket is away from it for a minute while
+others reach it (D20, D39). Always true: it says how things are now, so that a heartbeat lost is made good by the next,
+and what is over is over by itself. Must not know what the controller does with it (controller.fitness).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.controller.fitness import Fitness
+from broker.partition.troubles import Troubles
+
+CUT_OFF_S: Final = 60.0
+"""So long is the bucket away from this broker alone before others are to lead: an outage is most often over sooner."""
+
+
+class OwnFitness:
+    """Of one broker. `is_disk_full`: whether nothing may be appended in its data directory."""
+
+    def __init__(self, troubles: Troubles, is_disk_full: Callable[[], bool]) -> None:
+        self._troubles = troubles
+        self._is_disk_full = is_disk_full
+        self.is_stopping = False
+        self.is_cut_off = False
+        """Whether the bucket has been away for `CUT_OFF_S`, and the controller reached it for as long."""
+
+    def now(self) -> Fitness:
+        """As it is."""
+        troubles = self._troubles
+        unfit_all = self.is_stopping or self.is_cut_off or self._is_disk_full()
+        return Fitness(unfit_all, tuple(troubles.unfit), tuple(troubles.lost))
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when a log here failed or was found damaged. What else there is has to be looked at."""
+        self._troubles.watch(changed)

@@ -1,0 +1,62 @@
+"""Who leads when somebody is unfit to: images in, rows out (R9; D20, D38, D39)."""
+
+from __future__ import annotations
+
+from broker.controller.fitness import Fitness, moved
+from broker.metadata.image import ClusterImage, check
+from broker.metadata.records import NO_LEADER, Row, TopicCreated
+from tests.support.cluster_kit import id_of, session
+
+T = id_of(1)
+UNFIT = Fitness(unfit_all=True)
+FAILED = Fitness(unfit=((T, 0),))
+
+
+def cluster(*rows: Row, ended: tuple[int, ...] = ()) -> ClusterImage:
+    sessions = [session(node_id=n, broker_epoch=n, active=n not in ended) for n in (1, 2, 3)]
+    return ClusterImage().with_records([*sessions, TopicCreated(T, "t", rows, {})])
+
+
+def full(leader: int = 1, in_sync: tuple[int, ...] = (1, 2, 3)) -> Row:
+    return Row((1, 2, 3), leader, 5, 7, in_sync, 5)
+
+
+def leaders(image: ClusterImage, unfit: dict[int, Fitness]) -> list[int]:
+    """After it; nobody leaves a set, and who changes begins a new leader epoch."""
+    after = image.with_records(moved(image, unfit).records)
+    check(after)
+    for before, row in zip(image.topics[T].rows, after.topics[T].rows, strict=True):
+        assert row.in_sync == before.in_sync and row.leader_epoch - before.leader_epoch == (row.leader != before.leader)
+    assert moved(after, unfit).records == (), "what was settled stays so"
+    return [row.leader for row in after.topics[T].rows]
+
+
+def test_what_an_unfit_broker_leads_goes_to_the_first_assigned_that_is_fit() -> None:
+    """In sync and with a session; what others lead is left alone."""
+    rows = full(), full(2), full(in_sync=(1, 3))
+    assert leaders(cluster(*rows), {1: UNFIT}) == [2, 2, 3]
+    assert leaders(cluster(*rows, ended=(3,)), {1: UNFIT}) == [2, 2, 1]
+    assert leaders(cluster(*rows), {1: UNFIT, 2: UNFIT}) == [3, 3, 3]
+
+
+def test_an_unfit_broker_leads_what_no_fit_one_can() -> None:
+    """All unfit: nothing is passed to and fro. What only one holds stays there."""
+    everybody = dict.fromkeys((1, 2, 3), UNFIT)
+    assert leaders(cluster(full(), full(3), Row((1,), 1, 5, 7, (1,), 5)), everybody) == [1, 3, 1]
+    assert leaders(cluster(full(in_sync=(1,))), {1: UNFIT}) == [1]
+
+
+def test_cluster_d38_a_log_that_failed_leads_nothing() -> None:
+    """An unfit broker rather than that; nobody rather than that, but where nobody else is assigned. Other partitions of
+    the broker stay."""
+    assert leaders(cluster(full(), full()), {1: FAILED}) == [2, 1]
+    assert leaders(cluster(full()), {1: FAILED, 2: UNFIT, 3: UNFIT}) == [2]
+    assert leaders(cluster(full()), {1: FAILED, 2: FAILED, 3: FAILED}) == [NO_LEADER]
+    assert leaders(cluster(full(in_sync=(1,))), {1: FAILED}) == [NO_LEADER]
+    assert leaders(cluster(Row((1,), 1, 5, 7, (1,), 5)), {1: FAILED}) == [1]
+
+
+def test_who_is_to_move_prefers_whose_log_is_whole() -> None:
+    """The first in the order of assignment has a failed log, the second is unfit, the third neither."""
+    assert leaders(cluster(full(1)), {1: UNFIT, 2: FAILED}) == [3]
+    assert leaders(cluster(full(1, (1, 2))), {1: UNFIT, 2: FAILED}) == [1]

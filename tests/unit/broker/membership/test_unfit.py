@@ -1,0 +1,188 @@
+"""Brokers that should not lead, in virtual time: a log that failed, a full disk, a bucket that is away from one of them
+(R9; D20, D38, D39), and how soon the controller hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from broker.controller.attendance import Attendance
+from broker.membership.fitness import CUT_OFF_S
+from broker.metadata.records import NO_LEADER, Row
+from coldstore.stores.faulty import FaultyStore
+from seams.rng import SeededRng
+from tests.support.broker_kit import Life, Place, play
+from tests.support.crash_disk import CrashDisk
+from tests.support.waiting import until
+
+DISK_BYTES = 64 << 20
+
+
+class House:
+    """Brokers 1, 2, 3, each with a disk and a way to the bucket of its own; `log-0` is on all of them."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.lives: dict[int, Life] = {}
+        self.disks: dict[int, CrashDisk] = {}
+        self.stores: dict[int, FaultyStore] = {}
+
+    async def start(self, node_id: int) -> None:
+        place = self.place
+        place.disk = self.disks.setdefault(node_id, CrashDisk(capacity_bytes=DISK_BYTES))
+        place.store = self.stores[node_id] = FaultyStore(place.memory, SeededRng(f"store/{node_id}"))
+        self.lives[node_id] = await place.start(f"node.id={node_id}", directory=str(node_id))
+
+    def unfit(self) -> set[int]:
+        """As the controller has heard."""
+        deciders = [life for n, life in self.lives.items() if life.context.metadata.is_decided_by(n)]
+        attendance = deciders[0].context.brokers
+        assert isinstance(attendance, Attendance)
+        return set(attendance._unfit(self.lives[2].context.metadata.image))
+
+    def row(self, index: int = 0) -> Row:
+        """As broker 2 has it, which nothing befalls."""
+        return self.lives[2].context.metadata.topic("log").rows[index]
+
+    async def led_by(self, node_id: int, most_s: float, index: int = 0) -> float:
+        """Until it is, and serves; the seconds it took."""
+
+        def serves() -> bool:
+            if self.row(index).leader != node_id:
+                return False
+            return node_id == NO_LEADER or ("log", index) in self.lives[node_id].context.registry.partitions
+
+        return await until(serves, most_s)
+
+
+@asynccontextmanager
+async def house(partitions: int = 1) -> AsyncIterator[House]:
+    it = House(Place())
+    for node_id in (1, 2, 3):
+        await it.start(node_id)
+    await it.lives[1].context.controller.create_topic(
+        "log", partitions, {"min.insync.replicas": "2"}, replication_factor=3
+    )
+    await until(lambda: all(life.context.metadata.topic_named("log") for life in it.lives.values()), 10)
+    for index in range(partitions):
+        await it.led_by(it.row(index).leader, 10, index)
+    yield it
+    for life in it.lives.values():
+        await life.crash()
+
+
+def leader_of(it: House) -> int:
+    return it.row().leader
+
+
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("operation", ["sync", "write"])
+def test_cluster_d38_a_leader_whose_log_failed_hands_it_over_at_once(operation: str, index: int) -> None:
+    """Be it the controller or not; what was acknowledged is there, and that broker leads its other partitions on."""
+
+    async def scenario() -> None:
+        async with house(3) as it:
+            before = [it.row(i) for i in range(3)]
+            leader = before[index].leader
+            assert (await it.lives[leader].produce("log", b"a", index=index)).error_code == 0
+            path = f"/data/{leader}/log-{index}/{0:020}.log"
+            it.disks[leader].inject(operation, errno.EIO, path, times=-1)
+            asyncio.get_running_loop().create_task(it.lives[leader].produce("log", b"b", index=index))
+            took_s = await until(lambda: it.row(index).leader != leader, 5)
+            assert took_s < 1, "the heartbeat that is parked does not delay it"
+            now = it.row(index)
+            assert now.leader != NO_LEADER and now.leader_epoch == before[index].leader_epoch + 1
+            assert [it.row(i) for i in range(3) if i != index] == [before[i] for i in range(3) if i != index]
+            await it.led_by(now.leader, 5, index)
+            values = [value for _, value in await it.lives[now.leader].read_all("log", index)]
+            assert values[0] == b"a"
+
+    play(scenario())
+
+
+def test_cluster_d39_a_leader_with_a_full_disk_hands_over_and_is_fit_again_with_room() -> None:
+    """Nobody leaves the set for it by itself; when there is room its heartbeats say so, and it may lead again."""
+
+    async def scenario() -> None:
+        async with house(3) as it:
+            leader = it.row().leader
+            disk = it.disks[leader]
+            disk.allocate("/filler", disk.space("/").free)
+            await it.lives[leader].produce("log", b"a" * 1000)
+            await until(lambda: leader not in [it.row(i).leader for i in range(3)], 15)
+            now = leader_of(it)
+            await it.led_by(now, 5)
+            disk.unlink("/filler")
+            await until(lambda: not it.unfit(), 15)
+            await until(lambda: len(it.row().in_sync) == 3, 60)
+            assert (await it.lives[now].produce("log", b"b")).error_code == 0
+
+    play(scenario())
+
+
+def test_cluster_d20_a_leader_cut_from_the_bucket_for_a_minute_hands_over() -> None:
+    """Others reach it: the controller beats its lease. Back again, it is fit."""
+
+    async def scenario() -> None:
+        async with house(3) as it:
+            cut = 3
+            assert cut in [it.row(i).leader for i in range(3)]
+            it.stores[cut].down = True
+            took_s = await until(lambda: cut not in [it.row(i).leader for i in range(3)], 2 * CUT_OFF_S)
+            assert CUT_OFF_S < took_s < CUT_OFF_S + 30
+            assert cut in it.row().in_sync and it.lives[2].context.metadata.image.nodes[cut].active
+            it.stores[cut].calm()
+            await until(lambda: not it.unfit(), 30)
+
+    play(scenario())
+
+
+def test_an_outage_for_all_makes_nobody_unfit() -> None:
+    """Nobody reaches the bucket: to pass leaderships round would help no one, and could not be committed."""
+
+    async def scenario() -> None:
+        async with house(3) as it:
+            before = [it.row(i) for i in range(3)]
+            for store in it.stores.values():
+                store.down = True
+            await asyncio.sleep(2 * CUT_OFF_S)
+            for store in it.stores.values():
+                store.calm()
+            await asyncio.sleep(30)
+            assert [it.row(i) for i in range(3)] == before
+
+    play(scenario())
+
+
+def test_what_is_known_to_be_fresh_is_told_by_when_it_was_asked_for() -> None:
+    """Of polls and heartbeats; while the bucket is away from all nothing is known to be the newest, but everybody is in
+    session, the controller too."""
+
+    async def scenario() -> None:
+        async with house() as it:
+            await asyncio.sleep(10)
+            clock = it.lives[1].clock
+            sessions = [session for life in it.lives.values() if (session := life.broker.rooms.session) is not None]
+            assert len(sessions) == 3
+            for session in sessions:
+                assert clock.boottime_s() - 6 < session.confirmed_s <= session.answered_s <= clock.boottime_s()
+            for store in it.stores.values():
+                store.down = True
+            went_s = clock.boottime_s()
+            await asyncio.sleep(30)
+            for session in sessions:
+                assert session.confirmed_s <= went_s + 8, (
+                    "the controller knows after half a lease that it cannot beat it"
+                )
+                assert session.answered_s > clock.boottime_s() - 3
+            for life in (it.lives[2], it.lives[3]):
+                await life.crash()
+            await asyncio.sleep(30)
+            assert sessions[0].answered_s < clock.boottime_s() - 25, "nobody takes it for the controller any more"
+            del it.lives[2], it.lives[3]
+
+    play(scenario())
