@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
+from broker.controller.fitness import Fitness, moved
 from broker.controller.proposals import decide
-from broker.controller.registrations import end_records, hand_over, register
+from broker.controller.registrations import end_records, register
 from broker.errors import ApiError
 from broker.following.changes import changes
 from broker.membership.identity import DirectoryIdentity
@@ -136,7 +137,7 @@ class Core:
 
     def hand_over(self, node: int) -> None:
         """It is about to stop."""
-        self.commit(hand_over(self.image, (node, self.image.nodes[node].broker_epoch)).records)
+        self.commit(moved(self.image, {node: Fitness(unfit_all=True)}).records)
 
     def elect_preferred(self) -> None:
         if (row := elected(self.image, self.topic, 0)) is not None:

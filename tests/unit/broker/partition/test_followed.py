@@ -114,7 +114,9 @@ def test_cluster_d22_who_led_without_a_record_takes_older_records_there() -> Non
         copy.it.log.begin_epoch(EPOCH - 1)
         await copy.it.over()
         row, logs, tasks = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH), copy.logs, copy.tasks
-        copy.it = Followed(copy.it.opened, row, logs, Cold(), tasks, FastClock(), set(), lambda: None, lambda: 7)
+        copy.it = Followed(
+            copy.it.opened, row, logs, Cold(), tasks, FastClock(), set(), Troubles(), lambda: None, lambda: 7
+        )
         older = batch_at(3, epoch=2)
         assert copy.asked() == FetchPosition(3, 2, EPOCH) and not copy.given(older)
         await asyncio.sleep(0.01)
