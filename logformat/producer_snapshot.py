@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -67,6 +67,18 @@ class ProducerState:
 
     end_offset: int
     producers: tuple[ProducerEntry, ...]
+
+    def as_of(self, offset: int) -> tuple[ProducerEntry, ...]:
+        """What of it is of batches below `offset`, which may lie below the end: of each producer what was remembered
+        from before, nothing of one whose batches all came later."""
+        if offset >= self.end_offset:
+            return self.producers
+        found = []
+        for entry in self.producers:
+            before = tuple(batch for batch in entry.batches if batch.last_offset < offset)
+            if before:
+                found.append(replace(entry, batches=before, last_timestamp=before[-1].timestamp))
+        return tuple(found)
 
 
 def encode_kafka_snapshot(producers: Iterable[ProducerEntry]) -> bytes:

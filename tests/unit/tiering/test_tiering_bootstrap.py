@@ -22,6 +22,7 @@ from hotstore.log_host import LogHost, OpenLog
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.gap import gap_range
+from logformat.producer_snapshot import ProducerState, decode_producer_state, encode_producer_state
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_store import MemoryStore
@@ -222,6 +223,31 @@ def test_design_c07_a_resend_is_known_after_a_lost_disk() -> None:
         assert [b.first_offset for b in producers[0].batches] == offsets[-5:]
         assert life.append(sequence=40) == end
         await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_log_that_begins_within_an_object_knows_no_producer_of_later() -> None:
+    """A follower begins where its leader's local log does, which segments of another leader may straddle: a state that
+    names batches above its own offset can be written and never read again (simulated seed 2 of several brokers)."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        for n in range(40):
+            life.append(sequence=n)
+        await opened.tier.seal_and_copy()
+        last = (await house.manifest()).tail[-1]
+        assert last.end_offset - last.base_offset > 4
+        for offset in (last.base_offset + 3, last.end_offset - 2, last.end_offset):
+            epochs, producers = await life.service.state_at(TOPIC_ID, 0, offset)
+            state = ProducerState(offset, tuple(producers))
+            assert decode_producer_state(encode_producer_state(state)) == state
+            ends = [batch.last_offset for producer in state.producers for batch in producer.batches]
+            kept = [n for n in range(last.end_offset - 5, last.end_offset) if n < offset]
+            assert ends == kept and (epochs.latest is not None)
+        await life.stop()
 
     run_fast(scenario())
 
