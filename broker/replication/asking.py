@@ -1,7 +1,9 @@
 """A follower's half of a fetch session: what its next question names, and what its leader knows already (KIP-227).
 
 Owns the session's number, and the positions that were told. Always true: an answer is of the positions told last; after
-anything unexpected the next question names all of them anew, as the first of another session. Pure. Must not know
+anything unexpected, and in another session of this broker, the next question names all of them anew, as the first of
+another fetch session: a leader forgets what a broker reported before its session ended, and looks in vain at a fetch
+session in which nothing moves (R16). Pure. Must not know
 connections, logs, nor what is done with answers. Source: Kafka's FetchSessionHandler.
 """
 
@@ -45,12 +47,16 @@ class Asking:
         self.told: dict[Key, FetchPosition] = {}
         self._session_id = _NO_SESSION
         self._epoch = 0
+        self._broker_epoch = -1
         self._was_refused = False  # the leader has no room for a session
 
     def question(
         self, wanted: Mapping[Key, FetchPosition], node_id: int, broker_epoch: int, of: Limits
     ) -> FetchRequest:
         """The next question, of `wanted`; what it does not name the leader is told to forget."""
+        if broker_epoch != self._broker_epoch:
+            self._broker_epoch = broker_epoch
+            self.lost()
         is_full = self._epoch == 0
         named = {key: at for key, at in wanted.items() if is_full or self.told.get(key) != at}
         forgotten = [] if is_full else [key for key in self.told if key not in wanted]

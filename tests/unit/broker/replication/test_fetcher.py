@@ -53,6 +53,19 @@ def test_a_question_names_what_changed_since_the_last() -> None:
     assert (full.session_epoch, named(full), full.min_bytes) == (0, {0: 6, 1: 2}, 1)
 
 
+def test_another_session_of_this_broker_names_everything_anew() -> None:
+    """Its leader forgot what it reported in the last one, and does not look at partitions in which nothing moves: a
+    replica of an idle one would never be in sync again (simulated seed 20 of several brokers)."""
+    asking = Asking()
+    asking.question({A: at(1), B: at(2)}, 2, 50, LIMITS)
+    assert asking.answered(FetchResponse(session_id=9))
+    same = asking.question({A: at(1), B: at(2)}, 2, 50, LIMITS)
+    assert (same.session_id, named(same)) == (9, {})
+    assert asking.answered(FetchResponse(session_id=9))
+    anew = asking.question({A: at(1), B: at(2)}, 2, 51, LIMITS)
+    assert (anew.session_id, anew.session_epoch, named(anew), anew.min_bytes) == (0, 0, {0: 1, 1: 2}, 0)
+
+
 class Copied:
     """A replica that takes a record an answer, and remembers."""
 
