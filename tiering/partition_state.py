@@ -91,6 +91,7 @@ class TieredPartition:
         self.closed = False
         self.is_noted = True  # the copy on disk says what `log.reserved_end` does
         self.on_claimed: Callable[[], None] = lambda: None
+        self.on_remote_end: Callable[[int], None] = lambda _: None  # told what the root says when it was claimed
         self._on_fenced = on_fenced
         self.verified = Verified()
         self._is_parked = False
@@ -196,6 +197,7 @@ class TieredPartition:
             log.error("%s takes no appends: %s", self.name, self.blocks[Block.BEHIND])
             return
         start_at_least(local, manifest, tiered=self.config.enabled)
+        self.on_remote_end(manifest.remote_end_offset)
 
     # ── reservation ──────────────────────────────────────────────────────────────────────────────────────────────
     def reservation_wanted(self) -> int | None:

@@ -94,6 +94,14 @@ class PartitionTier:
         self._partition.visible_end = visible_end
 
     @property
+    def on_remote_end(self) -> Callable[[int], None]:
+        return self._partition.on_remote_end
+
+    @on_remote_end.setter
+    def on_remote_end(self, on_remote_end: Callable[[int], None]) -> None:
+        self._partition.on_remote_end = on_remote_end
+
+    @property
     def partition_state(self) -> TieredPartition:
         return self._partition
 

@@ -115,6 +115,8 @@ class Partition:
         if log.leader_epoch <= row.leader_epoch:  # else it is only read: each append is refused
             log.begin_epoch(row.leader_epoch)
         tier.visible_end = lambda: self.high_watermark
+        tier.on_remote_end = self._held
+        self.leader.held(tier.remote_end_offset)
         self._follow_leader()
         if not self.leader.is_end_known:
             self.flusher.request()  # what was not synced when it resigned
@@ -260,6 +262,11 @@ class Partition:
     def flushed(self, stable_end: int) -> None:
         """Our own end is durable up to here, or counts as if it were."""
         if self.leader.flushed(stable_end):
+            self._follow_leader()
+
+    def _held(self, remote_end_offset: int) -> None:
+        """The bucket holds what lies below: its root was read in this epoch."""
+        if self.leading and self.leader.held(remote_end_offset):
             self._follow_leader()
 
     def _follow_leader(self) -> None:

@@ -1,10 +1,10 @@
 """What a leader of one partition knows of its replicas: their flushed ends, and from them the high watermark (R2).
 
 Owns the high watermark of one leader epoch. Always true: it is the least flushed end over the committed in-sync set
-united with what was proposed; it never falls; it stands still while a member has not reported in this epoch and
-session, and while fewer than the minimum have a session, for every acks; what clients are told of the log's end is
-nothing until it reached the start of the epoch (KIP-207). A leader alone is this machine with a set of one. Pure. Must
-not know the log, who waits, nor how reports come.
+united with what was proposed, or what the bucket holds, if that is more; it never falls; it stands still while a member
+has not reported in this epoch and session, and while fewer than the minimum have a session, for every acks; what
+clients are told of the log's end is nothing until it reached the start of the epoch (KIP-207). A leader alone is this
+machine with a set of one. Pure. Must not know the log, who waits, nor how reports come.
 
 Hot path: `flushed` runs once a sync, in `os` mode once a batch: 0.2 µs for a leader alone.
 """
@@ -44,6 +44,15 @@ class Leader:
         """Our own flushed end is this; whether the high watermark moved."""
         self._own_end = end_offset
         return self._advance()
+
+    def held(self, end_offset: int) -> bool:
+        """The bucket holds everything below, so it was committed in an epoch before (R2); whether the high watermark
+        moved. What is not on our disk, which a clean leader does not lack, is not said to be there."""
+        end_offset = min(end_offset, self._own_end)
+        if end_offset <= self.high_watermark:
+            return False
+        self.high_watermark = end_offset
+        return True
 
     def reported(self, node_id: int, report: Report, leader_epoch: int) -> bool:
         """A replica's fetch passed the check for divergence; whether the high watermark moved. One of another leader

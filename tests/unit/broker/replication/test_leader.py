@@ -35,6 +35,15 @@ def test_the_high_watermark_is_the_least_flushed_end_of_the_set() -> None:
     assert led.reported(2, Report(20, 12), 5) and led.high_watermark == 9
 
 
+def test_what_the_bucket_holds_is_committed() -> None:
+    """A new leader may know less of it than the leader before, who copied it: its remote end would lie above what it
+    shows, for as long as a member of the set is silent (simulated seed 26 of several brokers)."""
+    led = leader(high_watermark=3, own_end=9)
+    assert led.held(7) and led.high_watermark == 7
+    assert not led.held(5) and led.high_watermark == 7
+    assert led.held(20) and led.high_watermark == 9, "never above what is on its disk"
+
+
 def test_cluster_d02_a_replica_whose_removal_is_only_proposed_still_counts() -> None:
     """D2: the proposal may fail, and it be elected."""
     led = leader(own_end=9)
