@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", help="a range, A..B, both ends included")
     parser.add_argument("--brokers", type=int, default=0, help="several of them over one bucket; 0: the world of one")
+    parser.add_argument("--replication-factor", type=int, help="of several brokers' topics; not given: each seed draws")
     parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 60")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
@@ -30,7 +31,9 @@ def main() -> int:
     for seed in range(int(first), int(last) + 1):
         seed_began = time.monotonic()
         if arguments.brokers:
-            outcome = several.simulate(seed, arguments.brokers, arguments.duration or several.DURATION_S)
+            outcome = several.simulate(
+                seed, arguments.brokers, arguments.duration or several.DURATION_S, arguments.replication_factor
+            )
         else:
             outcome = simulate(seed, arguments.duration or 12.0)
         took_s = time.monotonic() - seed_began

@@ -72,6 +72,14 @@ class Stage:
         """What `client`, which any broker answers, uses for requests that the leader of `place` answers."""
         return client
 
+    def in_sync(self, place: Place) -> tuple[int, ...]:
+        """Who has to hold what is acknowledged now; nothing to say of one broker."""
+        return ()
+
+    def told(self, send: Send) -> None:
+        """It goes into the history."""
+        self.history.add(send)
+
     def rng(self, name: str) -> SeededRng:
         return SeededRng(f"{self.cluster.seed}/{name}")
 
@@ -234,9 +242,9 @@ class Producer:
         session = f"{self._name}.{self._session}"
         node = stage.cluster.node_at(self._client.connected_to)
         done_s = batch.answered_s if outcome is Outcome.OK else stage.now()
-        stage.history.add(
-            Send(session, batch.number, self._place, batch.values, batch.invoked_s, done_s, outcome, offset, node)
-        )
+        in_sync = stage.in_sync(self._place)
+        invoked_s, values = batch.invoked_s, batch.values
+        stage.told(Send(session, batch.number, self._place, values, invoked_s, done_s, outcome, offset, node, in_sync))
 
 
 class Reader:

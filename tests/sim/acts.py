@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from broker.error_codes import ErrorCode
 from coldstore.bucket_inspection import BucketInspector
@@ -24,9 +25,15 @@ Found = Callable[[str, str], None]
 """Kind and detail of an anomaly."""
 
 
-async def create_topics(stage: Stage, found: Found, partitions: Mapping[str, int], segment_bytes: int) -> None:
-    """`log`: kept for ever, tiered at once. `kept`: retention by size."""
-    segment = {"internal.segment.bytes": str(segment_bytes), "remote.storage.enable": "true"}
+async def create_topics(
+    stage: Stage,
+    found: Found,
+    partitions: Mapping[str, int],
+    segment_bytes: int,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """`log`: kept for ever, tiered at once. `kept`: retention by size. `more`: configs of both."""
+    segment = {"internal.segment.bytes": str(segment_bytes), "remote.storage.enable": "true", **more}
     client = stage.client()
     for name, configs in (
         ("log", {"local.retention.bytes": "1", "retention.ms": "-1"}),

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any
 
@@ -28,6 +28,7 @@ from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.sim.bucket import RemoteBucket, WayToStore
 from tests.sim.clock import SimClock
+from tests.sim.history import Place
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.machines import Machine
 from tests.sim.net import SimNet
@@ -83,6 +84,7 @@ class Node(Process):
         self.main: asyncio.Task[int]
         self.broker: Observed | None = None
         self.feed: ImageFeed | None = None  # in worlds of several brokers
+        self.led: Callable[[Place, Any], None] | None = None  # told of each leadership there, as it begins
         self.ready_at: float | None = None
         self.store: ObjectStore
 

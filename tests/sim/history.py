@@ -37,6 +37,7 @@ class Send:
     outcome: Outcome
     offset: int = -1  # of the first value, when OK and told
     node: str = ""  # who acknowledged
+    in_sync: tuple[int, ...] = ()  # of several brokers: the set as it was when the client heard
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,13 @@ from msgspec.structs import replace
 
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Node, Row
-from tests.sim.several.copies import Copy, Seen, behind, unlike
+from logformat.records import Record, encode_batch
+from tests.sim.history import Loss, Outcome, Send
+from tests.sim.several.acks import Acks, Began
+from tests.sim.several.copies import Copy, Kept, behind, forgotten, unlike
+from tests.sim.several.disks import Disks, Seen
 from tests.sim.several.god import of_step
+from tests.support.crash_disk import CrashDisk
 
 ROW = Row(replicas=(0, 1), leader=0, leader_epoch=5, partition_epoch=7, in_sync=(0, 1), served_epoch=5)
 
@@ -47,7 +52,7 @@ def test_a_leader_without_a_session_is_told() -> None:
 
 def copy(node_id: int, *digests: str, high_watermark: int, leads: int = -1, start: int = 0) -> Copy:
     batches = tuple(Seen(10 * i, 10 * i + 10, digest) for i, digest in enumerate(digests) if 10 * i >= start)
-    return Copy(f"n{node_id}", node_id, start, 10 * len(digests), high_watermark, leads, batches)
+    return Copy(f"n{node_id}", node_id, start, high_watermark, leads, batches)
 
 
 def test_copies_may_differ_above_what_both_call_committed() -> None:
@@ -66,10 +71,72 @@ def test_copies_that_differ_below_it_are_told() -> None:
     assert len(list(unlike([leader, copy(1, "a", "b", high_watermark=30)]))) == 1
 
 
-def test_members_that_have_not_flushed_what_is_committed_are_told() -> None:
-    """Of the leader's epoch and its set only: others may lag, and an older leader knows less."""
-    leader, lags = copy(0, "a", "b", "c", high_watermark=30, leads=5), copy(1, "a", "b", high_watermark=20)
-    assert list(behind([leader, lags], (5, frozenset({0})))) == []
-    assert list(behind([leader, lags], (6, frozenset({0, 1})))) == []
-    found = list(behind([leader, lags], (5, frozenset({0, 1}))))
-    assert len(found) == 1 and "n1" in found[0] and "flushed to 20" in found[0]
+def test_members_whose_disks_lack_what_is_committed_are_told() -> None:
+    """Of a leader's epoch; others may lag."""
+    leader, members = copy(0, "a", "b", "c", high_watermark=30, leads=5), [Kept(0, "n0", 30), Kept(1, "n1", 30)]
+    assert list(behind([leader], (0, 1), members)) == []
+    assert list(behind([], (0, 1), [Kept(1, "n1", 0)])) == []
+    found = list(behind([leader], (0, 1), [*members, Kept(2, "n2", 20)]))
+    assert len(found) == 1 and "disk of n2" in found[0] and "ends at 20" in found[0]
+
+
+def test_members_whose_disks_lack_what_was_acknowledged_are_told() -> None:
+    """Whoever leads, and also when nobody does."""
+    assert list(forgotten(30, (0, 1), [Kept(0, "n0", 30), Kept(1, "n1", 31)])) == []
+    found = list(forgotten(30, (0, 1), [Kept(0, "n0", 30), Kept(1, "n1", 29)]))
+    assert len(found) == 1 and "acknowledged to 30" in found[0] and "n1" in found[0]
+
+
+P = ("log", 0)
+
+
+def ack(node: str, offset: int, at_s: float) -> Send:
+    return Send("s", 0, P, ("a", "b"), at_s, at_s + 0.1, Outcome.OK, offset, node)
+
+
+def test_what_was_acknowledged_stays_so_until_it_may_be_lost() -> None:
+    """Also by an answer that is heard of only after the loss."""
+    acks = Acks()
+    assert [acks.acknowledged(ack("a", offset, 1.0)) for offset in (4, 0, 2)] == ["", "", ""] and acks.end(P) == 6
+    acks.lost(Loss(P, 0, 2.0, "disk"))
+    assert acks.end(P) == 0
+    acks.acknowledged(ack("a", 8, 1.5))
+    assert acks.end(P) == 0
+    acks.acknowledged(ack("a", 100, 3.0))
+    assert acks.end(P) == 102
+
+
+def test_who_acknowledges_what_was_sent_after_a_higher_epoch_began_is_told() -> None:
+    """Not who began that epoch himself, nor what was sent before."""
+    acks = Acks()
+    acks.began(P, Began(0.0, 1, "a"))
+    acks.began(P, Began(5.0, 2, "b"))
+    assert acks.acknowledged(ack("a", 0, 4.9)) == "" == acks.acknowledged(ack("b", 2, 5.1))
+    assert "a, which led ('log', 0) in epoch 1" in acks.acknowledged(ack("a", 4, 5.1))
+    acks.began(P, Began(6.0, 3, "a"))
+    assert acks.acknowledged(ack("a", 6, 6.1)) == ""
+
+
+def test_a_disk_is_read_as_programs_and_as_a_power_cut_find_it() -> None:
+    """Bytes that were not synced, a cut, another file of the name; the log's end is that of its last whole batch."""
+    disk, disks = CrashDisk(), Disks()
+    path = "/data/d/log-0/00000000000000000010.log"
+    disk.make_dirs("/data/d/log-0")
+    file = disk.open(path, write=True, create=True)
+    first, second = (encode_batch([Record(offset, 1, None, b"v")]) for offset in (10, 11))
+
+    def ends(*, synced: bool) -> list[int]:
+        places = disks.places(disk, "d", synced=synced)
+        return [disks.log(disk, paths, synced=synced).end for paths in places.values()]
+
+    assert ends(synced=False) == [10] and ends(synced=True) == []
+    for directory in ("/", "/data", "/data/d", "/data/d/log-0"):
+        disk.sync_dir(directory)
+    file.write_at(0, [first, second, b"torn"])
+    assert ends(synced=False) == [12] and ends(synced=True) == [10]
+    file.sync()
+    assert ends(synced=False) == ends(synced=True) == [12]
+    file.truncate(len(first))
+    assert ends(synced=False) == [11] and ends(synced=True) == [12]
+    file.sync()
+    assert ends(synced=False) == ends(synced=True) == [11]

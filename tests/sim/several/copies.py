@@ -1,35 +1,28 @@
 """The copies of a partition's log on several brokers, side by side.
 
 Owns what two copies owe each other (design of the cluster, 3 and 4): below the least high watermark of the two they
-hold the same batches, byte for byte, and every member of the committed in-sync set has flushed what its leader calls
-committed. Always true: it reads files behind the brokers' backs, and only what is new since the last look. Must not
-know requests or roles beyond who leads.
+hold the same batches, byte for byte, and every member of the committed in-sync set has on its disk, so that no power
+cut takes it, what its leader calls committed and what any client was told to be. Always true: it looks at what brokers
+have open, in whatever role, and at the files of those that are down. Must not know requests.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from broker.metadata.image import ClusterImage
+from broker.partition.followed import Followed
 from broker.partition.replica import Partition
-from hotstore.segment import Segment
-from logformat.record_batch import walk
 from tests.sim.cluster import Node
-from tests.sim.several.fleet import Fleet
+from tests.sim.history import Place
+from tests.sim.several.acks import Acks
+from tests.sim.several.disks import Disks, Seen
+from tests.sim.several.fleet import Fleet, Seat
 
 LogKey = tuple[str, int]
 """Topic id, partition."""
-
-
-class Seen(NamedTuple):
-    """A batch: its offsets, and what its bytes are, leader epoch included."""
-
-    base: int
-    end: int
-    digest: str
 
 
 class Copy(NamedTuple):
@@ -38,85 +31,91 @@ class Copy(NamedTuple):
     node: str
     node_id: int
     start: int
-    stable_end: int
     high_watermark: int
     leads: int
     batches: tuple[Seen, ...]
 
 
-class Copies:
-    """Of one fleet."""
+class Kept(NamedTuple):
+    """What a member of an in-sync set has on its disk, up to `end`; `name`: of the process there, or of the seat."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    node_id: int
+    name: str
+    end: int
+
+
+class Copies:
+    """Of one fleet. `sync`: what counts is synced (`thermocline.flush`); else the page cache does."""
+
+    def __init__(self, fleet: Fleet, acks: Acks, *, sync: bool) -> None:
         self._fleet = fleet
-        self._files: dict[
-            tuple[str, str], tuple[int, bytes, list[Seen]]
-        ] = {}  # parsed bytes, the last of them, batches
+        self._acks = acks
+        self._sync = sync
+        self._disks = Disks()
+        self._judged = 0
+
+    def taken(self) -> int:
+        """How many disks were judged since this was asked last."""
+        judged, self._judged = self._judged, 0
+        return judged
 
     def wrong(self) -> Iterator[str]:
-        """What two copies do not have in common now, and ought to."""
+        """What two copies do not have in common now, and ought to; what members lack of what was promised."""
         newest = self._fleet.newest()
+        if newest is None:
+            return
         by_log: dict[LogKey, list[Copy]] = defaultdict(list)
-        for key, copy in self._all():
+        for key, copy in self._all(_single(newest.image)):
             by_log[key].append(copy)
-        for key, copies in by_log.items():
-            name = _name(None if newest is None else newest.image, key)
-            yield from (f"{name}: {said}" for said in unlike(copies))
-            if newest is not None:
-                yield from (f"{name}: {said}" for said in behind(copies, _members(newest.image, key)))
+        kept = self._kept()
+        for topic in newest.image.topics.values():
+            for index, row in enumerate(topic.rows):
+                name, copies = f"{topic.name}-{index}", by_log.get((topic.topic_id, index), [])
+                yield from (f"{name}: {said}" for said in unlike(copies))
+                place = (topic.name, index)
+                known = [
+                    kept[node_id].get(place, Kept(node_id, f"node {node_id}", 0))
+                    for node_id in row.in_sync
+                    if node_id in kept
+                ]
+                self._judged += len(known)
+                leaders = [copy for copy in copies if copy.leads == row.leader_epoch]
+                yield from (f"{name}: {said}" for said in behind(leaders, row.in_sync, known))
+                acked = self._acks.end((topic.name, index))
+                yield from (f"{name}: {said}" for said in forgotten(acked, row.in_sync, known))
 
-    def _all(self) -> Iterator[tuple[LogKey, Copy]]:
-        """Every log that a living broker has open and plays a role for."""
-        alone = self._single()
+    def _all(self, alone: set[LogKey]) -> Iterator[tuple[LogKey, Copy]]:
+        """Every log that a living broker has open and plays a role for, but those with one replica."""
         for seat in self._fleet.seats:
             node = seat.node
-            broker = None if node is None or node.dead else node.broker
-            if node is None or broker is None or broker.rooms.replicas is None:
+            if node is None or node.dead or node.broker is None or node.broker.rooms.replicas is None:
                 continue
-            for partition in broker.rooms.replicas._registry:
-                key = (str(partition.topic_id), partition.index)
-                if key not in alone:
-                    yield key, self._copy(node, seat.node_id, partition)
+            places = self._disks.places(node.disk.inner, seat.directory, synced=False)
+            registry = node.broker.rooms.replicas._registry
+            for held in (*registry, *registry.followed.values()):
+                key = (str(held.topic_id), held.index)
+                paths = places.get((held.topic, held.index))
+                if key not in alone and paths is not None:
+                    yield key, self._copy(node, seat.node_id, held, paths)
 
-    def _single(self) -> set[LogKey]:
-        """Partitions with one replica: nothing to compare."""
-        newest = self._fleet.newest()
-        topics = () if newest is None else newest.image.topics.values()
-        return {
-            (topic.topic_id, index)
-            for topic in topics
-            for index, row in enumerate(topic.rows)
-            if len({*row.replicas, *row.target}) == 1
-        }
+    def _copy(self, node: Node, node_id: int, held: Partition | Followed, paths: list[str]) -> Copy:
+        leads = held.leader_epoch if isinstance(held, Partition) and held.leading else -1
+        found = self._disks.log(node.disk.inner, paths, synced=False)
+        start = max(found.start, held.log.local_log_start_offset)
+        return Copy(node.name, node_id, start, held.high_watermark, leads, found.batches)
 
-    def _copy(self, node: Node, node_id: int, partition: Partition) -> Copy:
-        log = partition.log
-        batches = [batch for segment in log._locator.segments for batch in self._of_file(node, segment)]
-        return Copy(
-            node.name,
-            node_id,
-            log.local_log_start_offset,
-            log.stable_end_offset,
-            partition.high_watermark,
-            partition.leader_epoch if partition.leading else -1,
-            tuple(batches),
-        )
-
-    def _of_file(self, node: Node, segment: Segment) -> list[Seen]:
-        key = (node.name, segment.file.path)
-        inode = node.disk.inner._names.get(segment.file.path)
-        if inode is None:
-            return []  # it is being deleted
-        data = bytes(inode.data[: segment.size])
-        parsed, tail, batches = self._files.get(key, (0, b"", []))
-        if parsed > len(data) or data[parsed - len(tail) : parsed] != tail:
-            parsed, batches = 0, []  # it was cut
-        for at, header in walk(data, parsed):
-            end = at + header.size
-            batches.append(Seen(header.base_offset, header.next_offset, hashlib.sha256(data[at:end]).hexdigest()[:12]))
-            parsed, tail = end, data[at:end]
-        self._files[key] = (parsed, tail, batches)
-        return batches
+    def _kept(self) -> dict[int, dict[Place, Kept]]:
+        """By node: what its disk holds, but of those that lost it and were not told out of their sets yet."""
+        found = {}
+        for seat in self._fleet.seats:
+            if not seat.blank:
+                disk, name = seat.machine.disk, _who(seat)
+                places = self._disks.places(disk, seat.directory, synced=self._sync)
+                found[seat.node_id] = {
+                    place: Kept(seat.node_id, name, self._disks.log(disk, paths, synced=self._sync).end)
+                    for place, paths in places.items()
+                }
+        return found
 
 
 def unlike(copies: Iterable[Copy]) -> Iterator[str]:
@@ -134,30 +133,38 @@ def unlike(copies: Iterable[Copy]) -> Iterator[str]:
                 )
 
 
-def behind(copies: Iterable[Copy], members: tuple[int, frozenset[int]]) -> Iterator[str]:
-    """Members of the committed in-sync set that have not flushed what its leader calls committed; `members`: the leader
-    epoch, and who they are in it."""
-    known = list(copies)
-    epoch, in_sync = members
-    for leader in known:
-        if leader.leads != epoch:
-            continue  # of an older epoch: it may not know yet who else is in the set
-        for copy in known:
-            if copy.node_id in in_sync and copy.stable_end < leader.high_watermark:
+def behind(leaders: Iterable[Copy], in_sync: Iterable[int], members: Iterable[Kept]) -> Iterator[str]:
+    """Members of the committed in-sync set that do not have on their disks what a leader of its epoch calls
+    committed."""
+    known = list(members)
+    for leader in leaders:
+        for member in known:
+            if member.end < leader.high_watermark:
                 yield (
-                    f"{leader.node} leads in epoch {epoch} with high watermark {leader.high_watermark}, and "
-                    f"{copy.node} of its in-sync set {sorted(in_sync)} has flushed to {copy.stable_end}"
+                    f"{leader.node} leads in epoch {leader.leads} with high watermark {leader.high_watermark}, and the "
+                    f"disk of {member.name}, in its in-sync set {sorted(in_sync)}, ends at {member.end}"
                 )
 
 
-def _members(image: ClusterImage, key: LogKey) -> tuple[int, frozenset[int]]:
-    topic = image.topics.get(key[0])
-    if topic is None or key[1] >= topic.partitions:
-        return -2, frozenset()
-    row = topic.rows[key[1]]
-    return row.leader_epoch, frozenset(row.in_sync)
+def forgotten(acked: int, in_sync: Iterable[int], members: Iterable[Kept]) -> Iterator[str]:
+    """Members of the committed in-sync set that do not have on their disks what was acknowledged, up to `acked`."""
+    for member in members:
+        if member.end < acked:
+            yield (
+                f"acknowledged to {acked}, and the disk of {member.name}, in the in-sync set {sorted(in_sync)}, ends "
+                f"at {member.end}"
+            )
 
 
-def _name(image: ClusterImage | None, key: LogKey) -> str:
-    topic = None if image is None else image.topics.get(key[0])
-    return f"{key[0] if topic is None else topic.name}-{key[1]}"
+def _single(image: ClusterImage) -> set[LogKey]:
+    """Partitions with one replica: nothing to compare."""
+    return {
+        (topic.topic_id, index)
+        for topic in image.topics.values()
+        for index, row in enumerate(topic.rows)
+        if len({*row.replicas, *row.target}) == 1
+    }
+
+
+def _who(seat: Seat) -> str:
+    return f"node {seat.node_id}, which is down" if seat.node is None or seat.node.dead else seat.node.name

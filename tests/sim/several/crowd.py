@@ -16,7 +16,7 @@ from broker.wire.messages import FindCoordinatorRequest, MetadataRequest, Metada
 from seams.rng import SeededRng
 from tests.sim.actors import EXPECTED, Stage
 from tests.sim.client import Client, Connection, Disconnected
-from tests.sim.history import Place
+from tests.sim.history import Outcome, Place, Send
 from tests.sim.net import Address, SimNet
 from tests.sim.several.fleet import Fleet
 
@@ -131,6 +131,17 @@ class Crowd(Stage):
         self.clients += 1
         brokers = tuple(seat.address for seat in self.cluster.seats)
         return RoutedClient(self.cluster.net, brokers, self.rng(f"client{self.clients}"), place)
+
+    def in_sync(self, place: Place) -> tuple[int, ...]:
+        assert isinstance(self.cluster, Fleet)
+        row = self.cluster.row_of(place)
+        return () if row is None else row.in_sync
+
+    def told(self, send: Send) -> None:
+        assert isinstance(self.cluster, Fleet)
+        super().told(send)
+        if send.outcome is Outcome.OK and (wrong := self.cluster.acks.acknowledged(send)):
+            self.unexpected.append(wrong)
 
     def beside(self, client: Client, place: Place) -> Client:
         """What requests that only a leader answers go by, for who else talks to any broker."""

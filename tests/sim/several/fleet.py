@@ -6,8 +6,9 @@ a machine that has power. Must not know faults or clients.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unittest import mock
@@ -15,7 +16,9 @@ from unittest import mock
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Content
 from broker.metadata.image import ClusterImage
+from broker.metadata.records import Row
 from broker.partition.replica import Partition
+from broker.replication.in_sync import AppliedRow
 from coldstore.keys import cluster_key
 from coldstore.object_store import ObjectMissing
 from coldstore.root import Root
@@ -28,6 +31,7 @@ from tests.sim.history import Place
 from tests.sim.links import STORE
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.machines import Machine
+from tests.sim.several.acks import Acks, Began
 
 FIRST_PORT = 9092
 
@@ -88,6 +92,7 @@ class Fleet(Cluster):
         machines = [f"m{node_id}" for node_id in range(count)]
         super().__init__(loop, seed, directory_bucket=False, settings=settings, machines=machines)
         self.seats = [Seat(node_id, machine) for node_id, machine in enumerate(self.machines)]
+        self.acks = Acks()
         self.root: Root[Content] | None = None
         self._newest: Obeyed | None = None
         self._codec: RootCodec[Content] = RootCodec(CLUSTER_FORMAT)
@@ -98,6 +103,7 @@ class Fleet(Cluster):
         assert seat.node is None or seat.node.dead, f"{seat.node} runs"
         extra = (f"node.id={seat.node_id}",)
         seat.node = self.start(seat.directory, seat.address[1], *extra, machine=seat.machine)
+        seat.node.led = self.acks.began
         return seat.node
 
     def reaches_store(self, seat: Seat) -> bool:
@@ -134,11 +140,14 @@ class Fleet(Cluster):
 
     def leader_of(self, place: Place) -> Seat | None:
         """As the newest image has it."""
+        row = self.row_of(place)
+        return None if row is None else self._seat(row.leader)
+
+    def row_of(self, place: Place) -> Row | None:
+        """As the newest image has it."""
         newest = self.newest()
         topic = None if newest is None else newest.image.topic_named(place[0])
-        if topic is None or place[1] >= topic.partitions:
-            return None
-        return self._seat(topic.rows[place[1]].leader)
+        return None if topic is None or place[1] >= topic.partitions else topic.rows[place[1]]
 
     def _seat(self, node_id: int) -> Seat | None:
         return self.seats[node_id] if 0 <= node_id < len(self.seats) else None
@@ -168,6 +177,7 @@ class Fleet(Cluster):
 
 
 _make = ImageFeed.__init__
+_lead = Partition.lead
 
 
 def _remembered(feed: ImageFeed, *args: Any, **more: Any) -> None:
@@ -177,6 +187,18 @@ def _remembered(feed: ImageFeed, *args: Any, **more: Any) -> None:
         process.feed = feed
 
 
-def feeds_are_seen() -> AbstractContextManager[object]:
-    """While it is entered each process's feed of images is remembered: `Node.feed`."""
-    return mock.patch.object(ImageFeed, "__init__", _remembered)
+def _led(partition: Partition, tier: Any, row: AppliedRow) -> None:
+    process = PROCESS.get()
+    if isinstance(process, Node) and process.led is not None:
+        at_s = asyncio.get_running_loop().time()
+        process.led((partition.topic, partition.index), Began(at_s, row.leader_epoch, process.name))
+    _lead(partition, tier, row)
+
+
+def brokers_are_seen() -> AbstractContextManager[object]:
+    """While it is entered each process's feed of images is remembered, `Node.feed`, and `Node.led` is told of each
+    leadership as it begins."""
+    seen = ExitStack()
+    seen.enter_context(mock.patch.object(ImageFeed, "__init__", _remembered))
+    seen.enter_context(mock.patch.object(Partition, "lead", _led))
+    return seen

@@ -17,6 +17,7 @@ from tests.sim.invariants import look_at
 from tests.sim.several.copies import Copies
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet
+from tests.sim.several.losses import Losses
 
 LOOK_S = 0.1
 _IMAGES_KEPT = 400  # positions of which an image is remembered; brokers that lag further are not compared
@@ -25,15 +26,16 @@ _IMAGES_KEPT = 400  # positions of which an image is remembered; brokers that la
 class God:
     """Of one run."""
 
-    def __init__(self, fleet: Fleet, stage: Crowd) -> None:
+    def __init__(self, fleet: Fleet, stage: Crowd, losses: Losses, *, sync: bool) -> None:
         self._fleet = fleet
+        self._losses = losses
         self._stage = stage
         self._controllers: dict[int, str] = {}  # by epoch
         self._epoch = 0
         self._images: dict[int, ClusterImage] = {}  # by position
         self._positions: dict[str, int] = {}  # of each process
         self._leaders: dict[tuple[str, int, int], str] = {}  # who led a partition in an epoch
-        self._copies = Copies(fleet)
+        self._copies = Copies(fleet, fleet.acks, sync=sync)
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -43,6 +45,7 @@ class God:
                 await self._fleet.look()
             except Corrupt as broken:
                 self._said(str(broken))
+            await self._losses.look()
             self.look()
 
     def look(self) -> None:
@@ -50,6 +53,7 @@ class God:
         self._fleet.newest()
         for broken in (*self._of_controllers(), *self._of_images(), *self._of_leaders(), *self._copies.wrong()):
             self._said(broken)
+        self._stage.checked += self._copies.taken()
         for seat in self._fleet.seats:
             seat.look(self._stage.now(), is_well=seat.serving and self._fleet.reaches_store(seat))
             if seat.node is not None and seat.node.serving:

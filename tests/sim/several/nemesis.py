@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from broker.metadata.records import Row
 from coldstore.stores.faulty import FAULTS_OF, Fault, FaultPlan
 from seams.rng import SeededRng
 from tests.sim.bucket import RemoteBucket
-from tests.sim.history import CALM, Loss, Note, Place
+from tests.sim.history import CALM, Note, Place
 from tests.sim.links import CLIENTS, STORE, Link, both_ways
-from tests.sim.nemesis import HIGH, KEEPS, LOW, SELDOM, manifests
+from tests.sim.nemesis import HIGH, KEEPS, LOW, SELDOM
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet, Seat
+from tests.sim.several.losses import Losses
 
 STOPS_S = 30.0
 
@@ -69,9 +69,17 @@ class SeveralNemesis:
     """Breaks and mends one fleet."""
 
     def __init__(
-        self, stage: Crowd, kinds: Sequence[Kind], faults: Sequence[Fault], places: Sequence[Place], *, sync: bool
+        self,
+        stage: Crowd,
+        losses: Losses,
+        kinds: Sequence[Kind],
+        faults: Sequence[Fault],
+        places: Sequence[Place],
+        *,
+        sync: bool,
     ) -> None:
         assert isinstance(stage.cluster, Fleet)
+        self._losses = losses
         self._stage = stage
         self._fleet: Fleet = stage.cluster
         self.hits: Counter[str] = Counter()
@@ -182,7 +190,7 @@ class SeveralNemesis:
         if node is None or node.dead:
             return
         if kind is Kind.DISK_LOSS or (kind is Kind.POWER_CUT and not self._sync):
-            await self._lose(seat, kind.value)
+            await self._losses.lose(seat, kind.value)
             if node.dead:
                 return  # while the roots were read
         seat.back_at_s = self._stage.now() + self._among(self._times.down)
@@ -303,9 +311,18 @@ class SeveralNemesis:
             self.hits[Kind.SLOW.value] += node.workers.slowed
             node.workers.slowed, node.workers.slow = 0, False
 
-    async def heal(self) -> None:
-        """The end of all faults."""
+    def deafen(self) -> Seat:
+        """Whom `heal` leaves cut off."""
+        return self._target()[0]
+
+    async def heal(self, but: Seat | None = None) -> None:
+        """The end of all faults; one broker may stay cut off from everybody and the store."""
         self._calm()
+        if but is not None:
+            self.note(f"deaf: node {but.node_id}")
+            places = [seat.place for seat in self._fleet.seats if seat is not but]
+            self._fleet.net.links.cut(both_ways([(but.place, place) for place in (*places, CLIENTS, STORE)]))
+            self.hits["partition, one stays deaf"] += 1
         for seat in self._fleet.seats:
             seat.back_at_s = min(seat.back_at_s, self._stage.now())
             if seat.node is not None and seat.node.paused:
@@ -323,26 +340,3 @@ class SeveralNemesis:
         while not condition() and self._stage.now() < deadline_s:
             await asyncio.sleep(0.05)
         return condition()
-
-    # --- what may be lost ---
-    async def _lose(self, seat: Seat, kind: str) -> None:
-        """Write down what the promises allow to be lost: of each partition that no other disk holds all of, what the
-        bucket does not hold."""
-        self._fleet.newest()
-        held = {place: manifest.bucket_end_offset for place, manifest in (await manifests(self._fleet)).items()}
-        now_s = self._stage.now()  # brokers that still run went on acknowledging while the roots were read
-        newest = self._fleet.newest()
-        seat.blank = True
-        blank = {other.node_id for other in self._fleet.seats if other.blank}
-        for topic in () if newest is None else newest.image.topics.values():
-            for index, row in enumerate(topic.rows):
-                if _is_lost(row, blank):
-                    self._fleet.losses += 1
-                    place = (topic.name, index)
-                    # Groups' offsets are promised after the snapshot that follows: which takes a broker that is well.
-                    self._stage.history.add(Loss(place, held.get(place, 0), now_s, kind, seat.well_until_s))
-
-
-def _is_lost(row: Row, blank: set[int]) -> bool:
-    """Whether nobody who holds all that was acknowledged has a disk that kept it."""
-    return set(row.in_sync) <= blank

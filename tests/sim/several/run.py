@@ -20,12 +20,15 @@ from tests.sim.invariants import watch_roots
 from tests.sim.loop import SimLoop
 from tests.sim.run import BROKER_SETTINGS, FAULTY, TIERING_DRAINS_S, WRITES_RESUME_S, Outcome, concluded, played
 from tests.sim.several.crowd import Crowd
-from tests.sim.several.fleet import Fleet, feeds_are_seen
+from tests.sim.several.ends import Ends
+from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.god import God
+from tests.sim.several.losses import Losses
 from tests.sim.several.nemesis import Kind, SeveralNemesis
 
 DURATION_S = 60.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault
+SETS_FULL_S = 60.0
 PARTITIONS = {"log": 3, "kept": 1}
 
 
@@ -37,6 +40,8 @@ class Shape:
     brokers: int
     duration_s: float
     replication_factor: int
+    min_in_sync: int
+    deaf: bool  # one broker stays cut off after the last fault, until the others lead
     sync: bool
     kinds: tuple[Kind, ...]
     faults: tuple[Fault, ...]
@@ -46,9 +51,14 @@ class Shape:
     segment_bytes: int
 
 
-def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int) -> Shape:
-    """The run that `seed` stands for."""
+def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int | None = None) -> Shape:
+    """The run that `seed` stands for: a quarter of them with one replica a partition, the others mostly with a minimum
+    of two in sync. What is given is not drawn."""
     rng = SeededRng(f"several/{brokers}/{seed}")
+    drawn = min(brokers, 1 if rng.randrange(4) == 0 else 3)
+    replicas = drawn if replication_factor is None else replication_factor
+    min_in_sync = min(replicas, (1, 2, 2, 2, 2, 3)[rng.randrange(6)])
+    deaf = rng.randrange(3) == 0
     kinds = tuple(kind for kind in Kind if rng.randrange(2)) if rng.randrange(8) else ()
     faults = tuple(fault for fault in FAULTY if rng.randrange(2))
     sync = rng.randrange(4) != 0
@@ -57,15 +67,16 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         f"thermocline.reservation.offsets={(40, 300, 1 << 20)[rng.randrange(3)]}",
         f"thermocline.cache.bytes={(0, 20_000, 1 << 30)[rng.randrange(3)]}",
         f"thermocline.seal.on.shutdown={('true', 'false')[rng.randrange(2)]}",
-        f"default.replication.factor={replication_factor}",
-        f"offsets.topic.replication.factor={replication_factor}",
-        f"min.insync.replicas={min(2, replication_factor)}",
+        f"default.replication.factor={replicas}",
+        f"offsets.topic.replication.factor={replicas}",
     )
     return Shape(
         seed,
         brokers,
         duration_s,
-        replication_factor,
+        replicas,
+        min_in_sync,
+        deaf,
         sync,
         kinds,
         faults,
@@ -76,7 +87,7 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     )
 
 
-def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replication_factor: int = 1) -> Outcome:
+def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replication_factor: int | None = None) -> Outcome:
     """Run a seed to its end. Deterministic; nothing of it touches the real world."""
     shape = shape_of(seed, brokers, duration_s, replication_factor)
 
@@ -84,7 +95,7 @@ def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replicatio
         settings = [*BROKER_SETTINGS, *shape.settings]
         return SeveralRun(shape, Fleet(loop, f"several/{brokers}/{seed}", brokers, settings))
 
-    with feeds_are_seen():
+    with brokers_are_seen():
         return played(make)
 
 
@@ -97,8 +108,10 @@ class SeveralRun:
         self._findings: list[checker.Finding] = []
         self._places: list[Place] = [(name, i) for name, count in PARTITIONS.items() for i in range(count)]
         self._stage = Crowd(fleet, History(), _nobody, asyncio.Event(), [], {})
-        self._nemesis = SeveralNemesis(self._stage, shape.kinds, shape.faults, self._places, sync=shape.sync)
-        self._god = God(fleet, self._stage)
+        losses = Losses(fleet, self._stage.history)
+        self._nemesis = SeveralNemesis(self._stage, losses, shape.kinds, shape.faults, self._places, sync=shape.sync)
+        self._god = God(fleet, self._stage, losses, sync=shape.sync)
+        self._ends = Ends(fleet, self._stage, self._places)
 
     def _found(self, kind: str, detail: str) -> None:
         self._findings.append(checker.Finding(kind, detail))
@@ -110,7 +123,9 @@ class SeveralRun:
         if not await nemesis.until(self._all_serve, 20.0):
             self._found("not-ready", f"not every broker came up on empty disks and an empty bucket: {self._down()}")
             return self.outcome()
-        await acts.create_topics(stage, self._found, PARTITIONS, shape.segment_bytes)
+        await acts.create_topics(
+            stage, self._found, PARTITIONS, shape.segment_bytes, {"min.insync.replicas": str(shape.min_in_sync)}
+        )
         producers = [
             Producer(stage, f"p{i}", self._places[i % len(self._places)], shape.pace_s) for i in range(shape.producers)
         ]
@@ -123,9 +138,7 @@ class SeveralRun:
         await asyncio.sleep(shape.duration_s)
         stage.stopping.set()
         await breaking
-        await nemesis.heal()
-        if not await nemesis.until(self._all_led, LEADERS_S):
-            self._found("leaderless", f"{LEADERS_S:.0f} s after the last fault: {self._down()} {list(self._not_led())}")
+        await self._mend()
         _, late = await asyncio.wait(writing, timeout=WRITES_RESUME_S)
         if late:
             self._found("writes-stuck", f"{len(late)} producers unanswered {WRITES_RESUME_S} s after the last fault")
@@ -136,11 +149,13 @@ class SeveralRun:
                 raise task
         await acts.read_all(stage, self._found, self._places)
         await acts.read_group(member, self._found)
+        await self._are_whole("after the last write")
+        await self._ends.read_copies(self._found)
         await self._audit()
         await nemesis.restart_all()
-        if not await nemesis.until(self._all_led, LEADERS_S):
-            self._found("leaderless", f"after clean restarts: {self._down()} {list(self._not_led())}")
+        await self._are_whole("after clean restarts")
         await acts.read_again(stage, self._found, self._places)
+        await self._ends.read_copies(self._found)
         for task in (keeper, *watching):
             task.cancel()
         for task in await asyncio.gather(keeper, *watching, return_exceptions=True):
@@ -148,28 +163,31 @@ class SeveralRun:
                 raise task
         return self.outcome()
 
+    async def _mend(self) -> None:
+        """The last fault is over: leaders for all soon, also while one broker hears nobody; then full in-sync sets."""
+        nemesis = self._nemesis
+        if self._shape.deaf:
+            deaf = nemesis.deafen()
+            await nemesis.heal(but=deaf)
+            if not await nemesis.until(lambda: not any(self._ends.not_led(without=deaf)), LEADERS_S):
+                without = [*self._ends.not_led(without=deaf)]
+                self._found("leaderless", f"{LEADERS_S:.0f} s without node {deaf.node_id}: {without}")
+        await nemesis.heal()
+        await self._are_whole("after the last fault")
+
+    async def _are_whole(self, when: str) -> None:
+        ends, nemesis = self._ends, self._nemesis
+        if not await nemesis.until(lambda: not any(ends.not_led()), LEADERS_S):
+            self._found("leaderless", f"{LEADERS_S:.0f} s {when}: {[*ends.not_led()]}")
+        if not await nemesis.until(lambda: not any(ends.not_full()), SETS_FULL_S):
+            self._found("sets-not-full", f"{SETS_FULL_S:.0f} s {when}: {[*ends.not_full()]}")
+
     # --- what is so ---
     def _all_serve(self) -> bool:
         return all(seat.serving for seat in self._fleet.seats)
 
     def _down(self) -> str:
         return ", ".join(f"node {seat.node_id} does not serve" for seat in self._fleet.seats if not seat.serving)
-
-    def _all_led(self) -> bool:
-        return self._all_serve() and not any(self._not_led())
-
-    def _not_led(self) -> Iterator[str]:
-        """Partitions that nobody leads as the newest image says."""
-        newest = self._fleet.newest()
-        led = {
-            (partition.topic, partition.index, partition.leader_epoch, node.name.partition("d")[0])
-            for node, partition in self._fleet.replicas()
-            if partition.leading
-        }
-        for topic in () if newest is None else newest.image.topics.values():
-            for index, row in enumerate(topic.rows):
-                if (topic.name, index, row.leader_epoch, f"n{row.leader}") not in led:
-                    yield f"{topic.name}-{index} is not led: {row}"
 
     async def _audit(self) -> None:
         """Quiescence: what is led is copied, the books of every manifest balance."""
