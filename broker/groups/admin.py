@@ -20,7 +20,7 @@ from broker.error_codes import ErrorCode
 from broker.groups.classic import ClassicGroup
 from broker.groups.events import GroupState
 from broker.groups.expiry import subscribed_of
-from broker.groups.fate import fate_of
+from broker.groups.fate import fate_of, is_over, patience
 from broker.groups.offsets import TopicPosition
 from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, GroupShard
@@ -155,11 +155,15 @@ class GroupAdmin:
 
     # ---- deletions -------------------------------------------------------------------------------------------------
 
-    async def delete(self, group_id: str) -> ErrorCode:
+    async def delete(self, group_id: str, *, until_s: float | None = None) -> ErrorCode:
         """Forget a group without members, its positions and its generation; NONE when that is durable.
 
         Fails half way with the error of the write: the group is there again, with the positions that are left.
+        `until_s`: of the whole request, as `fate.patience`; one that is over is refused, and nothing is written.
         """
+        until_s = patience(self._config) if until_s is None else until_s
+        if is_over(until_s):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         shard, error = self._groups.shard_of(group_id)
         if shard is None:
             return error
@@ -174,7 +178,7 @@ class GroupAdmin:
         self._groups.unload(shard, group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            error = await self._write_tombstones(shard, group)
+            error = await self._write_tombstones(shard, group, until_s)
         finally:
             if shard.is_ready and shard.groups.get(group_id) is group:
                 if error is ErrorCode.NONE:
@@ -184,21 +188,21 @@ class GroupAdmin:
                 shard.settle(group)
         return error
 
-    async def _write_tombstones(self, shard: GroupShard, group: Group) -> ErrorCode:
+    async def _write_tombstones(self, shard: GroupShard, group: Group, until_s: float) -> ErrorCode:
         if not group.writes.is_settled:  # commits that were accepted before this go first
             try:
-                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
+                async with asyncio.timeout_at(until_s):
                     await group.writes.settled()
             except TimeoutError:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
         while group.offsets.count > _TOMBSTONES_PER_TURN:
-            error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN))
+            error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
             if error is not ErrorCode.NONE:
                 return error
         # The rest goes into one batch with the group itself, so that a small group goes whole or not at all.
         ended = self._end(shard, group)
-        error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN))
-        return error or await self._fate(ended)
+        error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
+        return error or await fate_of(ended, until_s)
 
     def _end(self, shard: GroupShard, group: Group) -> asyncio.Future[Exception | None]:
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -210,9 +214,14 @@ class GroupAdmin:
         shard.write_group(group, stored_group_record(group.group_id, None), then)
         return ended
 
-    async def forget(self, group_id: str, positions: Sequence[TopicPosition]) -> tuple[ErrorCode, list[ErrorCode]]:
+    async def forget(
+        self, group_id: str, positions: Sequence[TopicPosition], *, until_s: float | None = None
+    ) -> tuple[ErrorCode, list[ErrorCode]]:
         """Forget positions of a group: one code each, in order, NONE when that is durable (or there was none); or the
-        error of the whole request. What a consumer group reads at this time is not forgotten."""
+        error of the whole request. What a consumer group reads at this time is not forgotten. `until_s` as `delete`."""
+        until_s = patience(self._config) if until_s is None else until_s
+        if is_over(until_s):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         shard, error = self._groups.shard_of(group_id)
         if not group_id:
             error = ErrorCode.INVALID_GROUP_ID
@@ -231,7 +240,7 @@ class GroupAdmin:
         allowed = [at for at, code in zip(positions, codes, strict=True) if code is ErrorCode.NONE]
         held = [at for at in dict.fromkeys(allowed) if group.offsets.holds(at)]
         for at in range(0, len(held), _TOMBSTONES_PER_TURN):
-            error = await self._forget(shard, group, held[at : at + _TOMBSTONES_PER_TURN])
+            error = await self._forget(shard, group, held[at : at + _TOMBSTONES_PER_TURN], until_s)
             if error is not ErrorCode.NONE:
                 return error, []
         return ErrorCode.NONE, codes
@@ -250,11 +259,10 @@ class GroupAdmin:
                 codes.append(ErrorCode.NONE)
         return codes
 
-    async def _forget(self, shard: GroupShard, group: Group, positions: Sequence[TopicPosition]) -> ErrorCode:
-        return await self._fate(shard.write_positions(group, [(position, None) for position in positions]))
-
-    async def _fate(self, write: asyncio.Future[Exception | None]) -> ErrorCode:
-        return await fate_of(write, self._config.offsets_commit_timeout_ms)
+    async def _forget(
+        self, shard: GroupShard, group: Group, positions: Sequence[TopicPosition], until_s: float
+    ) -> ErrorCode:
+        return await fate_of(shard.write_positions(group, [(position, None) for position in positions]), until_s)
 
 
 def _first(group: Group, count: int) -> list[TopicPosition]:

@@ -36,6 +36,7 @@ from broker.groups.events import (
     SyncReply,
     Unload,
 )
+from broker.groups.fate import patience
 from broker.groups.lag import EndLookup, Survey, survey
 from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offset_requests import OffsetRequests
@@ -91,7 +92,7 @@ class GroupCoordinator:
         self._tasks = tasks
         self._topics = topics
         self.topic_name = names
-        self._performer = Performer(clock)
+        self._performer = Performer(clock, config)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
         self._cleaner = Cleaner(lambda: self.log.all_ready(), clock, config, topics, leaving)
@@ -189,6 +190,10 @@ class GroupCoordinator:
                 async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
                     await self.log.wait_loaded()
         return ErrorCode.NONE
+
+    def patience(self) -> float:
+        """Until when, in the loop's time, a request that begins now may wait for the log, for all that it asks for."""
+        return patience(self._config)
 
     def node_of(self, group_id: str) -> int:
         """The broker that coordinates the group (NO_LEADER: none), as this one knows."""

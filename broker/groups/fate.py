@@ -1,7 +1,8 @@
 """What becomes of a write to `__consumer_offsets`, as a client is told.
 
-Owns the wait for a write and the translation of its failure. Always true: a wait ends after the given time; the append
-goes on, and what it then brings is applied all the same. Must not know what was written.
+Owns the wait for a write and the translation of its failure. Always true: a request waits for so long in all, however
+much it asks for, so that what comes behind it on its connection (heartbeats) waits no longer either; the append goes
+on, and what it then brings is applied all the same. Must not know what was written.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeAlias
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from logformat.errors import Fenced, InvalidRequest, StorageFailed
 
@@ -16,10 +18,20 @@ Write: TypeAlias = "asyncio.Future[Exception | None]"
 """Done with the failure, or with None when its records are durable and applied."""
 
 
-async def fate_of(write: Write, timeout_ms: int) -> ErrorCode:
-    """NONE when it is durable; else what a committing client is told. `timeout_ms`: offsets.commit.timeout.ms."""
+def patience(config: GroupConfig) -> float:
+    """Until when, in the loop's time, a request that begins now may wait for the log, for all that it asks for:
+    offsets.commit.timeout.ms."""
+    return asyncio.get_running_loop().time() + config.offsets_commit_timeout_ms / 1000
+
+
+def is_over(until_s: float) -> bool:
+    return asyncio.get_running_loop().time() >= until_s
+
+
+async def fate_of(write: Write, until_s: float) -> ErrorCode:
+    """NONE when it is durable; else what a committing client is told. `until_s` as `patience` says."""
     # Cheaper than asyncio.timeout around a shield, and every commit passes here.
-    timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, _give_up, write)
+    timer = asyncio.get_running_loop().call_at(until_s, _give_up, write)
     try:
         failure = await write
     finally:

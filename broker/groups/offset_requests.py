@@ -16,7 +16,7 @@ from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from broker.groups.commits import CommitRow, judge
 from broker.groups.events import AdmitCommit, AdmitReply
-from broker.groups.fate import fate_of
+from broker.groups.fate import fate_of, is_over, patience
 from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offsets import FetchedOffset, GroupOffsets, Wanted
 from broker.groups.performer import Performer
@@ -55,11 +55,16 @@ class OffsetRequests:
         *,
         retention_ms: int = -1,
         unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
+        until_s: float | None = None,
     ) -> list[ErrorCode]:
         """One error a row, in order; those that are NONE are durable. `member`'s token is filled in here.
 
-        `unknown_group` is what a member of no group is told (it depends on the API's version).
+        `unknown_group` is what a member of no group is told (it depends on the API's version). `until_s`: of the whole
+        request, as `fate.patience`; one that is over is refused, and nothing is written.
         """
+        until_s = patience(self._config) if until_s is None else until_s
+        if is_over(until_s):
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
         shard, error = self._shard_of(group_id)
         if shard is None:
             return [error] * len(rows)
@@ -86,14 +91,15 @@ class OffsetRequests:
             codes, write = [error] * len(rows), None
         shard.settle(group)
         if write is not None:
-            failure = await fate_of(write, self._config.offsets_commit_timeout_ms)
+            failure = await fate_of(write, until_s)
             codes = [failure if code is ErrorCode.NONE else code for code in codes]
         return codes
 
     async def fetch(
-        self, group_id: str, wanted: Sequence[Wanted] | None
+        self, group_id: str, wanted: Sequence[Wanted] | None, *, until_s: float | None = None
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
-        """Durable positions; None asks for all. An unknown group has none, which is no error.
+        """Durable positions; None asks for all. An unknown group has none, which is no error. `until_s`: of the whole
+        request, as `fate.patience`.
 
         Waits for commits that were accepted before it, so that the next owner of a partition never starts behind what
         its previous owner was allowed to commit. (Kafka waits only when the client asks for stable offsets.)
@@ -106,7 +112,7 @@ class OffsetRequests:
         group = shard.groups.get(group_id)
         if group is not None and not group.writes.is_settled:
             try:
-                async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
+                async with asyncio.timeout_at(patience(self._config) if until_s is None else until_s):
                     await group.writes.settled()
             except TimeoutError:
                 return ErrorCode.NOT_COORDINATOR, ()  # every client asks again after this one

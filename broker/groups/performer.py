@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
+from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
 from broker.groups.events import Effect, Event, Reply, Result, StartTimer, StopTimer, Store, Stored, TimedOut, Timer
-from broker.groups.fate import group_code_of
+from broker.groups.fate import group_code_of, patience
 from broker.groups.records import group_record
 from broker.groups.shard import Group, GroupShard
 from broker.groups.timers import Timers
@@ -33,8 +34,9 @@ class _TimerKey(NamedTuple):
 class Performer:
     """One a coordinator."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, config: GroupConfig) -> None:
         self._clock = clock
+        self._config = config
         self._timers: Timers[_TimerKey] = Timers()
         self._timer_set = asyncio.Event()
 
@@ -62,11 +64,25 @@ class Performer:
                     self._store(shard, group, ticket, group_record(group.group_id, metadata))
 
     def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
-        def stored(failure: Exception | None) -> None:
+        """Its members wait no longer than for a commit (as in Kafka). What becomes of it afterwards the group's record
+        tells, and the next generation's replaces it: the machine heard that it failed."""
+        is_decided = False
+
+        def decided(failure: Exception | None) -> None:
+            nonlocal is_decided
+            if is_decided:
+                return
+            is_decided = True
+            timer.cancel()
             error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
             self.step(shard, group, Stored(ticket, error))
 
-        shard.write_group(group, record, stored)
+        def late() -> None:
+            decided(TimeoutError("the group was not stored in time"))
+            shard.settle(group)
+
+        timer = asyncio.get_running_loop().call_at(patience(self._config), late)
+        shard.write_group(group, record, decided)
 
     # ---- timers ----------------------------------------------------------------------------------------------------
 

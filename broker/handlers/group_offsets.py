@@ -66,6 +66,7 @@ async def handle_offset_commit(
     # In turns of one write each. As in Kafka every row has its own answer; unlike there, rows of so large a commit may
     # be durable when later ones are not.
     answered: list[ErrorCode] = []
+    until_s = coordinator.patience()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
         answered += await coordinator.offsets.commit(
             request.group_id,
@@ -73,6 +74,7 @@ async def handle_offset_commit(
             rows[start : start + _COMMIT_ROWS_PER_TURN],
             retention_ms=request.retention_time_ms,
             unknown_group=unknown_group,
+            until_s=until_s,
         )
     codes = iter(answered)
     answers = [
@@ -113,17 +115,17 @@ async def handle_offset_fetch(
     """v8+ asks for several groups (KIP-709); null topics ask for all there are. Every answer is stable: commits are
     seen only when durable, and there are no transactions that could be open. What is named twice is answered once
     (Kafka answers it twice): an answer grows with what is stored, not with repetitions."""
-    room = _Room()
+    room, until_s = _Room(), coordinator.patience()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:
         groups = []
         by_id = version >= _TOPIC_IDS_SINCE
         for group_id, asked in _by_group(coordinator, request.groups, by_id=by_id).items():
-            error, fetched = await _fetch(coordinator, group_id, asked.positions, room)
+            error, fetched = await _fetch(coordinator, group_id, asked.positions, room, until_s)
             groups.append(_group_answer(group_id, error, fetched, asked if by_id else None))
             await next_turn()
         return OffsetFetchResponse(groups=groups)
     positions = None if request.topics is None else _by_topic(request.topics)
-    error, fetched = await _fetch(coordinator, request.group_id, positions, room)
+    error, fetched = await _fetch(coordinator, request.group_id, positions, room, until_s)
     if error is not ErrorCode.NONE and version < _OFFSET_FETCH_TOP_ERROR_SINCE:
         fetched = tuple(
             FetchedOffset(t, tuple((i, NO_OFFSET) for i in indexes)) for t, indexes in (positions or {}).items()
@@ -186,10 +188,10 @@ class _Room:
 
 
 async def _fetch(
-    coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _Room
+    coordinator: GroupCoordinator, group_id: str, positions: _Positions | None, room: _Room, until_s: float
 ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
     wanted = None if positions is None else [Wanted(topic, tuple(indexes)) for topic, indexes in positions.items()]
-    error, fetched = await coordinator.offsets.fetch(group_id, wanted)
+    error, fetched = await coordinator.offsets.fetch(group_id, wanted, until_s=until_s)
     await next_turn()
     return (error, fetched) if room.take(fetched) else (ErrorCode.INVALID_REQUEST, ())
 
