@@ -20,6 +20,7 @@ from hotstore.data_dir import DataDir
 from hotstore.file_names import LOG
 from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
+from hotstore.offset_checkpoints import CheckpointJob
 from hotstore.partition_log import PartitionLog
 from hotstore.sync_rounds import SyncRounds
 from hotstore.sync_times import SyncTimes
@@ -40,14 +41,18 @@ log = logging.getLogger(__name__)
 
 class OpenLog:
     """A recovered log and what makes it durable. `high_watermark`: as checkpointed, within the log as it is; a replica
-    starts from it."""
+    starts from it. `seen_epoch`: the last leader epoch in which it agreed with its leader, or led, as checkpointed or
+    as its records say (UNDEFINED_EPOCH: none)."""
 
-    __slots__ = ("flusher", "high_watermark", "log")
+    __slots__ = ("flusher", "high_watermark", "log", "noted_epoch", "seen_epoch")
 
-    def __init__(self, local: PartitionLog, flusher: Flusher, high_watermark: int) -> None:
+    def __init__(self, local: PartitionLog, flusher: Flusher, high_watermark: int, noted_epoch: int) -> None:
         self.log = local
         self.flusher = flusher
         self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))
+        self.noted_epoch = noted_epoch
+        """What the checkpoint was last told."""
+        self.seen_epoch = max(noted_epoch, local.leader_epoch)
 
     @property
     def place(self) -> TopicPartition:
@@ -131,7 +136,8 @@ class LogHost:
             )
         flusher = Flusher(local, self._world.workers, self._sync_rounds, report=self._report)
         flusher.seal_soon()  # what found no space before
-        opened = OpenLog(local, flusher, self._data_dir.checkpoints.high_watermark(place))
+        checkpoints = self._data_dir.checkpoints
+        opened = OpenLog(local, flusher, checkpoints.high_watermark(place), checkpoints.seen_epoch(place))
         self._open[_key(opened)] = opened
         return opened
 
@@ -275,8 +281,22 @@ class LogHost:
         OSError; what was sampled is written by the next one."""
         marks = {TopicPartition(of.topic, of.partition): mark for of, mark in high_watermarks.items()}
         job = self._data_dir.checkpoints.sample(high_watermarks, marks)
+        for of in high_watermarks:
+            if (opened := self._open.get((of.topic_id, of.partition))) is not None:
+                self._sample_seen(opened)
         async with self._checkpointing:
             await self._world.workers.run(job.run)
+
+    async def note_seen_epoch(self, opened: OpenLog, epoch: int) -> None:
+        """Durably: this log leads in `epoch`, whatever it held before. Raises OSError."""
+        opened.seen_epoch = epoch
+        job = self._sample_seen(opened)
+        async with self._checkpointing:
+            await self._world.workers.run(job.run)
+
+    def _sample_seen(self, opened: OpenLog) -> CheckpointJob:
+        opened.noted_epoch = opened.seen_epoch
+        return self._data_dir.checkpoints.sample_seen_epoch(opened.place, opened.seen_epoch)
 
     async def checkpoint_start(self, local: PartitionLog) -> None:
         """Make a log's start durable: its bytes below may go. Many at once are one write. Raises OSError."""

@@ -1,4 +1,5 @@
-"""The three offset checkpoints of a data directory: recovery points, log starts, high watermarks; a line each a log.
+"""The checkpoints of a data directory: recovery points, log starts, high watermarks, and the last leader epoch in which
+each log agreed with its leader, or led; a line each a log.
 
 Owns what they say and how they are written. Always true: an entry stays until its log is deleted, also while that log
 is refused, so that damage is still measured against it at the next start; a checkpoint whose write failed is written by
@@ -18,15 +19,17 @@ from logformat.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
+    SEEN_EPOCH_FILE,
     decode_offsets,
     encode_offsets,
 )
 from logformat.errors import Corrupt
+from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import NewerFormat, TopicPartition
 from seams.disk import Disk, read_file, replace_file
 
 CHECKPOINTS_WAIT_S: Final = 30.0  # for another job's three fsyncs; beyond it the disk is stuck, which is an OSError
-CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE)
+CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, SEEN_EPOCH_FILE)
 Offsets = dict[TopicPartition, int]
 
 
@@ -58,8 +61,8 @@ class OffsetCheckpoints:
 
     @classmethod
     def read(cls, disk: Disk, path: str) -> OffsetCheckpoints:
-        """Raises Corrupt for damaged log starts: without them, deleted records would come back; the other two only make
-        recovery look further."""
+        """Raises Corrupt for damaged log starts: without them, deleted records would come back; the others only make
+        recovery look further, or an unclean start keep less."""
         self = cls(disk, path)
         for name in CHECKPOINTS:
             try:
@@ -93,6 +96,10 @@ class OffsetCheckpoints:
         """0 where none is known."""
         return self._offsets[REPLICATION_FILE].get(key, 0)
 
+    def seen_epoch(self, key: TopicPartition) -> int:
+        """UNDEFINED_EPOCH where none is known."""
+        return self._offsets[SEEN_EPOCH_FILE].get(key, UNDEFINED_EPOCH)
+
     # --- written ------------------------------------------------------------------------------------------------
 
     def sample(
@@ -106,6 +113,12 @@ class OffsetCheckpoints:
         for key, offset in (high_watermarks or {}).items():
             self._note(REPLICATION_FILE, key, offset)
         return CheckpointJob(self, CHECKPOINTS)
+
+    def sample_seen_epoch(self, key: TopicPartition, epoch: int) -> CheckpointJob:
+        """On the loop: that this log saw `epoch`, which is never lower than what it saw before."""
+        if epoch != UNDEFINED_EPOCH:
+            self._note(SEEN_EPOCH_FILE, key, epoch)
+        return CheckpointJob(self, (SEEN_EPOCH_FILE,))
 
     def sample_start(self, log: PartitionLog) -> CheckpointJob:
         """A log's start alone, on the loop, for local bytes may go once the job's `run` is done. It writes nothing

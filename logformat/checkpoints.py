@@ -23,6 +23,8 @@ from logformat.values import NewerFormat, TopicPartition, is_topic_name, uuid_fr
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 REPLICATION_FILE: Final = "replication-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
+SEEN_EPOCH_FILE: Final = "leader-epoch-seen-checkpoint"
+"""In the form of the offset checkpoints, with a leader epoch in place of the offset. Not Kafka's."""
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 META_PROPERTIES_FILE: Final = "meta.properties"
 
@@ -37,7 +39,7 @@ a log's: a client may name a topic so, and a program that knows no checksum carr
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """One of the three offset checkpoints; entries sorted, so that equal checkpoints are equal bytes, the checksum
+    """One of the offset checkpoints; entries sorted, so that equal checkpoints are equal bytes, the checksum
     last. Without entries it is Kafka's empty one."""
     entries = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     if entries:

@@ -35,6 +35,13 @@ class EpochEnd(NamedTuple):
 UNDEFINED: Final = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
+def kept_end(seen_epoch: int, high_watermark: int, end: int, served_epoch: int) -> int:
+    """Where a log ends once its replica leads without all that was acknowledged, in a partition that `served_epoch`
+    served last: a replica that did not see that epoch keeps only what is below its high watermark, as the rest may have
+    been overwritten since. A later epoch is that of such a start that did not come to its end, and cut already."""
+    return end if seen_epoch >= served_epoch else min(end, high_watermark)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
     entries: tuple[EpochStart, ...] = ()

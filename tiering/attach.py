@@ -157,11 +157,14 @@ class Attached:
             self._logs,
             opened,
             new=lead.new,
-            followed=not lead.is_alone and lead.is_clean,
+            followed=not lead.is_alone,
             led_before=self._led.get(key),
             told=self._told_in(key, lead),
         )
-        await tail.secure()
+        if lead.unclean_after is None:
+            await tail.secure()
+        else:
+            await tail.begin_uncleanly(lead.unclean_after)
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
         tier = self._make_tier(partition)
@@ -177,10 +180,9 @@ class Attached:
         self._told[topic_id, partition] = end
 
     def _told_in(self, key: Key, lead: Lead) -> ToldEnd | None:
-        """What counts in this leader epoch: of an unclean one the bucket knows more than anybody here (R20)."""
+        """What counts in this leader epoch."""
         told = self._told.get(key)
-        is_of_session = told is not None and told.broker_epoch == lead.broker_epoch != NO_SESSION
-        return told if is_of_session and lead.is_clean else None
+        return told if told is not None and told.broker_epoch == lead.broker_epoch != NO_SESSION else None
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
         """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""

@@ -2,9 +2,11 @@
 
 Owns the decision whether the bucket is asked first, and the order of steps. Always true: a log without a usable
 reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which
-that claim produced (C30); the hole up to the reserved end is closed by declared gaps, flushed, before a new
-reservation is made and before the first append; every other log serves at once, without asking the bucket, one that
-was told its reserved end in this session too (R21). Each step may be cut off by a crash and is finished by the next
+that claim produced (C30); so does one that begins uncleanly, where nobody has all that was acknowledged (R20): it is
+cut to what cannot have been overwritten, and only then enters its epoch; the hole up to the reserved end is closed by
+declared gaps, flushed, before a new reservation is made and before the first append; every other log serves at once,
+without asking the bucket, one that was told its reserved end in this session too (R21). Each step is durable before the
+next, may be cut off by a crash and is finished by the next
 leader. Must not know how a log is opened (hotstore), nor what happens after it is led."""
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from hotstore.errors import LogFull
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Corrupt
 from logformat.gap import gap_batches
+from logformat.leader_epochs import kept_end
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import is_full
@@ -106,6 +109,10 @@ class LostTail:
             case Tail.IN_DOUBT:
                 await self._claim_first(may_be_unmade=reservation is None and self._log.log_end_offset == 0)
 
+    async def begin_uncleanly(self, served_epoch: int) -> None:
+        """The same, where nobody has all that was acknowledged; `served_epoch`: the leader epoch that served last."""
+        await self._claim_first(may_be_unmade=self._log.log_end_offset == 0, unclean_after=served_epoch)
+
     async def _create(self) -> None:
         """Root and first reservation by compare-and-set, then the copy of the reservation: a log without it is never
         served before the root was asked."""
@@ -178,7 +185,7 @@ class LostTail:
         await self._reserved(manifest.reserved_end_offset)
 
     # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
-    async def _claim_first(self, *, may_be_unmade: bool) -> None:
+    async def _claim_first(self, *, may_be_unmade: bool, unclean_after: int | None = None) -> None:
         """`may_be_unmade`: nothing here says that the partition ever had a root."""
         try:
             manifest = await self._claim()
@@ -187,7 +194,28 @@ class LostTail:
             return
         # Not before the claim: without the bucket the local log stays as it is.
         await self._run(remove_reservation, self._partition.world.disk, self._log.path)
+        if unclean_after is not None:
+            await self._cut_to_kept(unclean_after)
         await self._close_hole(manifest)
+        if unclean_after is not None:  # all that is in the bucket was committed
+            self._opened.high_watermark = max(self._opened.high_watermark, manifest.bucket_end_offset)
+
+    async def _cut_to_kept(self, served_epoch: int) -> None:
+        """Drop what may have been overwritten since; then enter the epoch, which says that this was done (D72)."""
+        opened, local = self._opened, self._log
+        keep = kept_end(opened.seen_epoch, opened.high_watermark, local.log_end_offset, served_epoch)
+        if keep < local.log_end_offset:
+            log.warning(
+                "%s is cut from %d to its high watermark %d: it did not see leader epoch %d, which served last",
+                self._partition.name,
+                local.log_end_offset,
+                keep,
+                served_epoch,
+            )
+            await self._logs.truncate(opened, keep)
+        reach("unclean.cut")
+        await self._logs.note_seen_epoch(opened, self._partition.epoch)
+        reach("unclean.begun")
 
     async def _was_unmade(self, missing: RootMissing, *, may_be_unmade: bool) -> None:
         """Its creation was cut off before its root: it is made now. Raises Corrupt where there was one."""

@@ -40,8 +40,9 @@ class Lead:
     """That this broker leads a partition in `leader_epoch`. `new`: the partition was just created, so it holds nothing
     anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says.
     `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed. `is_alone`: no
-    other broker is assigned it. `is_clean`: this log has all that was acknowledged. `broker_epoch`: this broker's
-    session in the image that lets it lead."""
+    other broker is assigned it. `unclean_after`: this log may lack what was acknowledged, and begins uncleanly after
+    the leader epoch that served last, this one; None: it has all of it. `broker_epoch`: this broker's session in the
+    image that lets it lead."""
 
     leader_epoch: int
     tier: TierConfig
@@ -49,7 +50,7 @@ class Lead:
     new: bool = False
     is_deleted: Callable[[UUID], bool] = lambda _: True
     is_alone: bool = True
-    is_clean: bool = True
+    unclean_after: int | None = None
     broker_epoch: int = NO_SESSION
 
 

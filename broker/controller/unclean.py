@@ -19,6 +19,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import FORGOTTEN, NO_EPOCH, NO_LEADER, LogPlace, Row
 from broker.metadata.rows import begun_uncleanly, rows_set
 from broker.metadata.unclean import is_unclean_election_allowed
+from logformat.leader_epochs import kept_end
 
 NOTHING: Final = 0
 
@@ -62,20 +63,11 @@ def best(row: Row, heard: Heard) -> int:
     return max(
         heard,
         key=lambda node_id: (
-            kept_end(row.served_epoch, heard[node_id]),
+            kept_end(*heard[node_id], row.served_epoch),
             heard[node_id].seen_epoch >= row.served_epoch,
             -order.index(node_id),
         ),
     )
-
-
-def kept_end(served_epoch: int, candidate: Candidate) -> int:
-    """Where its log ends once it leads: one that did not see the epoch which served last keeps only what is below its
-    high watermark; the rest may have been overwritten since (D32). A later epoch than that one is that of an unclean
-    start which did not end, which it cut for already."""
-    if candidate.seen_epoch >= served_epoch:
-        return candidate.end
-    return min(candidate.end, candidate.high_watermark)
 
 
 @dataclass(slots=True)

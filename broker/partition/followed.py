@@ -88,7 +88,7 @@ class Followed:
         self._session = session
         self._is_over = False
         self._work: asyncio.Task[None] | None = None
-        self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, local.leader_epoch)
+        self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
         local.owner = self
         if not local.failure:
@@ -133,6 +133,7 @@ class Followed:
                 is_taken = bool(headers) and self._append(batches, headers)
                 self._touched.add(self)
                 self._cold.told(self.topic_id, self.index, ToldEnd(answer.reserved_end, self._session()))
+                self.opened.seen_epoch = max(self.opened.seen_epoch, self.leader_epoch)
                 # Not from its first file: what lies below may be in the bucket, or deleted (R7).
                 self.log.advance_log_start(min(answer.log_start_offset, self.log.log_end_offset))
                 return is_taken

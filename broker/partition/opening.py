@@ -63,7 +63,7 @@ class Opening:
             new,
             self._metadata.is_deleted,
             is_alone=is_alone(topic, index, node_id),
-            is_clean=decided.unclean_epoch != row.leader_epoch,
+            unclean_after=None if decided.clean else decided.served_epoch,
             broker_epoch=row.sessions.get(node_id, NO_SESSION),
         )
         resigned = self._registry.resigned.get((topic.name, index))

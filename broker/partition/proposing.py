@@ -70,13 +70,17 @@ class Proposing:
         for gone in self._behind.keys() - set(shared):
             del self._behind[gone]
             self._proposed_ms.pop(gone, None)
-        found = []
+        # Alone in the set, each says with it that its unclean start is done: it serves when that is a row (R20).
+        starting = self._registry.starting.values()
+        found = [
+            self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in starting if self._may(of, now_ms)
+        ]
         for partition in shared:
             if (proposal := self._look_at(partition, now_ms)) is not None:
                 found.append(proposal)
-            if len(found) == _PROPOSALS_MAX:
+            if len(found) >= _PROPOSALS_MAX:
                 break
-        return found
+        return found[:_PROPOSALS_MAX]
 
     def _look_at(self, partition: Partition, now_ms: int) -> Proposed | None:
         leader, epoch = partition.leader, partition.leader_epoch
@@ -85,12 +89,19 @@ class Proposing:
             known = self._behind[partition] = epoch, Behind()
         end_before = known[1].look(now_ms, partition.log.log_end_offset, self._lag_ms_max)
         target = wanted(leader, end_before)
-        if target is None or (
-            not leader.in_sync.is_settled and now_ms - self._proposed_ms.get(partition, 0) < _AGAIN_MS
-        ):
-            return None
+        return (
+            None if target is None or not self._may(partition, now_ms) else self._propose_set(partition, target, now_ms)
+        )
+
+    def _may(self, partition: Partition, now_ms: int) -> bool:
+        """Whether the last proposal is settled, or long enough ago."""
+        return partition.leader.in_sync.is_settled or now_ms - self._proposed_ms.get(partition, 0) >= _AGAIN_MS
+
+    def _propose_set(self, partition: Partition, target: frozenset[int], now_ms: int) -> Proposed:
+        leader = partition.leader
         self._proposed_ms[partition] = now_ms
         before = sorted(leader.in_sync.row.in_sync)
         at, epochs = leader.propose(target)
         log.info("%s-%d: in-sync set %s → %s is proposed", partition.topic, partition.index, before, sorted(target))
-        return Proposed(str(partition.topic_id), partition.index, epoch, at, tuple(sorted(epochs.items())))
+        members = tuple(sorted(epochs.items()))
+        return Proposed(str(partition.topic_id), partition.index, partition.leader_epoch, at, members)

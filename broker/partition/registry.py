@@ -30,6 +30,8 @@ class Registry:
         """Those led here: what clients may write to and read from."""
         self.resigned: dict[tuple[str, int], Partition] = {}
         """Those that were led in this process and are no more: their logs are open."""
+        self.starting: dict[tuple[str, int], Partition] = {}
+        """Those that began uncleanly here and serve when the image says that it is done (R20)."""
         self.topics: dict[str, Topic] = {}
         self.followed: dict[tuple[str, int], Followed] = {}
         """Those copied from another broker."""
@@ -44,13 +46,18 @@ class Registry:
         for partition in partitions:
             self.partitions[topic.name, partition.index] = partition
             self.resigned.pop((topic.name, partition.index), None)
+            self.starting.pop((topic.name, partition.index), None)
+
+    def start(self, partition: Partition) -> None:
+        """It is led, and not to be seen by clients or replicas yet."""
+        self.starting[partition.topic, partition.index] = partition
+        self.resigned.pop((partition.topic, partition.index), None)
 
     def withdraw(self, name: str) -> list[Partition]:
         """Take a topic away from clients; returns its partitions."""
         topic = self.topics.pop(name)
-        found = (
-            of.pop((name, index), None) for of in (self.partitions, self.resigned) for index in range(topic.partitions)
-        )
+        tables = self.partitions, self.resigned, self.starting
+        found = (of.pop((name, index), None) for of in tables for index in range(topic.partitions))
         gone = [partition for partition in found if partition is not None]
         self.touched.difference_update(gone)  # a closed log is never seen clean again: ticks would hold it for ever
         return gone
@@ -59,12 +66,18 @@ class Registry:
         """Take a partition that is led no longer away from clients. Its topic stays, and so do its ticks: what was
         appended has to be synced in time."""
         key = partition.topic, partition.index
-        self.resigned[key] = self.partitions.pop(key)
+        self.partitions.pop(key, None)
+        self.starting.pop(key, None)
+        self.resigned[key] = partition
 
     def refusal(self, name: str, index: int) -> ErrorCode:
         """What a client hears who asks for a partition that is not led here: that somebody else leads it, or nobody;
         unknown where there is none, and where this broker is to lead it and did not come to open it."""
-        if (name, index) in self.resigned or self.led_elsewhere(name, index) is not None:
+        if (
+            (name, index) in self.resigned
+            or (name, index) in self.starting
+            or self.led_elsewhere(name, index) is not None
+        ):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -80,6 +93,10 @@ class Registry:
         """Of a partition that serves."""
         partition = self.partitions.get((name, index))
         return None if partition is None else partition.high_watermark
+
+    def led(self, name: str, index: int) -> Partition | None:
+        """The one that is led here, whether it serves or is starting."""
+        return self.partitions.get((name, index)) or self.starting.get((name, index))
 
     def of_topic(self, name: str) -> list[Partition]:
         """The led partitions of a topic, by index."""
@@ -97,8 +114,8 @@ class Registry:
     def is_open(self, written: Written) -> bool:
         """Whether it is led here, or followed."""
         key = written.topic, written.index
-        return self.partitions.get(key) is written or self.followed.get(key) is written
+        return any(of.get(key) is written for of in (self.partitions, self.starting, self.followed))
 
     def __iter__(self) -> Iterator[Partition]:
         """All that were led here, and still are or not, followed ones left out."""
-        return chain(self.partitions.values(), self.resigned.values())
+        return chain(self.partitions.values(), self.resigned.values(), self.starting.values())

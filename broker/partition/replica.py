@@ -112,6 +112,8 @@ class Partition:
             own_end=log.stable_end_offset,
         )
         log.owner = self
+        self.opened.seen_epoch = max(self.opened.seen_epoch, row.leader_epoch)
+        self.flusher = self.opened.flusher
         if log.leader_epoch <= row.leader_epoch:  # else it is only read: each append is refused
             log.begin_epoch(row.leader_epoch)
         tier.visible_end = lambda: self.high_watermark

@@ -135,7 +135,7 @@ class Replicas:
             await asyncio.wait([resigning])
         topic = self._topics.get(topic.topic_id, topic)  # configs and rows may have changed since the first attempt
         row = self._row_to_lead(topic, index)
-        if row is None or (topic.name, index) in self._registry.partitions:
+        if row is None or self._registry.led(topic.name, index) is not None:
             return None
 
         def fenced(why: str) -> None:
@@ -173,8 +173,8 @@ class Replicas:
         One that is on its way to being led resigns when it got there: its claim may be under way."""
         self._topics[topic.topic_id] = topic
         self._follows.leave(topic, indexes)
-        for partition in self._registry.of_topic(topic.name):
-            if partition.index in indexes:
+        for index in indexes:
+            if (partition := self._registry.led(topic.name, index)) is not None:
                 self._resign(partition, f"leader epoch {partition.leader_epoch} is over; refresh metadata")
 
     def _resign(self, partition: Partition, why: str) -> None:
@@ -194,7 +194,7 @@ class Replicas:
     def _fenced(self, topic: Topic, index: int, epoch: int, why: str) -> None:
         """The partition's root names a higher epoch: its leadership is over, this partition's alone. It leads again
         when the image says so, in a higher one."""
-        partition = self._registry.partitions.get((topic.name, index))
+        partition = self._registry.led(topic.name, index)
         if partition is not None and partition.topic_id == UUID(topic.topic_id) and partition.leader_epoch == epoch:
             log.error(
                 "%s-%d is led by somebody else: %s; it leads again in a higher leader epoch", topic.name, index, why
@@ -211,6 +211,12 @@ class Replicas:
         topic = self._topics[topic_id]
         self._opening.configure(topic, partitions)
         self.upkeep.all_changed()
+        starting = [partition for partition in partitions if not topic.rows[partition.index].clean]
+        partitions = [partition for partition in partitions if topic.rows[partition.index].clean]
+        for partition in starting:
+            self._registry.start(partition)
+            if topic.rows[partition.index].leader_epoch != partition.leader_epoch:
+                self._resign(partition, f"leader epoch {partition.leader_epoch} was over before it served")
         self._registry.publish(topic, partitions)
         for partition in partitions:
             for watcher in self._watchers:
@@ -226,9 +232,14 @@ class Replicas:
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
         """Their leaders count by the image as it is now; those on their way to be led do when they got there."""
         self._topics[topic.topic_id] = topic
-        for partition in self._registry.of_topic(topic.name):
-            if partition.index in indexes:
-                self._apply(partition, topic, applied_row(topic, partition.index, self._metadata.image))
+        started: list[Partition] = []
+        for index in indexes:
+            if (partition := self._registry.led(topic.name, index)) is not None:
+                self._apply(partition, topic, applied_row(topic, index, self._metadata.image))
+                if (topic.name, index) in self._registry.starting and topic.rows[index].clean:
+                    started.append(partition)
+        if started:
+            self._publish(topic.topic_id, started)
 
     def _apply(self, partition: Partition, topic: Topic, row: AppliedRow) -> None:
         partition.tier.assigned(is_alone=is_alone(topic, partition.index, self._node_id))

@@ -7,6 +7,7 @@ checkpoint on a full disk did not write is written by the next one. Must not kno
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from broker.config.live import LiveConfig
@@ -29,6 +30,7 @@ class Upkeep:
         self._registry = registry
         self._changed: set[Written] = set()  # written to since the last checkpoint
         self._all_changed = False
+        self._is_due = asyncio.Event()
 
     def all_changed(self) -> None:
         """Partitions were opened, or are about to be closed: the next checkpoint notes every one."""
@@ -48,7 +50,8 @@ class Upkeep:
         await self._logs.checkpoint({partition.log: partition.high_watermark for partition in changed})
 
     async def keep_checkpoints(self) -> None:
-        """Until cancelled: the three checkpoints are written together, as often as the most frequent one asks."""
+        """Until cancelled: the checkpoints are written together, as often as the most frequent one asks, and when a
+        replica saw a leader epoch that they do not name."""
         config = self._live.now
         interval_ms = min(
             config.recovery_point_checkpoint_interval_ms,
@@ -56,7 +59,10 @@ class Upkeep:
             config.high_watermark_checkpoint_interval_ms,
         )
         while True:
-            await asyncio.sleep(interval_ms / 1000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_ms / 1000):
+                    await self._is_due.wait()
+            self._is_due.clear()
             try:
                 await self.checkpoint()
             except OSError as failure:
@@ -70,8 +76,12 @@ class Upkeep:
         while True:
             await asyncio.sleep(_TICK_S)
             self._changed |= self._registry.touched
+            if self._all_changed:  # those that lead or follow in another epoch now are to say so soon (R20)
+                self._is_due.set()
             now_ms = self._clock.wall_ms()
             now_s = asyncio.get_running_loop().time()
             for partition in sorted(self._registry.touched, key=lambda p: (p.topic, p.index)):
+                if partition.opened.seen_epoch != partition.opened.noted_epoch:
+                    self._is_due.set()
                 if not partition.tick(now_ms, now_s):
                     self._registry.touched.discard(partition)

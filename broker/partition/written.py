@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hotstore.log_host import OpenLog
 from hotstore.partition_log import PartitionLog
 
 
@@ -21,6 +22,9 @@ class Written(Protocol):
 
     @property
     def log(self) -> PartitionLog: ...
+
+    @property
+    def opened(self) -> OpenLog: ...
 
     @property
     def high_watermark(self) -> int: ...
