@@ -182,7 +182,8 @@ class Attached:
     def _told_in(self, key: Key, lead: Lead) -> ToldEnd | None:
         """What counts in this leader epoch."""
         told = self._told.get(key)
-        return told if told is not None and told.broker_epoch == lead.broker_epoch != NO_SESSION else None
+        is_of_session = told is not None and told.broker_epoch == lead.broker_epoch != NO_SESSION
+        return told if is_of_session else None
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
         """A log without headroom (a clean stop gave it back) serves reads at once; appends after this."""

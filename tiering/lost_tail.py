@@ -212,6 +212,7 @@ class LostTail:
                 keep,
                 served_epoch,
             )
+            await self._logs.checkpoint({local: opened.high_watermark})  # the next attempt knows it too
             await self._logs.truncate(opened, keep)
         reach("unclean.cut")
         await self._logs.note_seen_epoch(opened, self._partition.epoch)

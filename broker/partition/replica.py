@@ -113,7 +113,8 @@ class Partition:
         )
         log.owner = self
         self.opened.seen_epoch = max(self.opened.seen_epoch, row.leader_epoch)
-        self.flusher = self.opened.flusher
+        # An unclean start may have cut the log, and begun it where the bucket ends.
+        self.flusher, self.high_watermark = self.opened.flusher, max(self.high_watermark, self.opened.high_watermark)
         if log.leader_epoch <= row.leader_epoch:  # else it is only read: each append is refused
             log.begin_epoch(row.leader_epoch)
         tier.visible_end = lambda: self.high_watermark
@@ -137,6 +138,7 @@ class Partition:
     def resign(self, why: Exception) -> None:
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
         self.leading = False
+        self.opened.high_watermark = self.high_watermark  # for the next role of the log
         self.log.owner = UNOWNED
         self.waiters.fail(why)
 

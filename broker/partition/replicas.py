@@ -260,7 +260,6 @@ class Replicas:
                 await asyncio.wait([resigning])
             del self._registry.resigned[topic.name, index]
             self._registry.touched.discard(partition)
-            partition.opened.high_watermark = partition.high_watermark
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""
