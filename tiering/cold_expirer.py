@@ -78,7 +78,8 @@ class ColdExpirer:
             start = max(start, partition.log.local_log_start_offset)  # switched off: Kafka does the same (KIP-950)
         elif manifest.live.segments:
             start = max(start, await self._retention_start(manifest))
-        if start > manifest.log_start_offset and (partition.config.enabled or manifest.remote_end_offset):
+        is_asked = partition.config.enabled or manifest.remote_end_offset or not partition.is_alone
+        if start > manifest.log_start_offset and is_asked:  # by whoever leads next
             await self.move_start(start)
 
     async def move_start(self, offset: int) -> None:

@@ -147,7 +147,7 @@ class PartitionTier:
     async def delete_records(self, offset: int) -> None:
         """Nothing below `offset` is readable any more; durable when this returns. Raises Retryable, Fenced."""
         partition = self._partition
-        if self.enabled or partition.remote_end_offset:
+        if self.enabled or partition.remote_end_offset or not partition.is_alone:
             await partition.claim()
             await self.expirer.move_start(offset)
         if partition.closed:  # another log may have the name by now: its checkpoint lines are not ours to write

@@ -1,8 +1,8 @@
 """DeleteRecords: log starts move; on a tiered partition the root holds the new start before the answer leaves (C26).
 
 Always true: what is wrong with a request is told whatever its time-out; a partition is told REQUEST_TIMED_OUT only
-while its deletion is under way; an internal topic's records are nobody's to delete. Must not know how a tier moves its
-start. Source: KIP-107, KIP-204.
+while its deletion is under way, or a replica that may lead next does not know of it yet (R7); an internal topic's
+records are nobody's to delete. Must not know how a tier moves its start. Source: KIP-107, KIP-204.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
             except ThermoclineError as refused:
                 answer.error_code = code_of(refused)
             else:
-                if offset > partition.log_start_offset:
+                if offset > partition.log_start_offset or not partition.leader.all_know_start(offset):
                     answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # until it is done
                     deletions.append((partition, offset, answer))
                 else:
@@ -91,18 +91,42 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Par
 
 
 async def _delete(context: Context, deletions: list[_Deletion], until_s: float) -> None:
-    """Move the starts, a few at a time, and wait up to the loop's time `until_s`; what is not done by then goes on."""
-    left = iter(deletions)
-    workers = [context.tasks.spawn("delete records", _work_off(left)) for _ in range(min(_AT_ONCE_MAX, len(deletions)))]
-    await asyncio.wait(workers, timeout=until_s - asyncio.get_running_loop().time())
+    """Move the starts, a few at a time, and wait up to the loop's time `until_s` for that and for the replicas to know
+    them; what is not done by then goes on."""
+    loop = asyncio.get_running_loop()
+    left, to_know = iter(deletions), dict[asyncio.Future[None], _Deletion]()
+    workers = [
+        context.tasks.spawn("delete records", _work_off(left, to_know))
+        for _ in range(min(_AT_ONCE_MAX, len(deletions)))
+    ]
+    await asyncio.wait(workers, timeout=until_s - loop.time())
+    if to_know:
+        await asyncio.wait(to_know, timeout=max(until_s - loop.time(), 0.0))
+    for known, (partition, _, answer) in to_know.items():
+        if not known.done():
+            known.cancel()
+        elif isinstance(failure := known.exception(), Exception):
+            answer.error_code = code_of(failure)
+        else:
+            _done(partition, answer)
 
 
-async def _work_off(left: Iterator[_Deletion]) -> None:
-    for partition, offset, answer in left:
+async def _work_off(left: Iterator[_Deletion], to_know: dict[asyncio.Future[None], _Deletion]) -> None:
+    for deletion in left:
+        partition, offset, answer = deletion
         try:
-            await partition.tier.delete_records(offset)
+            if offset > partition.log_start_offset:
+                await partition.tier.delete_records(offset)
+            known = partition.start_known(offset)
         except (ThermoclineError, OSError) as refused:
             answer.error_code = code_of(refused)
         else:
-            answer.error_code = ErrorCode.NONE
-            answer.low_watermark = partition.log_start_offset
+            if known is None:
+                _done(partition, answer)
+            else:
+                to_know[known] = deletion
+
+
+def _done(partition: Partition, answer: DeleteRecordsResponsePartition) -> None:
+    answer.error_code = ErrorCode.NONE
+    answer.low_watermark = partition.log_start_offset

@@ -60,7 +60,8 @@ def read(
         answer.high_watermark = answer.last_stable_offset = partition.high_watermark
         result.failed = True
         return False
-    partition.reported(by.node_id, Report(offset, by.broker_epoch), wanted.current_leader_epoch)
+    report = Report(offset, by.broker_epoch, wanted.log_start_offset)
+    partition.reported(by.node_id, report, wanted.current_leader_epoch)
     answer.high_watermark = answer.last_stable_offset = partition.high_watermark
     if offset < log.local_log_start_offset:
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)

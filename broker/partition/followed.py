@@ -90,6 +90,8 @@ class Followed:
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
+        self.follower.log_start_offset = local.log_start_offset  # of a checkpoint, or of its files
+        self._noting: asyncio.Task[None] | None = None
         local.owner = self
         if not local.failure:
             troubles.works(self._place)
@@ -105,8 +107,9 @@ class Followed:
     async def over(self) -> None:
         """Copy nothing more, and wait for a cut that is under way. Its log knows the high watermark then."""
         self._is_over = True
-        if self._work is not None:
-            await self._work
+        for work in (self._work, self._noting):
+            if work is not None:
+                await work
         if self.log.owner is self:
             self.log.owner = UNOWNED
         self.opened.high_watermark = min(self.high_watermark, self.log.log_end_offset)
@@ -118,7 +121,7 @@ class Followed:
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
-        if self.next_fetch() != asked:
+        if not asked.is_at(self.next_fetch()):
             return False
         self.verified_end = answer.verified_end
         # Checked before the machine moves: what cannot be taken leaves everything as it was.
@@ -134,8 +137,7 @@ class Followed:
                 self._touched.add(self)
                 self._cold.told(self.topic_id, self.index, ToldEnd(answer.reserved_end, self._session()))
                 self.opened.seen_epoch = max(self.opened.seen_epoch, self.leader_epoch)
-                # Not from its first file: what lies below may be in the bucket, or deleted (R7).
-                self.log.advance_log_start(min(answer.log_start_offset, self.log.log_end_offset))
+                self._start_at(answer.log_start_offset)
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
@@ -152,9 +154,27 @@ class Followed:
             self.flushed(self.log.stable_end_offset)  # the page cache counts (`os`)
         return True
 
+    def _start_at(self, offset: int) -> None:
+        """Where the leader's log starts: not from our first file, what lies below that may be in the bucket, or deleted
+        (R7). It is reported when it is durable (R26)."""
+        self.log.advance_log_start(min(offset, self.log.log_end_offset))
+        if self.log.log_start_offset != self.follower.log_start_offset and self._noting is None:
+            self._noting = self._tasks.spawn(f"note the start of {self._name}", self._note_start(), awaited=True)
+
+    async def _note_start(self) -> None:
+        start = self.log.log_start_offset
+        try:
+            await self._logs.checkpoint_start(self.log)
+        except OSError as failure:
+            log.warning("%s: its log start %d is not noted yet: %s", self._name, start, failure)
+        else:
+            self.follower.log_start_offset = start
+        self._noting = None
+        self._moved()
+
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """See `Copy`."""
-        if answer.error_code not in _ELSEWHERE or self.next_fetch() != asked:
+        if answer.error_code not in _ELSEWHERE or not asked.is_at(self.next_fetch()):
             return False
         self.verified_end = answer.verified_end
         start = max(answer.verified_end, answer.log_start_offset)
@@ -194,6 +214,7 @@ class Followed:
         except (ThermoclineError, OSError) as failure:
             self._fail(str(failure))
         else:
+            self.follower.log_start_offset = self.log.log_start_offset
             then(self.log.epochs, self.log.log_end_offset)
         self._work = None
         self._moved()

@@ -88,7 +88,7 @@ class Proposing:
         if known is None or known[0] != epoch:
             known = self._behind[partition] = epoch, Behind()
         end_before = known[1].look(now_ms, partition.log.log_end_offset, self._lag_ms_max)
-        target = wanted(leader, end_before)
+        target = wanted(leader, end_before, partition.log_start_offset)
         return (
             None if target is None or not self._may(partition, now_ms) else self._propose_set(partition, target, now_ms)
         )

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_session import Target
+from broker.partition.start_waits import StartWaits
 from broker.partition.troubles import Troubles
 from broker.partition.waiters import Acked, Waiters, Watcher
 from broker.partition.written import Written
@@ -61,6 +62,7 @@ class Partition:
         "produced_batches",
         "produced_bytes",
         "produced_records",
+        "start_waits",
         "tier",
         "topic",
         "topic_id",
@@ -88,6 +90,7 @@ class Partition:
         self.config = config
         self.high_watermark = opened.high_watermark
         self.waiters = Waiters()
+        self.start_waits = StartWaits()
         self._prepared: set[int] = set()
         self._touched = touched
         self._troubles = troubles
@@ -127,13 +130,19 @@ class Partition:
     # ── what the cluster says of its replicas ────────────────────────────────────────────────────────────────────
     def applied(self, row: AppliedRow) -> None:
         """The image has another row, minimum or session for this leader epoch; of another epoch it says nothing."""
-        if self.leading and row.leader_epoch == self.leader_epoch and self.leader.applied(row):
-            self._follow_leader()
+        if self.leading and row.leader_epoch == self.leader_epoch:
+            if self.leader.applied(row):
+                self._follow_leader()
+            self.start_waits.look(self.leader)
 
     def reported(self, node_id: int, report: Report, leader_epoch: int) -> None:
         """A replica's fetch passed the check for divergence in this leader epoch: this is its flushed end (R16)."""
-        if self.leading and self.leader.reported(node_id, report, leader_epoch):
+        if not self.leading:
+            return
+        if self.leader.reported(node_id, report, leader_epoch):
             self._follow_leader()
+        if self.start_waits:
+            self.start_waits.look(self.leader)
 
     def resign(self, why: Exception) -> None:
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
@@ -141,6 +150,14 @@ class Partition:
         self.opened.high_watermark = self.high_watermark  # for the next role of the log
         self.log.owner = UNOWNED
         self.waiters.fail(why)
+        self.start_waits.fail(why)
+
+    def start_known(self, offset: int) -> asyncio.Future[None] | None:
+        """What to wait for until every active replica in sync, or proposed, knows that the log starts at or above
+        `offset`; None: they do. With Fenced when another is to lead first."""
+        if not self.leading:
+            raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
+        return None if self.leader.all_know_start(offset) else self.start_waits.wait(offset)
 
     @property
     def log_start_offset(self) -> int:

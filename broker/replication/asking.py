@@ -100,6 +100,7 @@ def _by_topic(named: Mapping[Key, FetchPosition], bytes_max: int) -> list[FetchR
                 current_leader_epoch=at.leader_epoch,
                 fetch_offset=at.offset,
                 last_fetched_epoch=at.last_fetched_epoch,
+                log_start_offset=at.log_start_offset,
                 partition_max_bytes=bytes_max,
             )
         )

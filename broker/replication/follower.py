@@ -27,11 +27,21 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """What to ask the leader for. `last_fetched_epoch`: of the last record before `offset`; −1: there is none."""
+    """What to ask the leader for. `last_fetched_epoch`: of the last record before `offset`; −1: there is none.
+    `log_start_offset`: where this replica's log starts, durably: the leader answers DeleteRecords by it (R7)."""
 
     offset: int
     last_fetched_epoch: int
     leader_epoch: int
+    log_start_offset: int = 0
+
+    def is_at(self, now: FetchPosition | None) -> bool:
+        """Whether what comes for this question goes on where the replica is now."""
+        return now is not None and (now.offset, now.last_fetched_epoch, now.leader_epoch) == (
+            self.offset,
+            self.last_fetched_epoch,
+            self.leader_epoch,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +58,14 @@ class Take:
 
 class Follower:
     """Of one replica. `end`: its flushed end; `seen_epoch`: the last leader epoch in which it had a clean
-    answer (who runs it makes that durable)."""
+    answer (who runs it makes that durable); `log_start_offset`: what is durable of its log start (R26)."""
 
     def __init__(self, lineage: LeaderEpochs, end: int, high_watermark: int, seen_epoch: int = UNDEFINED_EPOCH) -> None:
         self.lineage = lineage
         self.end = end
         self.high_watermark = min(high_watermark, end)
         self.seen_epoch = seen_epoch
+        self.log_start_offset = 0
         self.phase = Phase.RECONCILING
         self._leader_epoch = UNDEFINED_EPOCH
         self._unclean_epoch = UNDEFINED_EPOCH
@@ -74,7 +85,8 @@ class Follower:
         if self.phase in (Phase.CUTTING, Phase.OFFLINE):
             return None
         last = self.lineage.epoch_for(self.end - 1) if self.end else None
-        return FetchPosition(self.end, UNDEFINED_EPOCH if last is None else last, self._leader_epoch)
+        epoch = UNDEFINED_EPOCH if last is None else last
+        return FetchPosition(self.end, epoch, self._leader_epoch, self.log_start_offset)
 
     def answered(
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
@@ -82,7 +94,7 @@ class Follower:
         """The leader's answer to `asked`; None: it is of another epoch, comes twice, or nothing may be done.
 
         `diverging`: the leader's last epoch that is not above the one asked for, and where that ends there."""
-        if asked != self.next_fetch():
+        if not asked.is_at(self.next_fetch()):
             return None
         if diverging is not None:
             return self._diverged(diverging)

@@ -17,10 +17,12 @@ from broker.replication.in_sync import NO_SESSION, AppliedRow, InSync
 
 
 class Report(NamedTuple):
-    """A replica's flushed end, as its fetch said it; void once its session is another one (R16)."""
+    """A replica's flushed end, and where its log starts, durably, as its fetch said it; void once its session is
+    another one (R16)."""
 
     end_offset: int
     broker_epoch: int
+    log_start_offset: int = 0
 
 
 class Leader:
@@ -102,10 +104,11 @@ class Leader:
         """Whether acks=all is taken: NOT_ENOUGH_REPLICAS while fewer than the minimum have a session."""
         return not self._holds
 
-    def may_join(self, node_id: int) -> bool:
-        """Whether to propose a replica: it has all that is committed and all that came before this epoch (KIP-841)."""
+    def may_join(self, node_id: int, log_start: int = 0) -> bool:
+        """Whether to propose a replica: it has all that is committed and all that came before this epoch (KIP-841), and
+        knows where the log starts: as a member it may lead without asking (R7)."""
         report = self._reports.get(node_id)
-        if report is None or node_id in self.in_sync.union:
+        if report is None or node_id in self.in_sync.union or report.log_start_offset < log_start:
             return False
         return report.end_offset >= max(self.high_watermark, self.epoch_start)
 
@@ -116,6 +119,16 @@ class Leader:
             return False
         report = self._reports.get(node_id)
         return (-1 if report is None else report.end_offset) < end_before
+
+    def all_know_start(self, offset: int) -> bool:
+        """Whether every other member of the union that has a session fetched with a log start at or above `offset`: no
+        record below it comes back, whoever leads next (R7)."""
+        sessions, reports = self.in_sync.row.sessions, self._reports
+        return all(
+            node_id in reports and reports[node_id].log_start_offset >= offset
+            for node_id in self._others
+            if node_id in sessions
+        )
 
     @property
     def is_shared(self) -> bool:

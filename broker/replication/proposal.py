@@ -47,12 +47,12 @@ class Behind:
         return end if now_ms - at_ms >= lag_ms_max else -1
 
 
-def wanted(leader: Leader, end_before: int) -> frozenset[int] | None:
-    """The set to propose; None: the one there is. `end_before`: see `Behind.look`."""
+def wanted(leader: Leader, end_before: int, log_start: int = 0) -> frozenset[int] | None:
+    """The set to propose; None: the one there is. `end_before`: see `Behind.look`; `log_start`: of the log."""
     row = leader.in_sync.row
     if not leader.in_sync.is_settled:
         return row.in_sync
-    target = row.in_sync | {node_id for node_id in row.sessions if leader.may_join(node_id)}
+    target = row.in_sync | {node_id for node_id in row.sessions if leader.may_join(node_id, log_start)}
     behind = [node_id for node_id in row.in_sync if leader.is_behind(node_id, end_before)]
     for node_id in sorted(behind, key=lambda node_id: (node_id in row.sessions, node_id)):
         if len(target) > row.min_in_sync:

@@ -88,8 +88,12 @@ class Pair:
         """Another session of the same process."""
         self._renew(self.session(node_id))
 
+    def end(self, node_id: int) -> None:
+        """Its session, by silence."""
+        self.note(replace(self.session(node_id), active=False))
+
     def _renew(self, node: Node) -> None:
-        self.note(replace(node, broker_epoch=self.image.next_broker_epoch))
+        self.note(replace(node, broker_epoch=self.image.next_broker_epoch, active=True))
 
     def note(self, *records: MetadataRecord) -> None:
         """Decide, and tell nobody yet."""

@@ -61,7 +61,7 @@ class Copy:
 
     def given(self, *batches: bytes, high_watermark: int = 0, **fields: Any) -> bool:
         """An answer to what it asks next."""
-        answer = FetchResponsePartition(high_watermark=high_watermark, log_start_offset=0, **fields)
+        answer = FetchResponsePartition(high_watermark=high_watermark, **{"log_start_offset": 0, **fields})
         answer.records = memoryview(b"".join(batches))
         return self.it.answered(self.asked(), answer)
 
@@ -205,6 +205,23 @@ def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_lea
         assert (again.log_start_offset, again.local_log_start_offset) == (0, 500)
 
     copying(scenario, tiered=True)
+
+
+def test_a_log_start_is_reported_when_a_kill_does_not_bring_records_back() -> None:
+    """The leader answers DeleteRecords by it (R26)."""
+
+    async def scenario(copy: Copy) -> None:
+        copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=2)
+        assert copy.it.log.log_start_offset == 2 and copy.asked().log_start_offset == 0
+        settled = asyncio.ensure_future(copy.it.settled())
+        await asyncio.sleep(0.01)
+        copy.syncs.answer()
+        await settled
+        assert copy.asked() == FetchPosition(3, EPOCH, EPOCH, log_start_offset=2)
+        killed = DataDir.open(copy.disk.kill(), DATA)
+        assert recover_log(killed, ORDERS, LogConfig(), 0).log_start_offset == 2
+
+    copying(scenario)
 
 
 def test_cluster_d38_a_copy_whose_sync_failed_reports_nothing_more() -> None:
