@@ -52,7 +52,8 @@ class Loadgen(AbstractContextManager["Loadgen"]):
     """One run of the load generator, under way until `finish`."""
 
     def __init__(self, side: Side, topic: str, mode: str, seconds: float, **flags: object) -> None:
-        command = [build_loadgen(), "-m", mode, "-p", str(side.port), "-P", str(side.pid), "-T", topic]
+        command = [build_loadgen(), "-m", mode, "-T", topic]
+        command += ["-p", ",".join(map(str, side.ports)), "-P", ",".join(map(str, side.pids))]
         command += ["-t", str(seconds)]
         for flag, value in flags.items():
             command += [f"-{flag}", str(value)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import random
 import re
 import shutil
 import signal
@@ -19,7 +20,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -53,13 +54,22 @@ class Side:
         return [self.root, Path(f"{self.root}-bucket")]
 
     @property
+    def ports(self) -> tuple[int, ...]:
+        """Of all its brokers."""
+        return (self.port,)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of all its brokers."""
+        return (self.pid,)
+
+    @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """User and system time of its processes so far."""
+        return sum(map(cpu_seconds, self.pids))
 
     def rss_mb(self) -> float:
         """Resident memory now."""
@@ -84,7 +94,7 @@ class KafkaPeer:
     """Apache Kafka with tiered storage on a local directory; its data under `root`."""
 
     def __init__(self, root: Path) -> None:
-        self.side = Side("Kafka", _free_ports(), 0, root=root)
+        self.side = Side("Kafka", free_ports(), 0, root=root)
         self._environment = {**os.environ, "KAFKA_PEER_RUN": str(root)}
 
     def start(self, command: str = "start") -> Side:
@@ -187,6 +197,12 @@ def thermocline(
     finally:
         broker.kill()
         shutil.rmtree(broker.data_dir, ignore_errors=True)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def wait_answering(side: Side) -> None:
@@ -297,14 +313,14 @@ def read_through(directory: Path) -> None:
                         pass
 
 
-def _free_ports() -> int:
-    """A port P that is free, as P + 1 is (Kafka's controller takes that)."""
+def free_ports(count: int = 2) -> int:
+    """A port P that is free, as are the next ones, `count` in all (Kafka's controller takes P + 1).
+
+    Below those that the kernel gives to connections: one of these could take a port before its broker does.
+    """
     while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
+        port = random.randrange(15_000, 30_000)
+        with ExitStack() as sockets, suppress(OSError):
+            for number in range(count):
+                sockets.enter_context(socket.socket()).bind(("127.0.0.1", port + number))
             return port

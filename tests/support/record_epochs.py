@@ -31,7 +31,7 @@ class RemotePeer(RemoteBroker):
 
 def _restart() -> None:
     run = Path(os.environ["KAFKA_PEER_RUN"])
-    process = int((run / "pid").read_text())
+    process = int((run / "pid-1").read_text())
     subprocess.run([str(SCRIPT), "stop"], check=True, timeout=_RESTART_TIMEOUT_S)
     while Path(f"/proc/{process}/stat").exists() and " Z " not in Path(f"/proc/{process}/stat").read_text():
         time.sleep(0.05)

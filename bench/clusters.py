@@ -1,0 +1,124 @@
+"""Three brokers of a kind, started fresh: Apache Kafka (each also a controller), and ours over one directory bucket.
+
+Always true: a side's data lies in a directory of its own; broker i, modulo the number of brokers, leads partition i of
+a topic made here, so that a load generator that goes to broker i with partition i meets its leader. Knows no load.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+from bench.sides import BENCH, KAFKA, READY_S, Side, admin, free_ports, wait_answering
+from tests.support.broker_process import BrokerProcess, start_broker
+
+HEAP: Final = "-Xms512m -Xmx512m"  # a third of what the single peer gets, and more than Kafka needs here
+
+
+@dataclass
+class ClusterSide(Side):
+    """Running brokers, in the order of their node ids from 1; `pid` and `port` are the first one's."""
+
+    all_ports: tuple[int, ...] = ()
+    all_pids: tuple[int, ...] = ()
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return self.all_ports
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return self.all_pids
+
+
+@contextmanager
+def kafka_cluster(count: int = 3) -> Iterator[ClusterSide]:
+    """A fresh Kafka of `count` brokers for the length of the block."""
+    subprocess.run([KAFKA, "get"], check=True, stdout=subprocess.DEVNULL)
+    root = Path(tempfile.mkdtemp(prefix="thermocline-bench-kafkas-"))
+    first = free_ports(2 * count)
+    environment = {**os.environ, "KAFKA_PEER_RUN": str(root), "KAFKA_PEER_HEAP": HEAP}
+    words = [KAFKA, "start", str(first), str(count)]
+    try:
+        done = subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
+        if done.returncode != 0:
+            raise RuntimeError(f"Kafka did not start: {done.stderr[-2000:]}")
+        pids = tuple(map(int, done.stdout.split()))
+        ports = tuple(first + 2 * number for number in range(count))
+        side = ClusterSide("Kafka", first, pids[0], root=root, all_ports=ports, all_pids=pids)
+        wait_cluster(side)
+        yield side
+    finally:
+        subprocess.run([KAFKA, "stop"], check=False, env=environment, capture_output=True)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def our_cluster(
+    root: Path, name: str, count: int = 3, settings: Mapping[str, object] | None = None, python: str = sys.executable
+) -> Iterator[ClusterSide]:
+    """`count` fresh brokers of ours over one directory bucket for the length of the block, below `root`/`name`."""
+    home = root / name
+    code = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(BENCH.parent)}
+    common = {"log.retention.ms": -1, "group.initial.rebalance.delay.ms": 0, **(settings or {})}
+    brokers: list[BrokerProcess] = []
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        for node_id in range(1, count + 1):
+            flags = ("--node-id", str(node_id))
+            bucket = f"file://{home}/bucket"
+            broker = start_broker(home / str(node_id), bucket, *flags, settings=common, environment=code, python=python)
+            stack.callback(broker.kill)
+            brokers.append(broker)
+        ports = tuple(int(broker.kafka.rsplit(":", 1)[1]) for broker in brokers)
+        pids = tuple(broker.pid for broker in brokers)
+        side = ClusterSide(
+            "Thermocline", ports[0], pids[0], http=brokers[0].http, root=home, all_ports=ports, all_pids=pids
+        )
+        wait_cluster(side)
+        yield side
+
+
+def wait_cluster(side: Side) -> None:
+    """Until all its brokers are in its metadata."""
+    deadline = time.monotonic() + READY_S
+    wait_answering(side)
+    while len(admin(side).list_topics(timeout=5).brokers) < len(side.ports):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{side.name}: not all of {len(side.ports)} brokers came up")
+        time.sleep(0.1)
+
+
+def create_replicated(
+    side: Side, topic: str, partitions: int, replicas: int, *, leader: int | None = None, **configs: object
+) -> str:
+    """An untiered topic that keeps everything; broker i leads partition i, the next ones follow it.
+
+    `leader`: this one leads them all.
+    """
+    wanted: dict[str, object] = {"retention.ms": -1, "remote.storage.enable": "false"}
+    wanted |= {name.replace("_", "."): value for name, value in configs.items()}
+    if side.name == "Kafka":
+        wanted |= {"file.delete.delay.ms": 100}
+    count = len(side.ports)
+    firsts = [index if leader is None else leader - 1 for index in range(partitions)]
+    assigned = [[(first + step) % count + 1 for step in range(replicas)] for first in firsts]
+    new = NewTopic(
+        topic, partitions, replica_assignment=assigned, config={name: str(value) for name, value in wanted.items()}
+    )
+    client = admin(side)
+    client.create_topics([new])[topic].result(30)
+    side.topics.add(topic)
+    time.sleep(3)  # every follower is in sync
+    return topic
