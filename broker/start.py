@@ -30,6 +30,7 @@ from broker.first_probe import first_probe
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
+from broker.following.turnover import Turnover
 from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
@@ -80,6 +81,7 @@ class Following(NamedTuple):
     forward: Forward
     controller: ControllerDoor
     brokers: Attendance
+    turnover: Turnover
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,9 @@ class Start:
             snapshots,
             damaged,
             lambda: feed.position,
+            cluster,
+            following.brokers,
+            following.turnover,
         )
 
     def _session(self, store: ObjectStore, cluster: ClusterRoot, links: Links) -> Session:
@@ -213,6 +218,8 @@ class Start:
         )
         feed = ImageFeed(Publisher(replicas, metadata, self.live, self.config.node_id))
         feed.watch(lambda at: links.obey(at.image.nodes))
+        turnover = Turnover(config.node_id)
+        feed.watch(turnover.obey)
         forward = Forward(metadata, feed, links, self.config.node_id, self.config.brokers_listener)
         office = Office(cluster, feed)
         controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened, Elsewhere(forward))
@@ -248,7 +255,7 @@ class Start:
 
         proposing = Proposing(registry, broker_epoch, propose, config.replica_lag_ms_max)
         self._keep("proposals", proposing.keep)
-        return Following(registry, metadata, replicas, feed, forward, controller, attendance)
+        return Following(registry, metadata, replicas, feed, forward, controller, attendance, turnover)
 
     async def _publish(
         self, following: Following, session: Session, tiers: TierService, joined: Joined, fitness: OwnFitness

@@ -109,6 +109,11 @@ class Attendance:
             self._sessions.follow(at.image, self._clock.monotonic_s())
         self._tell()
 
+    @property
+    def beaten_s(self) -> float:
+        """When this controller bumped the lease last; monotonic clock."""
+        return self._beaten_s
+
     def beaten(self, counter: int) -> None:
         """The lease was bumped to this."""
         self._lease_counter, self._beaten_s = counter, self._clock.monotonic_s()

@@ -217,6 +217,16 @@ class Session:
         heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
         return max(self.confirmed_s, heard_s)
 
+    @property
+    def heartbeat_s(self) -> float:
+        """When the last heartbeat was sent that the controller answered, "store away" too; −inf: none was."""
+        return float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
+
+    @property
+    def unfit_because(self) -> str:
+        """Why this broker is to lead only what no other can; empty while it may lead all."""
+        return "" if self._fitness is None else self._fitness.why
+
     async def _poll_until_replaced(self) -> None:
         polled_s = -self._interval_s - _POLL_HEARD_S
         while self.gate.superseded_by is None:

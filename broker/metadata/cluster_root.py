@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from msgspec.structs import replace
 
+from broker.latency import Latencies
 from broker.metadata.cluster_content import (
     CLUSTER_FORMAT,
     PAGE_BYTES_MAX,
@@ -88,6 +89,9 @@ class ClusterRoot:
         self._store = store
         self._rng = rng
         self._workers = workers
+        self._clock = clock
+        self.commit_times = Latencies(1)
+        """Of commits, however they end."""
         self._root: RootStore[Content] = RootStore(store, cluster_key(), CLUSTER_FORMAT, rng, clock)
         self._latest: tuple[Content, ImageAt] | None = None
         self.epoch = 0
@@ -184,11 +188,14 @@ class ClusterRoot:
         for _ in range(_TRIES):
             known = self._root.known
             assert known is not None and isinstance(known.content, ClusterContent), "commit before claim"
+            began_s = self._clock.monotonic_s()
             try:
                 root = await self._write(known.content, records, known.content.controller, self.epoch)
                 return await self._ours(root)
             except _Moved:
                 continue  # a commit whose outcome was unknown came true meanwhile
+            finally:
+                self.commit_times.note(0, self._clock.monotonic_s() - began_s)
         raise Retryable("cluster.json changed under every attempt to commit")
 
     async def settle(self) -> ImageAt:

@@ -1,8 +1,9 @@
-"""The cluster as the image has it, for `GET /cluster` and `thermocline cluster status`.
+"""The cluster as the image has it, for `GET /cluster`, `thermocline cluster status`, conditions and metrics.
 
-Owns the shape of the answer, and what under-replicated, below min, offline and starting mean (R2, R4, R20). Always
-true: all of an answer is of one image, so of one moment; any broker gives the same one at the same version. Pure, but
-for the turns in which the rows of many partitions are made. Must not know HTTP, nor what a person should do about it.
+Owns the rows of brokers and partitions, and what under-replicated, below min, offline and starting mean (R2, R4, R20).
+Always true: all of an answer is of one image, so of one moment; any broker gives the same one at the same version; None
+stands for what is not known (Apache Kafka does not say it). Pure, but for the turns in which the rows of many
+partitions are made. Must not know HTTP, nor what a person should do about it.
 """
 
 from __future__ import annotations
@@ -21,49 +22,49 @@ from seams.turns import Turns, next_turn
 
 class BrokerRow(msgspec.Struct, frozen=True):
     """A node that is registered. `host` and `port`: where clients reach it, by its first listener; `active`: it has a
-    session, the last one was `broker_epoch`; `brokers_at`: where other brokers reach it, empty where that is not said;
-    `machine`: the run of its machine; `leaders` and `replicas`: how many partitions it leads and holds."""
+    session, the last one was `broker_epoch`; `leaders` and `replicas`: how many partitions it leads and holds;
+    `brokers_at`: where other brokers reach it, empty where that is not said; `machine`: the run of its machine."""
 
     node: int
     host: str
     port: int
-    rack: str | None
-    active: bool
-    broker_epoch: int
-    brokers_at: str
-    machine: str
-    leaders: int
-    replicas: int
+    rack: str | None = None
+    active: bool = True
+    broker_epoch: int | None = None
+    leaders: int = 0
+    replicas: int = 0
+    brokers_at: str = ""
+    machine: str = ""
 
 
 class PartitionRow(msgspec.Struct, frozen=True, gc=False):
-    """A partition. `leader` -1: nobody. `in_sync`: who holds all that is committed, members without a session among
+    """A partition. `leader` None: nobody. `in_sync`: who holds all that is committed, members without a session among
     them. `under_replicated`: fewer of those have a session than it has replicas; `below_min`: fewer than
     min.insync.replicas, so acks=all is refused; `starting`: its leader began without all that was acknowledged, and is
     not done yet."""
 
     topic: str
     partition: int
-    leader: int
-    leader_epoch: int
+    leader: int | None
+    leader_epoch: int | None
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
-    target: tuple[int, ...]
-    under_replicated: bool
-    below_min: bool
-    offline: bool
-    starting: bool
+    target: tuple[int, ...] | None = None
+    under_replicated: bool = False
+    below_min: bool | None = None
+    offline: bool = False
+    starting: bool | None = None
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """One image. `version`: how many records make it; `controller` -1: not known; `controller_for_ms`: how long the
-    broker that was asked has known it as the controller."""
+    """One image. `version`: how many records make it; `controller_for_ms`: how long the broker that was asked has known
+    it as the controller. Without a controller nobody is known to be."""
 
-    cluster_id: str
-    controller: int
-    controller_epoch: int
-    controller_for_ms: int
-    version: int
+    cluster_id: str | None
+    controller: int | None
+    controller_epoch: int | None
+    controller_for_ms: int | None
+    version: int | None
     brokers: list[BrokerRow]
     partitions: list[PartitionRow]
 
@@ -94,12 +95,12 @@ async def cluster_status(image: ClusterImage, asked: Asked) -> ClusterStatus:
     controller = asked.controller
     return ClusterStatus(
         asked.cluster_id,
-        -1 if controller is None else controller.node_id,
-        -1 if controller is None else controller.epoch,
+        None if controller is None else controller.node_id,
+        None if controller is None else controller.epoch,
         int(asked.controller_for_s * 1000),
         asked.version,
         [
-            _broker_row(node, asked.brokers_listener, leaders[node_id], replicas[node_id])
+            broker_row(node, asked.brokers_listener, leaders[node_id], replicas[node_id])
             for node_id, node in sorted(image.nodes.items())
         ],
         partitions,
@@ -113,7 +114,7 @@ def partition_row(topic: Topic, index: int, image: ClusterImage) -> PartitionRow
     return PartitionRow(
         topic.name,
         index,
-        row.leader,
+        None if row.leader == NO_LEADER else row.leader,
         row.leader_epoch,
         row.replicas,
         row.in_sync,
@@ -129,7 +130,8 @@ def _assigned(row: Row) -> set[int]:
     return {*row.replicas, *row.target}
 
 
-def _broker_row(node: Node, brokers_listener: str, leaders: int, replicas: int) -> BrokerRow:
+def broker_row(node: Node, brokers_listener: str = "", leaders: int = 0, replicas: int = 0) -> BrokerRow:
+    """What the image says of a broker."""
     at = {listener.name: (listener.host, listener.port) for listener in node.listeners}
     host, port = next(iter(at.values()), ("", 0))
     among = at.get(brokers_listener)
@@ -140,8 +142,8 @@ def _broker_row(node: Node, brokers_listener: str, leaders: int, replicas: int) 
         node.rack,
         node.active,
         node.broker_epoch,
-        "" if among is None else show_address(*among),
-        node.boot_id,
         leaders,
         replicas,
+        "" if among is None else show_address(*among),
+        node.boot_id,
     )

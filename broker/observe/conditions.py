@@ -13,9 +13,13 @@ from enum import Enum
 import msgspec
 
 from broker.config.units import show_duration
+from broker.observe import cluster_findings
+from broker.observe.cluster_findings import Finding
 from broker.partition.throttle import PRESSURE_DELAYS_AT, PRESSURE_REFUSES_AT
 
 LAG_WARN_MS = 300_000
+SILENCE_WARN_MS = 5_000
+"""Three heartbeats are answered in that, and a controller that died is replaced in twice that."""
 SHOWN_MAX = 3
 
 
@@ -23,13 +27,20 @@ class Condition(Enum):
     """Worst first; the value is its name everywhere."""
 
     NOT_READY = "not_ready"
+    NO_LEADER = cluster_findings.NO_LEADER  # of partitions; told by the controller
+    RECOVERING = cluster_findings.RECOVERING  # and these by leaders
+    BELOW_MIN = cluster_findings.BELOW_MIN
+    CONTROLLER_SILENT = "controller_silent"
     LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log refused to open
+    COPY_STOPPED = "copy_stopped"  # of a partition that another broker leads
     DISK_FULL = "disk_full"
     PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may go
     PRODUCES_SLOWED = "produces_slowed"
     STORE_UNREACHABLE = "store_unreachable"
     STORE_REFUSES = "store_refuses"  # some calls fail again and again while others are answered
     RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
+    BROKER_AWAY = cluster_findings.BROKER_AWAY  # told by the controller
+    UNDER_REPLICATED = cluster_findings.UNDER_REPLICATED
     UPLOAD_LAGS = "upload_lags"
     CACHE_REDUCED = "cache_reduced"
 
@@ -41,6 +52,10 @@ class Facts:
     data_dir: str
     not_ready: str = ""  # what a broker that serves nobody waits for
     offline: tuple[str, ...] = ()
+    copies_stopped: tuple[str, ...] = ()  # partition and why
+    silent_ms: int = 0  # since when the controller answers nothing here
+    controller: int | None = None
+    cluster: tuple[Finding, ...] = ()  # what this broker is to tell of its cluster
     full: tuple[str, ...] = ()
     out_of_offsets: tuple[str, ...] = ()
     disk_free_bytes: int = 0
@@ -66,8 +81,17 @@ class Named(msgspec.Struct, frozen=True):
 
 def conditions(facts: Facts) -> list[Named]:
     """Those that hold, worst first."""
-    says = {condition: sentence for condition, sentence in _sentences(facts).items() if sentence}
+    says = _of_cluster(facts.cluster) | _sentences(facts)
     return [Named(condition.value, says[condition]) for condition in Condition if condition in says]
+
+
+def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:
+    """One sentence a name, in the words of `cluster status`."""
+    said: dict[Condition, str] = {}
+    for finding in findings:
+        condition = Condition(finding.name)
+        said[condition] = "; ".join(filter(None, (said.get(condition), f"{finding.what}: {finding.do}")))
+    return said
 
 
 def _sentences(facts: Facts) -> dict[Condition, str]:
@@ -85,6 +109,17 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
         said[Condition.NOT_READY] = f"{facts.not_ready}: nobody is served until that is over; GET /readyz follows it"
     if facts.offline:
         said[Condition.LOG_OFFLINE] = f"{_named(facts.offline)} offline: check the disk and the log, then restart"
+    if facts.silent_ms > SILENCE_WARN_MS:
+        who = "the controller" if facts.controller is None else f"the controller, broker {facts.controller},"
+        said[Condition.CONTROLLER_SILENT] = (
+            f"{who} has not answered for {show_duration(facts.silent_ms // 1000 * 1000)}: what this broker leads it "
+            "leads on, nothing is decided for it; another takes over when the lease stands still; when it lasts, check "
+            "the network between them (--internal), and the bucket"
+        )
+    if facts.copies_stopped:
+        said[Condition.COPY_STOPPED] = (
+            f"{_named(facts.copies_stopped)}: copied no more; check the disk and the log, then restart"
+        )
     if facts.full:
         said[Condition.DISK_FULL] = (
             f"no space left for {_named(facts.full)} ({facts.disk_free_bytes >> 20} MB free below {facts.data_dir}): "

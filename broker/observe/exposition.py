@@ -16,13 +16,15 @@ from prometheus_client.core import Metric
 from broker.groups.lag import Survey
 from broker.latency import BOUNDS_S
 from broker.net.dispatch import CloseReason
+from broker.observe.cluster_look import ClusterLook
+from broker.observe.cluster_metrics import cluster_metrics
 from broker.observe.conditions import Condition, conditions
 from broker.observe.families import counter, counters, gauge, gauges, histogram
 from broker.observe.group_metrics import group_metrics
 from broker.observe.process_metrics import process_metrics
 from broker.observe.sources import Beginning, Sources
 from broker.observe.store_metrics import store_metrics
-from broker.observe.tier_view import facts, facts_at_start
+from broker.observe.tier_view import cluster_now, facts, facts_at_start
 from broker.observe.tiering_metrics import tiering_metrics
 from broker.observe.topic_metrics import PartitionsLook, look
 from broker.partition.throttle import Refusal
@@ -35,15 +37,18 @@ def exposition(
     sources: Sources | None,
     groups: Survey | None = None,
     looked: PartitionsLook | None = None,
+    cluster: ClusterLook | None = None,
 ) -> bytes:
     """Everything there is in Prometheus' text format; `sources` and `groups` are None while nothing is served yet.
 
-    `looked`: a walk over the partitions that was done in turns; without one it is done here, at once.
+    `looked`, `cluster`: walks over partitions that were done in turns; without them they are done here, at once.
     """
     if looked is None:
         looked = look(() if sources is None else sources.context.registry)
+    if cluster is None and sources is not None:
+        cluster = cluster_now(sources)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Broker(beginning, sources, looked, groups))
+    registry.register(_Broker(beginning, sources, looked, cluster, groups))
     text: bytes = generate_latest(registry)
     return text
 
@@ -52,11 +57,17 @@ class _Broker:
     """A collector of one scrape."""
 
     def __init__(
-        self, beginning: Beginning, sources: Sources | None, looked: PartitionsLook, groups: Survey | None
+        self,
+        beginning: Beginning,
+        sources: Sources | None,
+        looked: PartitionsLook,
+        cluster: ClusterLook | None,
+        groups: Survey | None,
     ) -> None:
         self._beginning = beginning
         self._sources = sources
         self._looked = looked
+        self._cluster = cluster
         self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
@@ -65,7 +76,7 @@ class _Broker:
         yield from process_metrics(beginning.lag)
         if (store := beginning.store()) is not None:
             yield from store_metrics(store)
-        now = facts_at_start(beginning) if sources is None else facts(sources, looked)
+        now = facts_at_start(beginning) if sources is None else facts(sources, looked, self._cluster)
         held = {condition.name for condition in conditions(now)}
         yield gauges(
             "condition",
@@ -73,7 +84,8 @@ class _Broker:
             ["name"],
             {(condition.value,): float(condition.value in held) for condition in Condition},
         )
-        if sources is not None:
+        if sources is not None and self._cluster is not None:
+            yield from cluster_metrics(sources, self._cluster, looked.late)
             yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
                         len(now.offline))  # fmt: skip
             yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they go on",
@@ -105,7 +117,6 @@ def _health(beginning: Beginning) -> Iterator[Metric]:
 def _requests(sources: Sources) -> Iterator[Metric]:
     context = sources.context
     metrics, latency, sessions = context.metrics, context.metrics.latency, context.fetch_sessions
-    yield gauge("controller_epoch", "epoch this broker committed; it grows with each start", context.controller.epoch)
     yield counter(
         "gate_pauses",
         "times the clock jumped by more than a lease: the machine slept or the process was stopped; answers wait then "

@@ -39,7 +39,7 @@ class Views:
 
     metrics: Callable[[], Awaitable[bytes]]
     status: Callable[[], bytes]  # JSON, an array of partitions
-    broker: Callable[[], bytes]  # JSON
+    broker: Callable[[], Awaitable[bytes]]  # JSON
     cluster: Callable[[], Awaitable[bytes]]  # JSON; Retryable while it is not known
     not_ready: Callable[[], str]  # "" when ready
     failures: Callable[[], list[str]]
@@ -106,7 +106,7 @@ class HttpServer:
     async def _broker(self, request: web.Request) -> web.Response:
         from aiohttp import web
 
-        return web.Response(body=self._views.broker(), content_type="application/json")
+        return web.Response(body=await self._views.broker(), content_type="application/json")
 
     async def _cluster(self, request: web.Request) -> web.Response:
         from aiohttp import web

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
+from broker.controller.attendance import Attendance
+from broker.following.turnover import Turnover
 from broker.internal_topics.snapshots import Snapshots
 from broker.membership.session import Session
+from broker.metadata.cluster_root import ClusterRoot
 from broker.metrics import BrokerMetrics
 from broker.net.server import Server
 from broker.observe.loop_lag import LoopLag
@@ -48,3 +51,6 @@ class Sources:
     snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why
     position: Callable[[], int]  # of the image that is obeyed: how many records make it
+    cluster: ClusterRoot
+    attendance: Attendance
+    turnover: Turnover

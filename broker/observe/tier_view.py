@@ -12,8 +12,11 @@ from typing import Final
 import msgspec
 
 from broker.config.units import show_duration
+from broker.observe.cluster_look import ClusterLook, look_at
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
+from broker.observe.own_session import decides, heartbeat_age_s, in_cluster
 from broker.observe.sources import Beginning, Sources
+from broker.observe.standing import InCluster
 from broker.observe.topic_metrics import PartitionsLook, look
 from broker.partition.replica import Partition
 from coldstore.stores.metered import MeteredStore
@@ -99,19 +102,31 @@ class BrokerStatus(msgspec.Struct):
     cache_evictions: int
     conditions: list[Named]
     blocked: list[Blocked] = []
+    cluster: InCluster | None = None
 
 
-def broker_json(beginning: Beginning, sources: Sources | None) -> bytes:
+def broker_json(
+    beginning: Beginning,
+    sources: Sources | None,
+    looked: PartitionsLook | None = None,
+    cluster: ClusterLook | None = None,
+) -> bytes:
     """The broker's status, a JSON object."""
-    return msgspec.json.encode(broker_status(beginning, sources))
+    return msgspec.json.encode(broker_status(beginning, sources, looked, cluster))
 
 
-def broker_status(beginning: Beginning, sources: Sources | None) -> BrokerStatus:
-    """See `BrokerStatus`."""
+def broker_status(
+    beginning: Beginning,
+    sources: Sources | None,
+    looked: PartitionsLook | None = None,
+    cluster: ClusterLook | None = None,
+) -> BrokerStatus:
+    """See `BrokerStatus`; `looked`, `cluster`: see `facts`."""
     config, not_ready = beginning.config, beginning.health.waiting_for
     if sources is None:
         held = conditions(facts_at_start(beginning))
         return BrokerStatus(config.node_id, not_ready, 0, 0, 0, 0, 0, config.cache_bytes_max, 0, held)
+    looked = look(sources.context.registry) if looked is None else looked
     disk, figures = sources.tiers.disk, sources.tiers.figures()
     return BrokerStatus(
         node_id=config.node_id,
@@ -123,8 +138,9 @@ def broker_status(beginning: Beginning, sources: Sources | None) -> BrokerStatus
         cache_limit_bytes=int(figures["cold_cache_limit_bytes"]),
         cache_bytes_max=config.cache_bytes_max,
         cache_evictions=int(figures["cold_cache_evictions"]),
-        conditions=conditions(facts(sources)),
+        conditions=conditions(facts(sources, looked, cluster)),
         blocked=_blocked(sources),
+        cluster=in_cluster(sources, looked.late),
     )
 
 
@@ -159,8 +175,15 @@ def _refusals(store: MeteredStore) -> tuple[str, ...]:
     )
 
 
-def facts(sources: Sources, looked: PartitionsLook | None = None) -> Facts:
-    """What the conditions are made of. `looked`: a walk that was just done."""
+def cluster_now(sources: Sources) -> ClusterLook:
+    """At once: for few partitions."""
+    return look_at(sources.context.metadata.image, sources.context.config.node_id, decides=decides(sources))
+
+
+def facts(sources: Sources, looked: PartitionsLook | None = None, cluster: ClusterLook | None = None) -> Facts:
+    """What the conditions are made of. `looked`, `cluster`: walks that were just done."""
+    cluster = cluster_now(sources) if cluster is None else cluster
+    controller = sources.context.metadata.controller
     offline, full, out_of_offsets, blocked = [str(place) for place in sources.damaged], [], [], []
     lag_bytes = lag_ms = 0
     for partition, tier in (look(sources.context.registry) if looked is None else looked).found:
@@ -180,6 +203,14 @@ def facts(sources: Sources, looked: PartitionsLook | None = None) -> Facts:
     return Facts(
         data_dir=sources.context.config.data_dir,
         offline=tuple(offline),
+        copies_stopped=tuple(
+            f"{copy.topic}-{copy.index} ({copy.failure})"
+            for copy in sources.context.registry.followed.values()
+            if copy.failure
+        ),
+        silent_ms=int(heartbeat_age_s(sources) * 1000),
+        controller=None if controller is None else controller.node_id,
+        cluster=tuple(cluster.findings()),
         full=tuple(full),
         out_of_offsets=tuple(out_of_offsets),
         disk_free_bytes=disk.free,

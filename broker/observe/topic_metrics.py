@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from prometheus_client.core import Metric
 
 from broker.observe.families import counters, gauges
+from broker.observe.replica_lag import LATE_MAX, late_replicas
+from broker.observe.standing import LateReplica
 from broker.partition.replica import Partition
 from seams.turns import Turns, next_turn
 from tiering.tier_config import TierStatus
@@ -60,6 +62,7 @@ class PartitionsLook:
 
     def __init__(self) -> None:
         self.found: list[tuple[Partition, TierStatus]] = []
+        self.late: list[LateReplica] = []
         self._shown = _Shown()
         self._by_topic: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in (*_COUNTERS, *_GAUGES)}
         self._offsets: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _OFFSETS}
@@ -68,6 +71,8 @@ class PartitionsLook:
         """25 µs."""
         tier = partition.tier.status()
         self.found.append((partition, tier))
+        if len(self.late) < LATE_MAX:
+            self.late += late_replicas(partition)
         topic = self._shown.topic(partition.topic)
         of = (topic,)
         for name, value in _figures(partition, tier).items():

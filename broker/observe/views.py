@@ -10,25 +10,38 @@ from collections.abc import Callable
 
 import msgspec
 
+from broker.observe.cluster_look import ClusterLook, ClusterLooks
 from broker.observe.cluster_status import Asked, cluster_status
 from broker.observe.exposition import exposition
 from broker.observe.http import Views
+from broker.observe.own_session import decides
 from broker.observe.sources import Beginning, Sources
 from broker.observe.tier_view import broker_json, status_json
-from broker.observe.topic_metrics import look_in_turns
+from broker.observe.topic_metrics import PartitionsLook, look_in_turns
 from logformat.errors import Retryable
 
 
 def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) -> Views:
     """`serving`: None while nothing is served yet."""
 
+    looks = ClusterLooks(beginning.config.node_id)
+
+    async def both_looks(sources: Sources) -> tuple[PartitionsLook, ClusterLook]:
+        cluster = await looks.of(sources.context.metadata.image, decides=decides(sources))
+        return await look_in_turns(sources.context.registry), cluster
+
+    async def broker() -> bytes:
+        sources = serving()
+        if sources is None:
+            return broker_json(beginning, None)
+        return broker_json(beginning, sources, *await both_looks(sources))
+
     async def metrics() -> bytes:
         sources = serving()
         if sources is None:
             return exposition(beginning, None)
         groups = await sources.context.groups.survey(sources.context.registry.high_watermark)
-        looked = await look_in_turns(sources.context.registry)
-        return exposition(beginning, sources, groups, looked)
+        return exposition(beginning, sources, groups, *await both_looks(sources))
 
     def status() -> bytes:
         sources = serving()
@@ -61,7 +74,7 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
         metrics=metrics,
         status=status,
         cluster=cluster,
-        broker=lambda: broker_json(beginning, serving()),
+        broker=broker,
         not_ready=lambda: _not_ready(beginning),
         failures=lambda: list(beginning.health.failures),
         seal=seal,

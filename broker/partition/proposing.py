@@ -87,7 +87,9 @@ class Proposing:
         known = self._behind.get(partition)
         if known is None or known[0] != epoch:
             known = self._behind[partition] = epoch, Behind()
-        end_before = known[1].look(now_ms, partition.log.log_end_offset, self._lag_ms_max)
+        end = partition.log.log_end_offset
+        leader.look(now_ms, end)
+        end_before = known[1].look(now_ms, end, self._lag_ms_max)
         target = wanted(leader, end_before, partition.log_start_offset)
         return (
             None if target is None or not self._may(partition, now_ms) else self._propose_set(partition, target, now_ms)
@@ -102,6 +104,6 @@ class Proposing:
         self._proposed_ms[partition] = now_ms
         before = sorted(leader.in_sync.row.in_sync)
         at, epochs = leader.propose(target)
-        log.info("%s-%d: in-sync set %s → %s is proposed", partition.topic, partition.index, before, sorted(target))
+        log.debug("%s-%d: in-sync set %s → %s is proposed", partition.topic, partition.index, before, sorted(target))
         members = tuple(sorted(epochs.items()))
         return Proposed(str(partition.topic_id), partition.index, partition.leader_epoch, at, members)

@@ -29,7 +29,18 @@ class Leader:
     """Of one leader epoch. `epoch_start`: the log's end when it began; `high_watermark`: what this replica knew before;
     `own_end`: its flushed end."""
 
-    __slots__ = ("_holds", "_others", "_own_end", "_reports", "epoch_start", "high_watermark", "in_sync", "node_id")
+    __slots__ = (
+        "_held",
+        "_holds",
+        "_others",
+        "_own_end",
+        "_reports",
+        "epoch_start",
+        "high_watermark",
+        "in_sync",
+        "late_since_ms",
+        "node_id",
+    )
 
     def __init__(self, node_id: int, row: AppliedRow, *, epoch_start: int, high_watermark: int, own_end: int) -> None:
         self.node_id = node_id
@@ -38,6 +49,9 @@ class Leader:
         self.high_watermark = high_watermark
         self._own_end = own_end
         self._reports: dict[int, Report] = {}
+        self._held: tuple[int, int] | None = None  # when the log's end was looked at last, and that
+        self.late_since_ms: dict[int, int] = {}
+        """Since when replicas in session lack something that the log held then (`look`)."""
         self._look()
         self._advance()
 
@@ -88,7 +102,26 @@ class Leader:
         self._look()
         return at, epochs
 
+    def look(self, now_ms: int, log_end_offset: int) -> None:
+        """Now and then: who lacks what the log held at the last look is late since that. Half a microsecond."""
+        held, self._held = self._held, (now_ms, log_end_offset)
+        if held is None:
+            return
+        (at_ms, end), late = held, self.late_since_ms
+        behind = [
+            node_id
+            for node_id in self.in_sync.row.sessions
+            if node_id != self.node_id and self.reported_end(node_id) < end
+        ]
+        if behind or late:
+            self.late_since_ms = {node_id: late.get(node_id, at_ms) for node_id in behind}
+
     # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
+    def reported_end(self, node_id: int) -> int:
+        """The flushed end of another replica, as it said in this epoch and session; −1: it said nothing."""
+        report = self._reports.get(node_id)
+        return -1 if report is None else report.end_offset
+
     @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided: all of them, until transactions are served."""
@@ -115,10 +148,7 @@ class Leader:
     def is_behind(self, node_id: int, end_before: int) -> bool:
         """Whether another one lacks what the log held up to `end_before`, a while ago, or never reported since; −1:
         this leader has not led for that long."""
-        if node_id == self.node_id:
-            return False
-        report = self._reports.get(node_id)
-        return (-1 if report is None else report.end_offset) < end_before
+        return node_id != self.node_id and self.reported_end(node_id) < end_before
 
     def all_know_start(self, offset: int) -> bool:
         """Whether every other member of the union that has a session fetched with a log start at or above `offset`: no

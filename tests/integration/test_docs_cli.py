@@ -53,8 +53,8 @@ def test_every_command_runs_and_prints_what_the_page_says(reader: Reader) -> Non
         in printed["thermocline group reset billing --to-offset 200 --topic orders:0 --execute"]
     )
     shown = json_lines(printed["thermocline cluster status --json"])
-    kinds = dict(re.findall(r"^\| `(cluster|broker|partition|finding)` \| `([\w ]+)` \|$", PAGE.read_text(), re.M))
-    assert {line["kind"] for line in shown} == {"cluster", "broker", "partition"} and len(kinds) == 4
+    kinds = dict(re.findall(r"^\| `(cluster|broker|partition|finding|note)` \| `([\w ]+)` \|$", PAGE.read_text(), re.M))
+    assert {line["kind"] for line in shown} == {"cluster", "broker", "partition"} and len(kinds) == 5
     assert all(" ".join(line) == f"kind {kinds[line['kind']]}" for line in shown)
     assert "nothing is wrong" in printed["thermocline cluster status"]
     listed = re.search(r"Names of `--json`: `([\w \n]+)`", PAGE.read_text())

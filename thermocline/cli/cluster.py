@@ -36,19 +36,26 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 def show_status(arguments: argparse.Namespace) -> int:
     """Print it once, or every second."""
-    from thermocline.cli.cluster_findings import findings
+    from thermocline.cli.cluster_findings import findings, notes
     from thermocline.cli.cluster_source import ClusterSource
-    from thermocline.cli.cluster_status import json_lines, picture
+    from thermocline.cli.cluster_status import json_lines, picture, unreachable
+    from thermocline.cli.wire_client import BrokerUnreachable
 
     source = ClusterSource(arguments.bootstrap_server)
-    wrong = False
+    wrong = was_there = False
 
     def lines() -> list[str]:
-        nonlocal wrong
-        seen = source.read()
+        nonlocal wrong, was_there
+        try:
+            seen = source.read()
+        except BrokerUnreachable as failed:
+            if not (arguments.watch and was_there):
+                raise
+            return unreachable(failed, as_json=arguments.json)  # whoever watches waits for the end of it
+        was_there = True
         found = findings(seen)
         wrong = bool(found)
-        return json_lines(seen, found) if arguments.json else picture(seen, found)
+        return (json_lines if arguments.json else picture)(seen, found, notes(seen))
 
     code = show(lines, watch=arguments.watch, redraw=not arguments.json)
     return Exit.FINDINGS if wrong and not arguments.watch else code

@@ -1,38 +1,38 @@
-"""Asking for what `cluster status` shows: one broker for the image it obeys, each for itself.
+"""Asking for what `cluster status` shows: every broker for itself, at once, and the newest image of theirs.
 
 Owns the connections of one look. Always true: one broker that answers is enough; what the others do not say is not
-known, and that they do not answer is said. A cluster without our HTTP port (Apache Kafka) is shown as Metadata has it.
+known, and that they do not answer is said; what a port answers counts for the broker that it names. A cluster without
+our HTTP port (Apache Kafka) is shown as Metadata has it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from broker.config.addresses import show_address
-from broker.wire.messages import MetadataResponse
-from thermocline.cli.cluster_status import Broker, Cluster, Partition, Seen
+from broker.observe.cluster_status import BrokerRow, ClusterStatus, PartitionRow
+from broker.wire.messages import MetadataResponse, MetadataResponseBroker
+from thermocline.cli.cluster_status import Cluster, Seen
 from thermocline.cli.tier_source import connect, http_of, said
 from thermocline.cli.tier_status import BrokerStatus
 from thermocline.cli.wire_client import BrokerUnreachable, WireClient
 
-_STORE_AWAY: Final = "store_unreachable"
-_ANSWER_S: Final = 3.0  # of each broker: one that is stopped keeps the picture waiting no longer
+_ANSWER_S: Final = 3.0  # of each broker: those that are stopped keep the picture waiting no longer, together
+_ASKED_MAX: Final = 16  # at once
 
 
-class _Image(msgspec.Struct, frozen=True):
-    """What `GET /cluster` answers."""
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one broker said. `silent`: why nothing; `http`: where its HTTP port is, as it says; `own`: what that said
+    of it."""
 
-    cluster_id: str
-    controller: int
-    controller_epoch: int
-    controller_for_ms: int
-    version: int
-    brokers: list[Broker]
-    partitions: list[Partition]
+    node: int
+    silent: str | None = None
+    http: tuple[str, int] | None = None
+    own: BrokerStatus | None = None
 
 
 class ClusterSource:
@@ -44,43 +44,67 @@ class ClusterSource:
 
     def read(self) -> Seen:
         """The cluster now. BrokerUnreachable when no address answers."""
-        with connect(",".join((self._bootstrap, *self._known))) as client:
+        with connect(",".join((self._bootstrap, *self._known)), _ANSWER_S) as client:
             metadata = client.metadata()
         self._known = [show_address(broker.host, broker.port) for broker in metadata.brokers]
-        image: _Image | None = None
-        silent: dict[int, str] = {}
-        own: dict[int, BrokerStatus] = {}
-        for broker in metadata.brokers:
-            try:
-                with WireClient(broker.host, broker.port, _ANSWER_S) as client:
-                    address = http_of(client, broker.node_id)
-            except BrokerUnreachable as failed:
-                silent[broker.node_id] = str(failed)
-                continue
-            if address is None:
-                continue
-            image = image or said(address, "/cluster", _Image)
-            if (status := said(address, "/broker", BrokerStatus)) is not None:
-                own[broker.node_id] = status
+        if not metadata.brokers:
+            return _as_metadata_has_it(metadata, {})
+        with ThreadPoolExecutor(min(len(metadata.brokers), _ASKED_MAX)) as asking:
+            answers = list(asking.map(_ask, metadata.brokers))
+        silent = {one.node: one.silent for one in answers if one.silent is not None}
+        image = _newest_image(answers)
         if image is None:
             return _as_metadata_has_it(metadata, silent)
-        return _as_image_has_it(image, own, silent)
+        return _as_image_has_it(image, answers, silent)
 
 
-def _as_image_has_it(image: _Image, own: Mapping[int, BrokerStatus], silent: dict[int, str]) -> Seen:
-    """`own`: what each broker says of itself."""
-    conditions = {node: status.conditions for node, status in own.items()}
-    reached = {node: all(one.name != _STORE_AWAY for one in held) for node, held in conditions.items()}
+def _ask(broker: MetadataResponseBroker) -> _Answer:
+    try:
+        with WireClient(broker.host, broker.port, _ANSWER_S) as client:
+            address = http_of(client, broker.node_id)
+    except BrokerUnreachable as failed:
+        return _Answer(broker.node_id, failed.why or str(failed))
+    own = None if address is None else said(address, "/broker", BrokerStatus, _ANSWER_S)
+    # Loopback's address, said by a broker of another machine, is where another one listens here.
+    return _Answer(broker.node_id, None, address, own if own is not None and own.node_id == broker.node_id else None)
+
+
+def _newest_image(answers: list[_Answer]) -> ClusterStatus | None:
+    """Of whoever obeys the newest: one that is cut off shows the cluster as it was."""
+    newest = [one for one in answers if one.own is not None and one.own.cluster is not None and one.http is not None]
+    for answer in sorted(newest, key=_how_new, reverse=True):
+        assert answer.http is not None
+        if (image := said(answer.http, "/cluster", ClusterStatus, _ANSWER_S)) is not None:
+            return image
+    return None
+
+
+def _how_new(answer: _Answer) -> tuple[int, int]:
+    assert answer.own is not None and answer.own.cluster is not None
+    return answer.own.cluster.version, answer.own.cluster.controller_epoch or -1
+
+
+def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[int, str]) -> Seen:
+    own = {one.node: one.own for one in answers if one.own is not None}
+    standings = {node: status.cluster for node, status in own.items() if status.cluster is not None}
+    # Each has known the controller since it obeyed it; the controller itself, since it claimed.
+    known_for = [one.controller_for_ms for one in standings.values() if one.controller_epoch == image.controller_epoch]
     cluster = Cluster(
         image.cluster_id,
-        image.controller if image.controller >= 0 else None,
-        image.controller_epoch if image.controller_epoch >= 0 else None,
-        image.controller_for_ms,
+        image.controller,
+        image.controller_epoch,
+        max(known_for, default=image.controller_for_ms),
         image.version,
     )
-    brokers = [msgspec.structs.replace(one, store_reachable=reached.get(one.node)) for one in image.brokers]
-    partitions = [one if one.leader != -1 else msgspec.structs.replace(one, leader=None) for one in image.partitions]
-    return Seen(cluster, brokers, partitions, silent, conditions)
+    return Seen(
+        cluster,
+        image.brokers,
+        image.partitions,
+        silent,
+        standings,
+        {node: status.conditions for node, status in own.items()},
+        frozenset(one.node for one in answers if one.silent is None and one.own is None),
+    )
 
 
 def _as_metadata_has_it(metadata: MetadataResponse, silent: dict[int, str]) -> Seen:
@@ -92,7 +116,7 @@ def _as_metadata_has_it(metadata: MetadataResponse, silent: dict[int, str]) -> S
             leaders[found.leader_id] += 1
             replicas.update(found.replica_nodes)
             partitions.append(
-                Partition(
+                PartitionRow(
                     topic.name or "",
                     found.partition_index,
                     found.leader_id if found.leader_id >= 0 else None,
@@ -104,7 +128,9 @@ def _as_metadata_has_it(metadata: MetadataResponse, silent: dict[int, str]) -> S
                 )
             )
     brokers = [
-        Broker(one.node_id, one.host, one.port, one.rack, leaders=leaders[one.node_id], replicas=replicas[one.node_id])
+        BrokerRow(
+            one.node_id, one.host, one.port, one.rack, leaders=leaders[one.node_id], replicas=replicas[one.node_id]
+        )
         for one in sorted(metadata.brokers, key=lambda each: each.node_id)
     ]
     controller = metadata.controller_id if metadata.controller_id >= 0 else None

@@ -22,9 +22,9 @@ class HttpRefused(Exception):
     """No answer, or one that is not a success; the message says which."""
 
 
-def get(host: str, port: int, path: str) -> bytes:
+def get(host: str, port: int, path: str, timeout_s: float = _TIMEOUT_S) -> bytes:
     """The body of a 200. HttpRefused otherwise."""
-    return _request(host, port, "GET", path, None, _TIMEOUT_S)
+    return _request(host, port, "GET", path, None, timeout_s)
 
 
 def post_json(host: str, port: int, path: str, body: str, waiting: Callable[[], None] | None = None) -> bytes:

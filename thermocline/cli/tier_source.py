@@ -36,6 +36,7 @@ from thermocline.cli.wire_client import (
     EARLIEST_LOCAL,
     LATEST,
     LATEST_TIERED,
+    TIMEOUT_S,
     TOPIC_RESOURCE,
     BrokerUnreachable,
     WireClient,
@@ -55,12 +56,12 @@ _TOPIC_CONFIGS = (
 )
 
 
-def connect(bootstrap: str) -> WireClient:
+def connect(bootstrap: str, timeout_s: float = TIMEOUT_S) -> WireClient:
     """A connection to the first bootstrap address that answers."""
     failure: BrokerUnreachable | None = None
     for host, port in bootstrap_addresses(bootstrap):
         try:
-            return WireClient(host, port)
+            return WireClient(host, port, timeout_s)
         except BrokerUnreachable as refused:
             failure = failure or refused
     assert failure is not None
@@ -207,9 +208,9 @@ def _joined(one: Offsets, other: Offsets) -> Offsets:
     )
 
 
-def said(address: tuple[str, int], path: str, kind: type[T]) -> T | None:
+def said(address: tuple[str, int], path: str, kind: type[T], timeout_s: float = 5.0) -> T | None:
     """What the broker's HTTP port says; None where it says nothing that can be read."""
     try:
-        return msgspec.json.decode(get(*address, path), type=kind)
+        return msgspec.json.decode(get(*address, path, timeout_s), type=kind)
     except (HttpRefused, msgspec.MsgspecError):
         return None

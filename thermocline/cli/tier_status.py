@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 
 from broker.config.units import show_duration
+from broker.observe.standing import InCluster
 from thermocline.cli.output import json_line, plain, table
 from thermocline.units import show_size
 
@@ -95,6 +96,7 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     cache_evictions: int
     conditions: tuple[Condition, ...]
     blocked: tuple[Blocked, ...] = ()
+    cluster: InCluster | None = None
 
 
 @dataclass(frozen=True, slots=True)

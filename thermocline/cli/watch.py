@@ -14,16 +14,18 @@ from typing import Final
 from thermocline.cli.outcome import Exit
 
 _INTERVAL_S: Final = 1.0
-_CLEAR: Final = "\x1b[H\x1b[2J"  # cursor home, screen empty
+_HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"  # drawn over without an empty screen in between
 
 
 def show(lines: Callable[[], list[str]], *, watch: bool, redraw: bool) -> int:
     """Print them once, or with `watch` until stopped; `redraw`: a picture, which takes the place of the one before."""
-    clear = _CLEAR if watch and redraw and sys.stdout.isatty() else ""
+    over = watch and redraw and sys.stdout.isatty()
     try:
         while True:
             text = "".join(f"{line}\n" for line in lines())
-            print(f"{clear}{text}", end="", flush=True)
+            if over:
+                text = _HOME + text.replace("\n", _END_LINE) + _END_SCREEN
+            print(text, end="", flush=True)
             if not watch:
                 return Exit.DONE
             time.sleep(_INTERVAL_S)

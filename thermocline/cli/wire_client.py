@@ -43,19 +43,21 @@ _SINCE = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # ListOffsets version that knows
 _RESPONSE_BYTES_MAX = 100 << 20
 _CLIENT_ID = "thermocline-cli"
 _VERSION_MAX = 32_767  # an int16 on the wire
-_TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0
 
 R = TypeVar("R", bound=Message)
 
 
 class BrokerUnreachable(Retryable):
-    """No answer at an address. The message says which, and what to check."""
+    """No answer at an address. The message says which, and what to check; `why` is the message without that."""
+
+    why = ""
 
 
 class WireClient:
     """One connection to one broker; use as a context manager."""
 
-    def __init__(self, host: str, port: int, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
         self.host = host
         self.port = port
         self._correlation_ids = itertools.count(1)
@@ -131,9 +133,10 @@ class WireClient:
         return found
 
     def _unreachable(self, why: object) -> BrokerUnreachable:
-        return BrokerUnreachable(
-            f"no answer from {show_address(self.host, self.port)}: {why}; is the broker running, and is -b its address?"
-        )
+        found = f"no answer from {show_address(self.host, self.port)}: {why}"
+        unreachable = BrokerUnreachable(f"{found}; is the broker running, and is -b its address?")
+        unreachable.why = found
+        return unreachable
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
         """Brokers and topics; all topics when none are named. Never creates one."""

@@ -6,93 +6,182 @@ import json
 
 from msgspec.structs import replace
 
-from thermocline.cli.cluster_findings import findings
-from thermocline.cli.cluster_status import Broker, Cluster, Partition, Seen, json_lines, picture
+from broker.observe.cluster_status import BrokerRow, PartitionRow
+from broker.observe.standing import InCluster, LateReplica
+from thermocline.cli.cluster_findings import findings, notes
+from thermocline.cli.cluster_status import Cluster, Seen, json_lines, picture
 from thermocline.cli.tier_status import Condition
 
 CLUSTER = Cluster("c", 1, 4, 65_000, 12)
 BROKERS = tuple(
-    Broker(node, "127.0.0.1", 9091 + node, None, True, node + 10, True, 1, 1, f"127.0.0.1:{7000 + node}", "boot")
+    BrokerRow(node, "127.0.0.1", 9091 + node, None, True, node + 10, 1, 1, f"10.0.0.{node}:7000", f"boot {node}")
     for node in (1, 2, 3)
 )
-PARTITION_PLACE = ["topic", "partition", "leader", "leader_epoch", "replicas", "in_sync", "target"]
-PARTITION_STATE = ["under_replicated", "below_min", "offline", "starting"]
-LOG = Partition("log", 0, 1, 2, (1, 2, 3), (1, 2, 3), (), False, False, False, False)
+WELL = InCluster(12, 1, 4, 65_000, 900, 0)
+LOG = PartitionRow("log", 0, 1, 2, (1, 2, 3), (1, 2, 3), (), False, False, False, False)
+OFFLINE = replace(LOG, leader=None, under_replicated=True, below_min=True, offline=True)
 
 
-def away(*nodes: int) -> list[Broker]:
+def away(*nodes: int) -> list[BrokerRow]:
     return [replace(one, active=one.node not in nodes) for one in BROKERS]
 
 
 def test_all_well_is_said_and_nothing_found() -> None:
-    seen = Seen(CLUSTER, BROKERS, [LOG])
-    assert findings(seen) == []
-    lines = picture(seen, [])
-    assert lines[0] == "cluster c; controller: broker 1 (epoch 4, for 1m5s at least); version 12; 1 partition"
+    """Since when the controller decides is only a least value where it did not answer itself."""
+    seen = Seen(CLUSTER, BROKERS, [LOG], standings={1: WELL})
+    assert findings(seen) == [] and notes(seen) == []
+    lines = picture(seen, [], [])
+    assert lines[0] == "cluster c; controller: broker 1 (epoch 4, for 1m5s); version 12; 1 partition"
     assert lines[-1] == "nothing is wrong"
     assert "log" not in "\n".join(lines[1:]), "a partition that lacks nothing is no row"
+    assert "for 1m5s at least)" in picture(Seen(CLUSTER, BROKERS, [LOG], standings={2: WELL}), [], [])[0]
 
 
-def test_each_thing_that_is_wrong_has_a_sentence_and_a_cure() -> None:
-    """Worst first: nobody leads, acks=all refused, fewer replicas, who is away."""
+def test_each_thing_that_is_wrong_has_a_name_a_sentence_and_a_cure() -> None:
+    """Worst first: nobody leads, begun uncleanly, acks=all refused, who is away, fewer replicas."""
     partitions = [
-        replace(LOG, partition=1, leader=None, in_sync=(3,), under_replicated=True, below_min=True, offline=True),
+        replace(OFFLINE, partition=1, in_sync=(3,)),
         replace(LOG, partition=2, in_sync=(1, 3), under_replicated=True, below_min=True),
         replace(LOG, partition=3, in_sync=(1, 2), under_replicated=True),
         replace(LOG, partition=4, starting=True),
     ]
     seen = Seen(CLUSTER, away(3), partitions)
-    assert [(one.what, one.do.split(":")[0].split(",")[0]) for one in findings(seen)] == [
-        ("log-1: no leader, so neither written nor read", "start broker 3 again"),
-        ("log-4: begun by a leader that may lack acknowledged records, and not done yet", "wait; when it lasts"),
-        ("log-2: below min.insync.replicas, so writes with acks=all are refused", "start broker 3 again"),
-        ("log-3: fewer in-sync replicas than assigned ones", "start broker 3 again"),
-        ("broker 3 (127.0.0.1:9094) has no session", "start it again on its data directory"),
-    ]
-    shown = "\n".join(picture(seen, findings(seen)))
+    found = findings(seen)
+    assert [one.name for one in found] == ["no_leader", "recovering", "below_min", "under_replicated", "broker_away"]
+    assert found[0].what == (
+        "log-1: neither written nor read, for nobody leads: "
+        "only broker 3 holds all that was acknowledged, and it is away"
+    )
+    assert found[0].do == "start broker 3 again, on the same data directory"
+    assert found[2].what.startswith("log-2: fewer in-sync replicas than min.insync.replicas")
+    assert found[3].do.startswith("start broker 3 again, on the same data directory")
+    assert found[4].what == "broker 3 (127.0.0.1:9094) has no session"
+    shown = "\n".join(picture(seen, found, []))
     assert "away" in shown and "offline, below min, under-replicated" in shown and "  -> start broker 3 again" in shown
 
 
+def test_nobody_leads_for_different_reasons() -> None:
+    """All who hold everything are away; nobody holds everything any more; those who do are there and cannot lead."""
+    partitions = [
+        replace(OFFLINE, partition=0, in_sync=(2, 3)),
+        replace(OFFLINE, partition=1, in_sync=(2, 3)),
+        replace(OFFLINE, partition=2, in_sync=()),
+        replace(OFFLINE, partition=3, in_sync=(1,)),
+    ]
+    first, *others = [one for one in findings(Seen(CLUSTER, away(2, 3), partitions)) if one.name == "no_leader"]
+    assert first.what.startswith("log-0, log-1: ") and first.what.endswith(
+        "only brokers 2, 3 hold all that was acknowledged, and 2, 3 are away"
+    )
+    assert first.do == "start one of brokers 2, 3 again, on the same data directory"
+    lost, stuck = others
+    assert "lost its log" in lost.what and lost.do.startswith("start brokers 2, 3 again: when all replicas were heard")
+    assert stuck.what.endswith("broker 1 holds all that was acknowledged, and cannot lead")
+    many = [replace(OFFLINE, partition=index, in_sync=(index,), replicas=(index,)) for index in range(10, 40)]
+    found = [one for one in findings(Seen(CLUSTER, BROKERS, many)) if one.name == "no_leader"]
+    assert len(found) == 5 and "and 23 more" in found[-1].what, "as many sentences as a screen has room for"
+
+
 def test_a_replica_that_lags_on_a_broker_that_is_there_is_waited_for() -> None:
-    (found,) = findings(Seen(CLUSTER, BROKERS, [replace(LOG, in_sync=(1, 2), under_replicated=True)]))
+    """How much it lacks, and for how long, stands in the row."""
+    late = LateReplica("log", 0, 3, 1200, 5 << 20, 61_000)
+    standing = replace(WELL, late=[late, replace(late, node=2, ms=400)])
+    seen = Seen(CLUSTER, BROKERS, [replace(LOG, in_sync=(1, 2), under_replicated=True)], standings={1: standing})
+    (found,) = findings(seen)
     assert found.do.startswith("wait until the replicas that lag have caught up")
+    row = next(line for line in "\n".join(picture(seen, [found], [])).splitlines() if line.startswith("log "))
+    assert row.endswith("under-replicated  3: 1200 records, 5.0 MiB, for 1m1s"), "half a second is no lag"
+    silent = replace(WELL, late=[replace(late, records=None, bytes=None)])
+    shown = picture(Seen(CLUSTER, BROKERS, [LOG], standings={1: silent}), [], [])
+    assert any("3: said nothing for 1m1s" in line for line in shown), "late in a partition that lacks nothing else"
 
 
 def test_many_partitions_are_named_by_three_and_shown_by_twenty() -> None:
     lacking = [replace(LOG, partition=index, under_replicated=True, in_sync=(1,)) for index in range(25)]
     seen = Seen(CLUSTER, away(2), lacking)
     assert findings(seen)[0].what.startswith("log-0, log-1, log-2 and 22 more: ")
-    assert "and 5 more (--json has all)" in picture(seen, [])
+    assert "and 5 more (--json has all)" in picture(seen, [], [])
 
 
 def test_who_decides_and_who_does_not_answer() -> None:
-    """A controller without a session; a broker in session that is stopped; what a broker says of itself."""
+    """A controller without a session; brokers in session that are stopped; what a broker says of itself."""
     held = Condition("store_unreachable", "the bucket does not answer")
-    seen = Seen(CLUSTER, away(1), [], {2: "no answer from 127.0.0.1:9093"}, {3: (held,)})
-    found = [one.what for one in findings(seen)]
-    assert found[0].startswith("broker 1, which has no session, is the controller")
-    assert found[2] == "broker 2 has a session and does not answer here: no answer from 127.0.0.1:9093"
-    assert found[3] == "broker 3: store_unreachable: the bucket does not answer"
+    seen = Seen(CLUSTER, away(1), [], {2: "no answer from 127.0.0.1:9093"}, conditions={3: (held,)})
+    found = findings(seen)
+    assert [one.name for one in found] == ["no_controller", "broker_away", "broker_silent", "store_unreachable"]
+    assert found[0].what.startswith("broker 1, which has no session, is the controller")
+    assert found[2].what == "broker 2 has a session and does not answer here: no answer from 127.0.0.1:9093"
+    assert found[3].what == "broker 3: store_unreachable: the bucket does not answer"
     assert findings(Seen(Cluster("c", None), BROKERS, []))[0].what.startswith("nobody is the controller")
+    assert "another takes over" in findings(Seen(CLUSTER, BROKERS, [], {1: "no answer"}))[0].do
+
+
+def test_nothing_is_said_twice() -> None:
+    """A broker whose session ended is away, though the one that was asked first still lists it; and a condition that
+    the image shows is the image's."""
+    held = Condition("under_replicated", "log-0: fewer in-sync replicas")
+    seen = Seen(CLUSTER, away(2), [], {2: "no answer"}, conditions={1: (held,)})
+    assert [one.name for one in findings(seen)] == ["broker_away"]
+
+
+def test_a_broker_that_stays_behind_is_told() -> None:
+    """It obeys an older version than another and hears no controller: cut off, most likely. One that was asked a moment
+    before a commit is not."""
+    seen = Seen(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=9, heartbeat_age_ms=44_000)})
+    (found,) = findings(seen)
+    assert found.name == "behind_cluster" and found.what == "broker 2 obeys version 9, the newest is 12"
+    assert any("44s ago" in line for line in "\n".join(picture(seen, [], [])).splitlines())
+    assert findings(Seen(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=5)})) == []
 
 
 def test_brokers_of_several_machines_must_not_reach_each_other_by_loopback() -> None:
     """The default address of the brokers' listener is for brokers of one machine."""
-    other = replace(BROKERS[2], machine="another boot", brokers_at="10.0.0.5:7003")
-    (found,) = findings(Seen(CLUSTER, [*BROKERS[:2], other], []))
+    local = [replace(one, machine="one boot", brokers_at=f"127.0.0.1:700{one.node}") for one in BROKERS[:2]]
+    (found,) = findings(Seen(CLUSTER, [*local, BROKERS[2]], []))
     assert found.what == "brokers 1, 2 can be reached by brokers of the same machine only, and there are others"
     assert "--internal" in found.do
-    assert findings(Seen(CLUSTER, [*away(1, 2)[:2], other], []))[-1].what != found.what
+    assert findings(Seen(CLUSTER, local, [])) == []
+
+
+def test_what_is_not_wrong_and_should_be_known_is_noted() -> None:
+    """Replicas that share a machine or a rack, strays, HTTP ports that cannot be reached; and no exit code comes of
+    it."""
+    together = [replace(one, machine="boot") for one in BROKERS]
+    alone = replace(LOG, topic="alone", replicas=(1,), in_sync=(1,))
+    assert notes(Seen(CLUSTER, together, [LOG, alone])) == [
+        "log-0: all replicas are on one machine, and are lost with it"
+    ]
+    racks = [replace(one, rack="a" if one.node < 3 else "b") for one in together]
+    assert notes(Seen(CLUSTER, racks, [LOG])) == []
+    (note,) = notes(Seen(CLUSTER, racks, [replace(LOG, replicas=(1, 2))]))
+    assert note == "log-0: all replicas are on rack a, and are lost with it"
+    (note,) = notes(Seen(CLUSTER, racks, [replace(LOG, leader=2), LOG]))
+    assert note.startswith("log-0: not led by the first replica, which could; ")
+    assert notes(Seen(CLUSTER, away(1), [replace(LOG, leader=2)])) == [], "it could not"
+    strays = replace(WELL, strays=["log-0.1-stray", "log-1.2-stray"])
+    (note,) = notes(Seen(CLUSTER, BROKERS, [LOG], standings={2: strays}))
+    assert note.startswith("broker 2: log-0.1-stray and 1 more on its disk")
+    (note,) = notes(Seen(CLUSTER, BROKERS, [LOG], without_http=frozenset((1, 3))))
+    assert note.startswith("the HTTP port of broker 1, 3 cannot be reached from here")
+    seen = Seen(CLUSTER, together, [LOG])
+    assert picture(seen, [], notes(seen))[-3:] == ["nothing is wrong", "", f"note: {notes(seen)[0]}"]
 
 
 def test_json_is_an_object_a_line_with_the_names_of_the_contract() -> None:
-    seen = Seen(CLUSTER, away(3), [replace(LOG, under_replicated=True)])
-    found = [json.loads(line) for line in json_lines(seen, findings(seen))]
+    late = [LateReplica("log", 0, 2, 3, 400, 2500)]
+    seen = Seen(CLUSTER, away(3), [replace(LOG, under_replicated=True)], standings={1: replace(WELL, late=late)})
+    found = [json.loads(line) for line in json_lines(seen, findings(seen), ["a note"])]
     by_kind = {line["kind"]: [name for name in line if name != "kind"] for line in found}
+    broker = ["node", "host", "port", "rack", "active", "broker_epoch", "store_reachable", "leaders", "replicas"]
+    partition = ["topic", "partition", "leader", "leader_epoch", "replicas", "in_sync", "target"]
     assert by_kind == {
         "cluster": ["cluster_id", "controller", "controller_epoch", "controller_for_ms", "version", "brokers_active"],
-        "broker": ["node", "host", "port", "rack", "active", "broker_epoch", "store_reachable", "leaders", "replicas"],
-        "partition": [*PARTITION_PLACE, *PARTITION_STATE],
-        "finding": ["what", "do"],
+        "broker": [*broker, "answers", "version", "heartbeat_age_ms", "conditions"],
+        "partition": [*partition, "under_replicated", "below_min", "offline", "starting", "late"],
+        "finding": ["name", "what", "do"],
+        "note": ["what"],
     }
     assert found[0]["brokers_active"] == 2
+    (row,) = [line for line in found if line["kind"] == "partition"]
+    assert row["late"] == [{"node": 2, "records": 3, "bytes": 400, "ms": 2500}]
+    unknown = [json.loads(line) for line in json_lines(Seen(CLUSTER, BROKERS, [LOG]), [], [])]
+    assert next(line for line in unknown if line["kind"] == "partition")["late"] is None

@@ -45,25 +45,9 @@ STATUS_FIELDS = [
 
 
 def sources_of(life: Life) -> Sources:
-    rooms = life.broker.rooms
-    assert rooms.tiers is not None
-    assert rooms.store is not None
-    assert rooms.server is not None
-    assert rooms.session is not None
-    assert rooms.replicas is not None
-    assert rooms.snapshots is not None
-    damaged = rooms.replicas.damaged
-    return Sources(
-        life.context,
-        rooms.tiers,
-        rooms.store,
-        rooms.server,
-        rooms.session,
-        life.broker.health,
-        rooms.snapshots,
-        damaged,
-        lambda: 7,
-    )
+    sources = life.broker._sources
+    assert sources is not None
+    return sources
 
 
 def metrics_of(life: Life) -> dict[str, Metric]:

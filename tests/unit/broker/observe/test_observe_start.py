@@ -25,7 +25,7 @@ async def held(views: Views) -> list[str]:
     samples = (await metrics_of(views))["thermocline_condition"].samples
     assert [sample.labels["name"] for sample in samples] == [condition.value for condition in Condition]
     found = [sample.labels["name"] for sample in samples if sample.value]
-    assert [condition["name"] for condition in json.loads(views.broker())["conditions"]] == found
+    assert [condition["name"] for condition in json.loads(await views.broker())["conditions"]] == found
     return found
 
 
@@ -57,9 +57,9 @@ def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
             assert value(waiting, "thermocline_ready") == 0
             assert value(waiting, "thermocline_store_reachable") == 0
             assert await held(views) == ["not_ready", "store_unreachable"]
-            says = {found["name"]: found["says"] for found in json.loads(views.broker())["conditions"]}
+            says = {found["name"]: found["says"] for found in json.loads(await views.broker())["conditions"]}
             assert "it is waited for" in says["store_unreachable"] and "produce" not in says["store_unreachable"]
-            assert json.loads(views.broker())["not_ready"] == "probing the bucket memory://bucket"
+            assert json.loads(await views.broker())["not_ready"] == "probing the bucket memory://bucket"
             place.store.down = False
         served = await metrics_of(views)
         assert value(served, "thermocline_ready") == value(served, "thermocline_store_reachable") == 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from broker.config.addresses import show_address
 from broker.error_codes import ErrorCode
+from broker.observe.cluster_findings import OF_IMAGE, Finding
 from broker.observe.conditions import Condition, Facts, conditions
 from broker.observe.tier_view import BrokerStatus, broker_json, status_json
 from broker.wire.apis import ApiKey
@@ -50,6 +51,10 @@ BAD = Facts(
     blocked=("c-0 by store",),
     cache_limit_bytes=5 << 20,
     cache_bytes_max=10 << 20,
+    copies_stopped=("d-0 (I/O error)",),
+    silent_ms=20_000,
+    controller=2,
+    cluster=tuple(Finding(name, f"e-0: {name}", "start broker 3 again") for name in sorted(OF_IMAGE)),
 )
 
 

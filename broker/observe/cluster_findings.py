@@ -1,0 +1,180 @@
+"""What is wrong with a cluster, and what to do: from the rows of one image, in sentences.
+
+Owns the words, their names (docs/operations.md has a section on each) and their order, worst first. Always true: a
+cluster in which every broker has a session and every partition its leader and its replicas has no finding; each ends
+with what a person can do. `thermocline cluster status` says all of them; as a condition each is told by one broker
+alone (cluster_look), so that a sum over brokers counts nothing twice. Pure. Must not know who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from broker.config.addresses import parse_address
+from broker.observe.cluster_status import BrokerRow, PartitionRow
+
+SHOWN_MAX: Final = 3
+_REASONS_MAX: Final = 4  # of partitions without a leader; more sets of replicas than that are added up
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is wrong, and what to do."""
+
+    name: str
+    what: str
+    do: str
+
+
+NO_LEADER: Final = "no_leader"
+RECOVERING: Final = "recovering"
+BELOW_MIN: Final = "below_min"
+UNDER_REPLICATED: Final = "under_replicated"
+BROKER_AWAY: Final = "broker_away"
+OF_IMAGE: Final = frozenset((NO_LEADER, RECOVERING, BELOW_MIN, UNDER_REPLICATED, BROKER_AWAY))
+"""What any broker's image shows."""
+
+
+def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
+    """Of partitions that lack something; `brokers`: all there are."""
+    lacking = [one for one in partitions if one.offline or one.starting or one.under_replicated]
+    active = {one.node for one in brokers if one.active}
+    yield from _leaderless([one for one in lacking if one.offline], active)
+    if starting := [one for one in lacking if one.starting and not one.offline]:
+        yield Finding(
+            RECOVERING,
+            f"{_named(starting)}: led by a replica that may lack acknowledged records, and not served before it knows "
+            "what the bucket has",
+            "wait; when it lasts, check the bucket and the log of the leader",
+        )
+    served = [one for one in lacking if not one.offline]
+    if below := [one for one in served if one.below_min]:
+        yield Finding(
+            BELOW_MIN,
+            f"{_named(below)}: fewer in-sync replicas than min.insync.replicas, so writes with acks=all are refused",
+            _back(active, below),
+        )
+    if under := [one for one in served if one.under_replicated and not one.below_min]:
+        yield Finding(
+            UNDER_REPLICATED, f"{_named(under)}: fewer in-sync replicas than assigned ones", _back(active, under)
+        )
+
+
+def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
+    """Of brokers that are away."""
+    for one in brokers:
+        if not one.active:
+            at = f" ({one.host}:{one.port})" if one.host else ""
+            yield Finding(
+                BROKER_AWAY,
+                f"broker {one.node}{at} has no session",
+                "start it again on its data directory, or on an empty one when its disk is lost",
+            )
+
+
+def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
+    """Brokers of several machines that tell each other loopback's addresses."""
+    active = [one for one in brokers if one.active and one.machine]
+    if len({one.machine for one in active}) < 2:
+        return
+    local = [one.node for one in active if one.brokers_at and parse_address(one.brokers_at, "brokers_at").loopback]
+    if local:
+        yield Finding(
+            "loopback_only",
+            f"{named_brokers(local)} can be reached by brokers of the same machine only, and there are others",
+            "give each --internal with an address that the others reach (and --insecure, on a trusted network)",
+        )
+
+
+def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
+    """Not wrong, but to be known: all replicas of a partition lie in one rack, or else on one machine (R15)."""
+    domain = {one.node: _domain(one) for one in brokers}
+    alone: dict[tuple[str, str], list[PartitionRow]] = {}
+    for one in partitions:
+        found = {domain.get(node, ("", "")) for node in one.replicas}
+        if len(one.replicas) > 1 and len(found) == 1 and (shared := found.pop()) != ("", ""):
+            alone.setdefault(shared, []).append(one)
+    for (kind, name), together in sorted(alone.items()):
+        where = f"rack {name}" if kind == "rack" else "one machine"
+        yield f"{_named(together)}: all replicas are on {where}, and are lost with it"
+
+
+def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
+    """Not wrong either: partitions that their first replica could lead, and another does since that was away."""
+    active = {one.node for one in brokers if one.active}
+    moved = [
+        one
+        for one in partitions
+        if one.leader is not None
+        and one.leader != one.replicas[0]
+        and one.replicas[0] in one.in_sync
+        and one.replicas[0] in active
+    ]
+    if moved:
+        yield (
+            f"{_named(moved)}: not led by the first replica, which could; leaders are even again after "
+            "kafka-leader-election.sh --election-type preferred --all-topic-partitions"
+        )
+
+
+def _domain(broker: BrokerRow) -> tuple[str, str]:
+    return ("rack", broker.rack) if broker.rack else ("machine", broker.machine) if broker.machine else ("", "")
+
+
+def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Iterator[Finding]:
+    """A finding for each set of brokers that is waited for."""
+    by_reason: dict[tuple[str, str], list[PartitionRow]] = {}
+    for one in offline:
+        by_reason.setdefault(_reason(one, active), []).append(one)
+    reasons = sorted(by_reason.items(), key=lambda each: -len(each[1]))
+    for (why, do), partitions in reasons[:_REASONS_MAX]:
+        yield Finding(NO_LEADER, f"{_named(partitions)}: neither written nor read, for nobody leads: {why}", do)
+    if rest := [one for _, partitions in reasons[_REASONS_MAX:] for one in partitions]:
+        yield Finding(NO_LEADER, f"{_named(rest)}: nobody leads, for like reasons", "do that first; --json has all")
+
+
+def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]:
+    """Why nobody leads it, and what to do."""
+    if not partition.in_sync:
+        away = sorted(set(partition.replicas) - set(active))
+        do = f"start {named_brokers(away)} again" if away else "wait for half a minute"
+        return (
+            "every replica that held all that was acknowledged lost its log",
+            f"{do}: when all replicas were heard, the one that has most leads",
+        )
+    away = sorted(set(partition.in_sync) - set(active))
+    if away:
+        one_of = "one of " if len(away) > 1 else ""
+        return (
+            f"only {named_brokers(sorted(partition.in_sync))} "
+            f"hold{'s' * (len(partition.in_sync) == 1)} all that was acknowledged, and {_are_away(away)}",
+            f"start {one_of}{named_brokers(away)} again, on the same data directory",
+        )
+    return (
+        f"{named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all that was "
+        "acknowledged, and cannot lead",
+        "look for log_offline or disk_full there, and at its log; restart it when the disk is well",
+    )
+
+
+def _are_away(nodes: Sequence[int]) -> str:
+    return "it is away" if len(nodes) == 1 else f"{', '.join(map(str, nodes))} are away"
+
+
+def _back(active: Collection[int], partitions: Sequence[PartitionRow]) -> str:
+    missing = sorted({node for one in partitions for node in one.replicas} - set(active))
+    if not missing:
+        return "wait until the replicas that lag have caught up; when it lasts, look at the logs of their brokers"
+    return f"start {named_brokers(missing)} again, on the same data directory: what was written meanwhile is copied"
+
+
+def _named(partitions: Sequence[PartitionRow]) -> str:
+    names = ", ".join(f"{one.topic}-{one.partition}" for one in partitions[:SHOWN_MAX])
+    return names + (f" and {len(partitions) - SHOWN_MAX} more" if len(partitions) > SHOWN_MAX else "")
+
+
+def named_brokers(nodes: Sequence[int]) -> str:
+    """`broker 1`, `brokers 1, 2`."""
+    return f"broker{'s' * (len(nodes) != 1)} {', '.join(str(node) for node in nodes)}"

@@ -1,0 +1,36 @@
+"""What a broker says of itself in its cluster: the `cluster` of `GET /broker`.
+
+Owns these fields (`cluster status` reads them). Must not know where they come from.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LateReplica(msgspec.Struct, frozen=True, gc=False):
+    """A replica that lacks something its leader held half a second ago. `records` and, about, `bytes` it has not
+    flushed (null: it has said nothing in this leader epoch); `ms`: for how long."""
+
+    topic: str
+    partition: int
+    node: int
+    records: int | None
+    bytes: int | None
+    ms: int
+
+
+class InCluster(msgspec.Struct, frozen=True):
+    """`version`: how many records of `cluster.json` it obeys; `controller_for_ms`: how long it has known the
+    controller; `heartbeat_age_ms`: since the last heartbeat was sent that was answered, 0 for the controller;
+    `lease_age_ms`: since it bumped the lease, 0 for whoever is no controller; `late`: replicas of what it leads that
+    are behind; `strays`: directories of its disk that the cluster does not assign to it."""
+
+    version: int
+    controller: int | None
+    controller_epoch: int | None
+    controller_for_ms: int
+    heartbeat_age_ms: int
+    lease_age_ms: int
+    late: list[LateReplica] = []
+    strays: list[str] = []
