@@ -30,8 +30,16 @@ class OwnFitness:
     def now(self) -> Fitness:
         """As it is."""
         troubles = self._troubles
-        unfit_all = self.is_stopping or self.is_cut_off or self._is_disk_full()
-        return Fitness(unfit_all, tuple(troubles.unfit), tuple(troubles.lost))
+        return Fitness(bool(self.why), tuple(troubles.unfit), tuple(troubles.lost))
+
+    @property
+    def why(self) -> str:
+        """Why it is to lead only what no other can; empty while it is fit."""
+        if self.is_stopping:
+            return "it stops"
+        if self.is_cut_off:
+            return "the bucket is away from it, and not from others"
+        return "its disk is full" if self._is_disk_full() else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` when a log here failed or was found damaged. What else there is has to be looked at."""

@@ -32,6 +32,7 @@ class Condition(Enum):
     BELOW_MIN = cluster_findings.BELOW_MIN
     CONTROLLER_SILENT = "controller_silent"
     LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log refused to open
+    UNFIT = "unfit"  # others lead what they can
     COPY_STOPPED = "copy_stopped"  # of a partition that another broker leads
     DISK_FULL = "disk_full"
     PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may go
@@ -52,6 +53,7 @@ class Facts:
     data_dir: str
     not_ready: str = ""  # what a broker that serves nobody waits for
     offline: tuple[str, ...] = ()
+    unfit_because: str = ""
     copies_stopped: tuple[str, ...] = ()  # partition and why
     silent_ms: int = 0  # since when the controller answers nothing here
     controller: int | None = None
@@ -115,6 +117,10 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
             f"{who} has not answered for {show_duration(facts.silent_ms // 1000 * 1000)}: what this broker leads it "
             "leads on, nothing is decided for it; another takes over when the lease stands still; when it lasts, check "
             "the network between them (--internal), and the bucket"
+        )
+    if facts.unfit_because:
+        said[Condition.UNFIT] = (
+            f"{facts.unfit_because}: others lead what they can, this broker leads again when that is over"
         )
     if facts.copies_stopped:
         said[Condition.COPY_STOPPED] = (

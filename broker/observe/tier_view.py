@@ -208,6 +208,7 @@ def facts(sources: Sources, looked: PartitionsLook | None = None, cluster: Clust
             for copy in sources.context.registry.followed.values()
             if copy.failure
         ),
+        unfit_because=sources.session.unfit_because,
         silent_ms=int(heartbeat_age_s(sources) * 1000),
         controller=None if controller is None else controller.node_id,
         cluster=tuple(cluster.findings()),

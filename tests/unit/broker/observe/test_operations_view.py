@@ -51,6 +51,7 @@ BAD = Facts(
     blocked=("c-0 by store",),
     cache_limit_bytes=5 << 20,
     cache_bytes_max=10 << 20,
+    unfit_because="its disk is full",
     copies_stopped=("d-0 (I/O error)",),
     silent_ms=20_000,
     controller=2,
