@@ -149,6 +149,7 @@ class Start:
             snapshots,
             damaged,
             lambda: feed.position,
+            logs.strays,
             cluster,
             following.brokers,
             following.turnover,

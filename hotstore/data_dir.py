@@ -22,6 +22,7 @@ from hotstore.file_names import (
     TEMPORARY,
     deleted_dir,
     is_deleted_dir,
+    is_stray_dir,
     parse_partition_dir,
     partition_dir,
     stray_dir,
@@ -133,6 +134,10 @@ class DataDir:
     def mark_stray(self, topic: str, partition: int, unique: str) -> str:
         """As `mark_deleted`, of a log that nothing removes: its new path."""
         return self._renamed(topic, partition, stray_dir(topic, partition, unique))
+
+    def strays(self) -> list[str]:
+        """Names of the directories that `mark_stray` made and nobody removed yet, sorted."""
+        return sorted(name for name in self.disk.list_dir(self.path) if is_stray_dir(name))
 
     def _renamed(self, topic: str, partition: int, name: str) -> str:
         target = f"{self.path}/{name}"

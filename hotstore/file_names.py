@@ -40,6 +40,7 @@ _OFFSET_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+)")
 _RESTART_NAME: Final = re.compile(r"[0-9]{20}\.restart(-producers)?")
 _PARTITION_DIR: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _DELETED_DIR: Final = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
+_STRAY_DIR: Final = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-stray")
 
 
 def offset_file(offset: int, suffix: str) -> str:
@@ -95,6 +96,10 @@ def stray_dir(topic: str, partition: int, unique: str) -> str:
     """The name of a log's directory that nobody knows any more, as in Kafka; it stays for whoever looks for it."""
     tail = f"-{partition}.{unique}-stray"
     return topic[: NAME_CHARS_MAX - len(tail)] + tail
+
+
+def is_stray_dir(name: str) -> bool:
+    return _STRAY_DIR.fullmatch(name) is not None
 
 
 def is_deleted_dir(name: str) -> bool:

@@ -266,6 +266,10 @@ class LogHost:
         )
         return path
 
+    async def strays(self) -> list[str]:
+        """Directories that were moved aside so, by name. Raises OSError."""
+        return await self._run(self._data_dir.strays)
+
     async def delete_set_aside(self) -> None:
         """Remove what was set aside, by whomever. Raises OSError."""
         await self._run(self._delete_set_aside)

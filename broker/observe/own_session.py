@@ -10,7 +10,7 @@ from broker.observe.sources import Sources
 from broker.observe.standing import InCluster, LateReplica
 
 
-def in_cluster(sources: Sources, late: list[LateReplica]) -> InCluster:
+def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> InCluster:
     """As it is now."""
     context = sources.context
     metadata = context.metadata
@@ -23,6 +23,7 @@ def in_cluster(sources: Sources, late: list[LateReplica]) -> InCluster:
         int(heartbeat_age_s(sources) * 1000),
         int(lease_age_s(sources) * 1000),
         late,
+        strays,
     )
 
 

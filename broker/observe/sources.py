@@ -6,7 +6,7 @@ something to go by; `Sources` exist from the moment it serves. Must not know how
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from broker.config.resolve import BrokerConfig
@@ -51,6 +51,7 @@ class Sources:
     snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why
     position: Callable[[], int]  # of the image that is obeyed: how many records make it
+    strays: Callable[[], Awaitable[list[str]]]  # directories of logs that the cluster does not assign to this broker
     cluster: ClusterRoot
     attendance: Attendance
     turnover: Turnover

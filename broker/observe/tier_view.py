@@ -7,6 +7,7 @@ when somebody asks, never on a tick. Must not know how anything is counted, nor 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -110,9 +111,10 @@ def broker_json(
     sources: Sources | None,
     looked: PartitionsLook | None = None,
     cluster: ClusterLook | None = None,
+    strays: Sequence[str] = (),
 ) -> bytes:
     """The broker's status, a JSON object."""
-    return msgspec.json.encode(broker_status(beginning, sources, looked, cluster))
+    return msgspec.json.encode(broker_status(beginning, sources, looked, cluster, strays))
 
 
 def broker_status(
@@ -120,6 +122,7 @@ def broker_status(
     sources: Sources | None,
     looked: PartitionsLook | None = None,
     cluster: ClusterLook | None = None,
+    strays: Sequence[str] = (),
 ) -> BrokerStatus:
     """See `BrokerStatus`; `looked`, `cluster`: see `facts`."""
     config, not_ready = beginning.config, beginning.health.waiting_for
@@ -140,7 +143,7 @@ def broker_status(
         cache_evictions=int(figures["cold_cache_evictions"]),
         conditions=conditions(facts(sources, looked, cluster)),
         blocked=_blocked(sources),
-        cluster=in_cluster(sources, looked.late),
+        cluster=in_cluster(sources, looked.late, list(strays)),
     )
 
 

@@ -34,7 +34,7 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
         sources = serving()
         if sources is None:
             return broker_json(beginning, None)
-        return broker_json(beginning, sources, *await both_looks(sources))
+        return broker_json(beginning, sources, *await both_looks(sources), await sources.strays())
 
     async def metrics() -> bytes:
         sources = serving()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from uuid import UUID
 
 import pytest
@@ -108,6 +109,8 @@ def test_what_others_lead_now_is_moved_aside_by_the_next_start() -> None:
         log = f"/data/a/{moved}/00000000000000000000.log"
         found = place.disk.stat(log)
         assert found is not None and found.size > 60
+        shown = json.loads(await life.broker.views.broker())
+        assert shown["cluster"]["strays"] == [moved], "cluster status names it"
         assert (await life.produce("mine", b"a")).error_code == 0
         await life.stop()
 
