@@ -162,8 +162,7 @@ class Start:
             cluster,
             self.world,
             links,
-            lease_s=config.lease_ms / 1000,
-            interval_s=config.lease_interval_ms / 1000,
+            config.times,
             waits_for=self.health.starting,
         )
 
@@ -230,7 +229,7 @@ class Start:
             self.world.clock,
             config.node_id,
             joined.identity.cluster_id,
-            away_s=config.lease_ms / 2000,
+            config.times,
             step_back=session.step_back,
         )
         self._keep("controller", office.keep)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
+from broker.config.times import ClusterTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,7 @@ class BrokerConfig:
     prefetch_bytes: int
 
     # the bucket as coordinator
-    lease_interval_ms: int
-    lease_ms: int
+    times: ClusterTimes
     store_timeout_ms: int
     store_upload_timeout_ms: int
 

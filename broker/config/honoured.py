@@ -62,6 +62,17 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "refused on every other one. Default: one more, thermocline.internal."
     ),
     "controller.listener.names": H("Listeners of that name are left out: there is no controller quorum to talk to."),
+    # the cluster
+    "broker.session.timeout.ms": H(
+        "The controller ends the session of a broker that was silent for this long: others lead what it led. Two "
+        "seconds after its connection was closed, or a quarter of this, if that is less."
+    ),
+    "broker.heartbeat.interval.ms": H(
+        "A heartbeat waits at the controller this long for news, and the next one follows; at most a quarter of "
+        "broker.session.timeout.ms.",
+        "1500",
+        "Kafka's brokers wait 2 s between two; here its answer carries the news.",
+    ),
     # topics
     "num.partitions": H("Partitions of a topic created without a count."),
     "default.replication.factor": H("Replication factor of a topic created without one."),

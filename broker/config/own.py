@@ -107,11 +107,19 @@ OWN: tuple[Definition, ...] = (
     _own(
         "lease.interval.ms",
         _LONG,
-        "5000",
-        "10..",
-        "Time between two beats of the lease, or two polls.",
+        "-1",
+        "-1,10..86400000",
+        "Time between two bumps of the controller's lease, or two polls. -1: 3 s, or 1 s where the "
+        "bucket is a directory.",
     ),
-    _own("lease.ms", _LONG, "15000", "30..", "A lease that stood still this long may be taken over."),
+    _own(
+        "lease.ms",
+        _LONG,
+        "-1",
+        "-1,30..86400000",
+        "A controller's lease that stood still this long may be taken over. -1: 10 s, or 5 s where the bucket is a "
+        "directory.",
+    ),
     _own("store.timeout.ms", _LONG, "10000", "1..", "Deadline of a small request to the store, or a MiB."),
     _own("store.upload.timeout.ms", _LONG, "300000", "1..", "Deadline of storing one segment object."),
     # stopping, and tests

@@ -19,6 +19,7 @@ from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerTexts, brokers_listener, read_listeners
 from broker.config.sources import ConfigError as ConfigError
 from broker.config.sources import from_environment, from_sets, merge
+from broker.config.times import cluster_times
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
 from broker.config.values import Value
@@ -111,9 +112,6 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         reached.append(("thermocline.http", http))
     _judge_reach(reached, insecure=launch.insecure)
     local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
-    lease_interval_ms, lease_ms = number("thermocline.lease.interval.ms"), number("thermocline.lease.ms")
-    if lease_ms < 2 * lease_interval_ms:
-        raise ConfigError(f"thermocline.lease.ms={lease_ms} must be at least twice thermocline.lease.interval.ms")
     inflight = number("queued.max.request.bytes")
     if 0 <= inflight < number("socket.request.max.bytes"):
         raise ConfigError(
@@ -171,8 +169,13 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         cold_fetch_bytes_max=number("thermocline.cold.fetch.bytes.max"),
         cache_bytes_max=number("thermocline.cache.bytes"),
         prefetch_bytes=number("thermocline.prefetch.bytes"),
-        lease_interval_ms=lease_interval_ms,
-        lease_ms=lease_ms,
+        times=cluster_times(
+            session_ms=number("broker.session.timeout.ms"),
+            parked_ms=number("broker.heartbeat.interval.ms"),
+            interval_ms=number("thermocline.lease.interval.ms"),
+            lease_ms=number("thermocline.lease.ms"),
+            is_directory=isinstance(bucket, DirectoryUrl),
+        ),
         store_timeout_ms=number("thermocline.store.timeout.ms"),
         store_upload_timeout_ms=number("thermocline.store.upload.timeout.ms"),
         shutdown_timeout_ms=number("thermocline.shutdown.timeout.ms"),

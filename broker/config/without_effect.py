@@ -57,8 +57,6 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("metadata.", _QUORUM),
     ("internal.metadata.", _QUORUM),
     ("process.roles", _QUORUM),
-    ("broker.heartbeat.", _QUORUM),
-    ("broker.session.", _QUORUM),
     ("early.start.listeners", _QUORUM),
     ("initial.broker.registration.", _QUORUM),
     ("server.max.startup.", _QUORUM),

@@ -16,13 +16,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
+from broker.config.times import ClusterTimes
 from broker.controller import fitness as fitnesses
 from broker.controller import proposals, registrations
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
 from broker.controller.fitness import FIT, Fitness
 from broker.controller.office import Office
 from broker.controller.registrations import SessionId
-from broker.controller.sessions import CLOSED_S, SESSION_S, Sessions
+from broker.controller.sessions import Sessions
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_root import ImageAt
@@ -33,7 +34,6 @@ from seams.clock import Clock
 
 log = logging.getLogger(__name__)
 
-PARKED_S: Final = 1.5
 _TICK_S: Final = 0.25
 _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
 
@@ -46,8 +46,7 @@ class RootBytes(Protocol):
 
 
 class Attendance:
-    """Of one broker; it answers only while it is the controller. `away_s`: a lease that was not beaten for so long
-    means that the store is away. `step_back` gives the lease away."""
+    """Of one broker; it answers only while it is the controller. `step_back` gives the lease away."""
 
     def __init__(
         self,
@@ -56,20 +55,17 @@ class Attendance:
         clock: Clock,
         node_id: int,
         cluster_id: str,
+        times: ClusterTimes,
         *,
-        away_s: float,
         step_back: Callable[[], None],
-        session_s: float = SESSION_S,
-        closed_s: float = CLOSED_S,
     ) -> None:
         self._office = office
         self._root = root
         self._clock = clock
         self._node_id = node_id
         self._cluster_id = cluster_id
-        self._away_s = away_s
+        self._times = times
         self._step_back = step_back
-        self._session_s, self._closed_s = session_s, closed_s
         self._sessions: Sessions | None = None
         self._at: ImageAt | None = None
         self._lease_counter = -1
@@ -87,9 +83,7 @@ class Attendance:
         """This process is the controller from `at` on: every session there has its full time. `is_sure`: nobody took
         the lease that it gave away (R27)."""
         now = self._beaten_s = self._clock.monotonic_s()
-        self._sessions = Sessions(
-            self._node_id, now, session_s=self._session_s, closed_s=self._closed_s, is_sure=is_sure
-        )
+        self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
         self._office.take_office()
         self.obey(at)
 
@@ -265,7 +259,7 @@ class Attendance:
         """Until there is a newer image than that of `position`, or for as long as a heartbeat waits. `until_settled`:
         the asker wants to know what became of what it said, no more."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(PARKED_S):
+            async with asyncio.timeout(self._times.parked_s):
                 while self._sessions is not None and (self._at is None or self._at.position <= position):
                     if until_settled and self._is_settled:
                         return
@@ -276,7 +270,7 @@ class Attendance:
         self._news = asyncio.Event()
 
     def _is_away(self) -> bool:
-        return self._clock.monotonic_s() - self._beaten_s > self._away_s
+        return self._clock.monotonic_s() - self._beaten_s > self._times.away_s
 
     def _there(self) -> Sessions:
         if self._sessions is None:

@@ -108,7 +108,7 @@ class Brokers(Protocol):
         ...
 
     async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
-        """Keep a session alive. Answered after 1.5 s at most, at once when there is news.
+        """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, at once when there is news.
 
         ApiError STALE_BROKER_EPOCH: there is no such session any more; BROKER_ID_NOT_REGISTERED.
         """

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Final, TypeVar
 from uuid import UUID
 
+from broker.config.times import ClusterTimes
 from broker.controller.brokers import (
     HeartbeatAnswer,
     HeartbeatAsked,
@@ -47,18 +48,20 @@ from logformat.values import uuid_from_text, uuid_text
 
 HEARTBEATS: Final = "heartbeats"
 REQUESTS: Final = "requests"
-_HEARTBEAT_S: Final = 4.5  # it is parked for 1.5 s; two fit into a session
 _DECISION_S: Final = 30.0
+_HEARTBEAT_S: Final = ClusterTimes().answer_s
 
 R = TypeVar("R", bound=Message)
 
 
 class RemoteBrokers:
-    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Beside the errors of `Brokers`,
-    each raises ConnectionError and TimeoutError as `PeerConnection.ask` does."""
+    """`to`: the connection to the controller for a purpose (`Links.to` of its node). `heartbeat_s`: how long the answer
+    of a heartbeat is waited for. Beside the errors of `Brokers`, each raises ConnectionError and TimeoutError as
+    `PeerConnection.ask` does."""
 
-    def __init__(self, to: Callable[[str], PeerConnection]) -> None:
+    def __init__(self, to: Callable[[str], PeerConnection], heartbeat_s: float = _HEARTBEAT_S) -> None:
         self._to = to
+        self._heartbeat_s = heartbeat_s
 
     async def register(self, asked: RegistrationAsked) -> int:
         answer = await self._ask(REQUESTS, registration_message(asked), BrokerRegistrationResponse, _DECISION_S)
@@ -66,7 +69,7 @@ class RemoteBrokers:
         return answer.broker_epoch
 
     async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
-        answer = await self._ask(HEARTBEATS, heartbeat_message(asked), BrokerHeartbeatResponse, _HEARTBEAT_S)
+        answer = await self._ask(HEARTBEATS, heartbeat_message(asked), BrokerHeartbeatResponse, self._heartbeat_s)
         _raise(answer.error_code)
         return HeartbeatAnswer(
             answer.controller_epoch,

@@ -12,13 +12,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from broker.config.times import ClusterTimes
 from broker.controller.registrations import SessionId
 from broker.metadata.image import ClusterImage
 
-SESSION_S: Final = 9.0
-CLOSED_S: Final = 2.0
-HEARD_S: Final = 3.0
-"""Two intervals of heartbeats: who was heard within it is certainly there."""
 _STEP_MAX_S: Final = 1.0  # more than this between two looks is a stall of ours
 UNTIMED_S: Final = 30.0
 """So long after a claim that follows a step back, sessions end without the more-than-half rule."""
@@ -47,14 +44,12 @@ class Sessions:
         self,
         own: int,
         now_s: float,
+        times: ClusterTimes,
         *,
-        session_s: float = SESSION_S,
-        closed_s: float = CLOSED_S,
-        heard_s: float = HEARD_S,
         is_sure: bool = False,
     ) -> None:
         self._own = own
-        self._session_s, self._closed_s, self._heard_s = session_s, closed_s, heard_s
+        self._session_s, self._closed_s, self._heard_s = times.session_s, times.closed_s, times.heard_s
         self._looked_s = now_s
         self._time_s = 0.0  # of this loop: stalls left out
         self._sure_until_s = UNTIMED_S if is_sure else 0.0
@@ -107,11 +102,14 @@ class Sessions:
 
     # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
     def is_live(self, node_id: int, now_s: float) -> bool:
-        """Whether its session is heard of: its connection stands, and its time is not over."""
-        session = self._sessions.get(node_id)
+        """Whether its session is heard of: its connection stands, and its time is not over; of one that has not spoken
+        to this controller yet, for as long as it takes to find it."""
+        session, time_s = self._sessions.get(node_id), self._at(now_s)
         if node_id == self._own:
             return True
-        return session is not None and session.ends_s - self._at(now_s) > self._closed_s
+        if session is None or (session.heard_s is None and time_s > self._heard_s):
+            return False
+        return session.ends_s - time_s > self._closed_s
 
     def _is_blind(self, time_s: float) -> bool:
         """Whether fewer than half of the brokers that had sessions a session-time ago were heard lately."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from broker.config.times import ClusterTimes
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.errors import ApiError
@@ -27,14 +28,13 @@ from seams.clock import Clock
 
 log = logging.getLogger(__name__)
 
-HEARD_S: Final = 3.0
-"""Two of the 1.5 s for which a heartbeat is parked: an answer older than that is none."""
 _AGAIN_S: Final = 0.3  # after one that failed
 
 
 class Heartbeats:
     """Of node `node_id`, process `incarnation`. `at`: the image obeyed now; `observe` takes a root's bytes; `ended` is
-    asked when the controller knows no such session: it brings a new one, when the image shows the same."""
+    asked when the controller knows no such session: it brings a new one, when the image shows the same; `lost` is told
+    when nobody answers where the controller was."""
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class Heartbeats:
         observe: Callable[[bytes], Awaitable[None]],
         ended: Callable[[], Awaitable[None]],
         fitness: OwnFitness,
+        times: ClusterTimes,
+        lost: Callable[[], None],
     ) -> None:
         self._links = links
         self._clock = clock
@@ -57,6 +59,8 @@ class Heartbeats:
         self._observe = observe
         self._ended = ended
         self._fitness = fitness
+        self._times = times
+        self._lost = lost
         self._to_tell = asyncio.Event()
         self._heard_s: float | None = None
         self._heard_since_s: float | None = None
@@ -72,7 +76,7 @@ class Heartbeats:
     @property
     def is_heard(self) -> bool:
         """Whether the controller answered lately."""
-        return self._heard_s is not None and self._clock.monotonic_s() - self._heard_s <= HEARD_S
+        return self._heard_s is not None and self._clock.monotonic_s() - self._heard_s <= self._times.heard_s
 
     @property
     def heard_for_s(self) -> float:
@@ -119,6 +123,7 @@ class Heartbeats:
             self.is_refused = isinstance(silent, ConnectionRefusedError)
             log.debug("the controller, broker %d, is silent: %s", node.node_id, silent)
             self._heard_s = self._heard_since_s = None
+            self._lost()
             return False
         except (ApiError, Retryable) as refused:  # our image, or its, is behind: a poll tells
             log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
@@ -183,4 +188,4 @@ class Heartbeats:
         return at.image.nodes.get(controller.node_id)
 
     def _remote(self, node: Node) -> RemoteBrokers:
-        return RemoteBrokers(partial(self._links.to, node))
+        return RemoteBrokers(partial(self._links.to, node), self._times.answer_s)

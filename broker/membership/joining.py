@@ -2,7 +2,8 @@
 
 Owns the shell of `identity.admit` and of registering. Always true: nothing is served before the session is committed to
 `cluster.json` and was read there; a claim is made by whoever is alone in the image, by whose last process was the
-controller, or when the lease stood still or was released; everybody else asks the controller. A store that does not
+controller, or when the lease stood still (over two bumps where the controller's port refuses) or was released;
+everybody else asks the controller. A store that does not
 answer is waited for. Must not know what happens once the session stands (session).
 """
 
@@ -15,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from broker.config.times import ClusterTimes
 from broker.controller.brokers import RegistrationAsked
 from broker.controller.registrations import claim_records
 from broker.controller.remote_brokers import RemoteBrokers
-from broker.controller.sessions import SESSION_S
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.campaign import Campaign
@@ -39,8 +40,8 @@ log = logging.getLogger(__name__)
 
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
-_DUPLICATE_S: Final = 2 * SESSION_S
-"""So long is waited for another process's session to end, as one controller has it; then it lives, and this one is
+_DUPLICATE_SESSIONS: Final = 2
+"""So many sessions is waited for another process's to end, as one controller has it; then it lives, and this one is
 refused. A new controller gives every session its full time anew (D8)."""
 
 
@@ -61,7 +62,7 @@ class Joined:
 
 
 class Joining:
-    """One process's. `pause_s`: between looks that found nothing to do yet."""
+    """One process's."""
 
     def __init__(
         self,
@@ -71,8 +72,8 @@ class Joining:
         world: World,
         gate: Gate,
         outage: Outage,
+        times: ClusterTimes,
         *,
-        pause_s: float,
         waits_for: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
@@ -81,11 +82,13 @@ class Joining:
         self._world = world
         self._gate = gate
         self._outage = outage
-        self._pause_s = pause_s
+        self._times = times
+        self._pause_s = min(times.interval_s, times.lease_s / 4)  # between looks that found nothing to do yet
         self._waits_for = waits_for
         # One for every attempt to enter: an attempt whose answer was lost may have been the first one.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
         self._duplicate: tuple[int, float] | None = None  # the controller's epoch that said so first, and when
+        self._not_there: int | None = None  # the epoch of the controller whose port refused when it was asked last
 
     async def join(self, directory: DirectoryIdentity, who: RegistrationAsked) -> Joined:
         """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet."""
@@ -142,6 +145,9 @@ class Joining:
     def _may_claim(self, found: Loaded, asked: RegistrationAsked, admission: Admittance, sight: LeaseSight) -> bool:
         if sight in FREE or found.controller is None or found.image.nodes.keys() <= {asked.node_id}:
             return True
+        # Nobody listens where it was, nor bumps its lease (D64).
+        if self._not_there == found.epoch and self._campaign.stood_s >= 2 * self._times.interval_s:
+            return True
         # The lock on the directory proves that its last process is gone; if that was the controller, none is left.
         return admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
 
@@ -183,6 +189,7 @@ class Joining:
             controller = RemoteBrokers(partial(self._links.to, node))
             await controller.register(replace(asked, previous_broker_epoch=last))
         except (ConnectionError, TimeoutError) as silent:
+            self._not_there = found.epoch if isinstance(silent, ConnectionRefusedError) else None
             self._wait(f"the controller, broker {node.node_id}, to answer, or its lease to stand still: {silent}")
             return None
         except ApiError as refused:
@@ -200,7 +207,7 @@ class Joining:
             now = self._world.clock.monotonic_s()
             if self._duplicate is None or self._duplicate[0] != controller_epoch:
                 self._duplicate = controller_epoch, now
-            if now - self._duplicate[1] < _DUPLICATE_S:
+            if now - self._duplicate[1] < _DUPLICATE_SESSIONS * self._times.session_s:
                 self._wait(f"the session of this node's other process to end: {refused}")
                 return
             raise Refused(

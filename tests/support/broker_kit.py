@@ -63,7 +63,10 @@ NEWEST = {int(key): api.version_max for key, api in APIS.items()} | {
 }
 """What is asked unless a test says otherwise; the last versions that name topics."""
 LEASE_S = 15.0
+"""Of the brokers here, bumped every 5 s, unless a test says otherwise."""
 SETTINGS = (
+    f"thermocline.lease.ms={LEASE_S * 1000:.0f}",
+    "thermocline.lease.interval.ms=5000",
     "remote.log.manager.task.interval.ms=500",
     "log.retention.check.interval.ms=500",
     "thermocline.gc.grace.ms=1000",

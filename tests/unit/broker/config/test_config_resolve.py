@@ -162,7 +162,10 @@ def test_a_public_address_needs_insecure(address: str) -> None:
         ["thermocline.flush=maybe"],
         ["thermocline.local.bytes.max=0%"],
         ["thermocline.local.bytes.max=lots"],
-        ["thermocline.lease.ms=6000"],
+        ["thermocline.lease.ms=1500"],
+        ["thermocline.lease.interval.ms=2600"],
+        ["broker.session.timeout.ms=5000"],
+        ["broker.heartbeat.interval.ms=0"],
         ["queued.max.request.bytes=1000"],
         ["num.partitions"],
         ["=1"],
@@ -230,14 +233,14 @@ def test_every_default_is_inside_its_own_limits() -> None:
 
 def test_properties_are_read_as_java_reads_them() -> None:
     """Comments, continuations, the three separators, escapes, empty values, the last of equal keys."""
-    text = "# c\n! c\n a = b \\\n   c\nd:e\nf g\nh\nk\\=1=v\\u00e9\\t\\\\\r\nh=2\nurl=s3://b/p?x=y\nend\\"
+    text = "# c\n! c\n a = b \\\n   c\nd:e\nf g\nh\nk\\=1=v\\u00e9\\t\\\\\r\nh=2\nurl=s3://bucket/prefix?x=y\nend\\"
     assert dict(properties_in(text)) == {
         "a": "b c",
         "d": "e",
         "f": "g",
         "h": "2",
         "k=1": "vé\t\\",
-        "url": "s3://b/p?x=y",
+        "url": "s3://bucket/prefix?x=y",
         "end": "",
     }
     with pytest.raises(MalformedEscape):
@@ -304,3 +307,13 @@ def test_every_field_of_the_config_is_used_by_something() -> None:
     outside = "\n".join(path.read_text() for path in files if path.name not in ("broker_config.py", "resolve.py"))
     unused = {field.name for field in fields(BrokerConfig) if not re.search(rf"\.{field.name}\b", outside)}
     assert unused <= NOT_WIRED_YET
+
+
+def test_the_lease_is_as_long_as_the_kind_of_bucket_lets_it_be() -> None:
+    """A bump costs a request of S3, and two small files of a directory; either is changed by its config."""
+    on_directory, on_s3 = config().times, config("thermocline.bucket=s3://bucket/prefix").times
+    assert (on_directory.interval_s, on_directory.lease_s) == (1.0, 5.0)
+    assert (on_s3.interval_s, on_s3.lease_s) == (3.0, 10.0)
+    assert config("thermocline.lease.ms=60000").times.lease_s == 60.0
+    quick = config("broker.session.timeout.ms=1500", "broker.heartbeat.interval.ms=250").times
+    assert (quick.session_s, quick.parked_s, quick.closed_s, quick.heard_s) == (1.5, 0.25, 0.375, 0.5)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from broker.controller.sessions import CLOSED_S, SESSION_S, UNTIMED_S, Due, Sessions
+from broker.config.times import ClusterTimes
+from broker.controller.sessions import UNTIMED_S, Due, Sessions
 from broker.metadata.image import ClusterImage
 from tests.support.cluster_kit import session
 
+TIMES = ClusterTimes()
+SESSION_S, CLOSED_S = TIMES.session_s, TIMES.closed_s
 STEP_S = 0.5
 
 
@@ -18,7 +21,7 @@ class Play:
 
     def __init__(self, *others: int, is_sure: bool = False) -> None:
         self.now_s = 100.0
-        self.sessions = Sessions(1, self.now_s, is_sure=is_sure)
+        self.sessions = Sessions(1, self.now_s, TIMES, is_sure=is_sure)
         self.sessions.follow(image(1, *others), self.now_s)
         self.beating = set(others)
 
@@ -64,6 +67,19 @@ def test_cluster_d08_a_new_controller_gives_every_session_its_full_time_then_end
     play.beating = {2}
     assert play.go(SESSION_S - STEP_S) == Due()
     assert play.go(STEP_S * 2) == Due(((3, 3),))
+
+
+def test_a_session_that_never_spoke_to_this_controller_is_soon_not_believed_to_live() -> None:
+    """Its process may come back from the same directory before the session is over: all were killed, and the new
+    controller knows only that nobody beats. One that was heard is believed until its session is nearly over."""
+    play = Play(2, 3)
+    play.beating = {2}
+    assert play.sessions.is_live(3, play.now_s)
+    assert play.go(TIMES.heard_s + 1) == Due()
+    assert not play.sessions.is_live(3, play.now_s) and play.sessions.is_live(2, play.now_s)
+    play.beating = set()
+    play.go(TIMES.heard_s + 1)
+    assert play.sessions.is_live(2, play.now_s)
 
 
 def test_cluster_d09_a_stall_of_the_own_loop_extends_every_session() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from broker.config.times import ClusterTimes
 from broker.controller.brokers import RegistrationAsked
-from broker.controller.sessions import SESSION_S
 from broker.error_codes import ErrorCode
 from broker.membership.gate import Gate
 from broker.membership.identity import DirectoryIdentity
@@ -26,6 +26,8 @@ from seams.world import World
 from tests.support.fast_loop import FastClock, run_fast
 
 CLUSTER, DIRECTORY = uuid_text(bytes(16)), uuid_text(b"d" * 16)
+TIMES = ClusterTimes()
+SESSION_S = TIMES.session_s
 OURS = DirectoryIdentity(CLUSTER, 1, DIRECTORY, has_logs=True)
 
 
@@ -57,7 +59,7 @@ async def refused_after_s(reign_s: float, most_s: float) -> float | None:
     world = World(nothing, nothing, nothing, clock, SeededRng(1), nothing)
     cluster: Any = Cluster(reign_s)
     gate, outage = Gate(clock.boottime_s, 5.0), Outage(clock)
-    joining = Joining(cluster, cluster, cluster, world, gate, outage, pause_s=1.0, waits_for=lambda _: None)
+    joining = Joining(cluster, cluster, cluster, world, gate, outage, TIMES, waits_for=lambda _: None)
     who = RegistrationAsked(1, "", "0" * 32, "", "boot", ())
     began_s = asyncio.get_running_loop().time()
     try:

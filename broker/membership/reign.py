@@ -1,0 +1,174 @@
+"""Being the controller, or trying to: the lease's beat, claims, and stepping back (R27).
+
+Owns whether this process decides, as its images say, and when it claims. Always true: being the controller is an effect
+of the image, as leading is, so a claim whose answer was lost comes true when its author reads it (D12); nobody claims
+while it hears a controller; who stepped back does not beat, and claims again where nobody else did. Must not know
+heartbeats' bytes, nor what a controller decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.config.times import ClusterTimes
+from broker.controller.brokers import RegistrationAsked
+from broker.controller.fitness import Fitness
+from broker.controller.registrations import claim_records
+from broker.membership.campaign import Campaign
+from broker.membership.joining import FREE
+from broker.membership.lease_watch import LeaseSight
+from broker.metadata.cluster_content import Controller
+from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
+from coldstore.root import RootVanished
+from logformat.errors import Fenced
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+_FIRST_S: Final = 0.3  # candidates wait up to so long, so that they do not claim at one moment (D11)
+PAUSE_S: Final = 10.0
+"""After giving the lease away: for whoever sees more to take it; doubled each time."""
+PAUSE_MAX_S: Final = 160.0
+
+
+class Ruling(Protocol):
+    """What being the controller means: `broker.controller.attendance.Attendance`."""
+
+    def begin(self, at: ImageAt, *, is_sure: bool) -> None: ...
+    def end(self) -> None: ...
+    def obey(self, at: ImageAt) -> None: ...
+    def beaten(self, counter: int) -> None: ...
+    @property
+    def asked_s(self) -> float: ...
+    def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool: ...
+    async def settled(self) -> None: ...
+
+
+class Sight(Protocol):
+    """What this broker hears of the controller: `broker.membership.heartbeat.Heartbeats`."""
+
+    is_refused: bool
+
+    @property
+    def is_heard(self) -> bool: ...
+
+
+class Reign:
+    """Of the process that `asked` for its session. `take` obeys an image that was read."""
+
+    def __init__(
+        self,
+        cluster: ClusterRoot,
+        campaign: Campaign,
+        world: World,
+        asked: RegistrationAsked,
+        times: ClusterTimes,
+        take: Callable[[ImageAt], None],
+        *,
+        is_controller: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._campaign = campaign
+        self._world = world
+        self._asked = asked
+        self._times = times
+        self._take = take
+        self.is_controller = is_controller
+        self.ruling: Ruling | None = None
+        """None before this broker follows its images."""
+        self._rules: int | None = None  # the controller epoch that `ruling` was begun in
+        self._is_sure = False  # the next claim follows a step back that nobody answered
+        self._stepped_back_s = self._stepped_back_until_s = 0.0  # when last, and until when
+        self._pause_s = PAUSE_S
+
+    def obeyed(self, at: ImageAt) -> None:
+        """The first fence, and its other side: who the image names decides."""
+        ruling, controller = self.ruling, at.controller
+        assert ruling is not None
+        if controller is None or controller.incarnation != self._asked.incarnation:
+            if self.is_controller and controller is not None:
+                log.warning(
+                    "controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, controller.epoch
+                )
+            if controller is not None:
+                self._pause_s = PAUSE_S  # somebody saw more: the next step back is another story
+            self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
+            ruling.end()
+        elif self._rules != controller.epoch:
+            self.is_controller, self._rules, self._cluster.epoch = True, controller.epoch, controller.epoch
+            self._stepped_back_until_s = 0.0
+            ruling.begin(at, is_sure=self._is_sure)
+            self._is_sure = False
+        ruling.obey(at)
+
+    # ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────
+    async def beat(self) -> None:
+        """Bump the lease, where this process is the controller. Errors as `Campaign.beat`, but Fenced."""
+        if not self.is_controller:
+            return
+        try:
+            if self._stepped_back_until_s:  # and did not come to claim again
+                await self._campaign.release(self._cluster.epoch)
+                return
+            counter = await self._campaign.beat(self._cluster.epoch)
+        except RootVanished:
+            raise
+        except Fenced as fenced:
+            # The lease says when, cluster.json says who: ask it before giving up.
+            log.warning("lease.json: %s", fenced)
+            self._take((await self._cluster.poll()).at)
+        else:
+            if self.ruling is not None:
+                self.ruling.beaten(counter)
+
+    async def run_for_office(self, seen: Loaded, sight: Sight) -> None:
+        """Claim the controller epoch, where the lease lets one and nobody is heard who has it."""
+        if seen.controller is None:
+            return
+        if self.is_controller:
+            if self._stepped_back_until_s and not self._is_stepping_back:
+                self._is_sure = True
+                await self._claim(None)
+            return
+        if sight.is_heard:
+            return
+        lease = await self._campaign.look(seen.epoch)
+        is_gone = sight.is_refused and self._campaign.stood_s >= 2 * self._times.interval_s
+        if lease in FREE or is_gone:
+            await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
+            await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
+
+    async def _claim(self, replaced: int | None) -> None:
+        asked = self._asked
+        try:
+            at = await self._cluster.claim(
+                asked.cluster_id,
+                Controller(asked.node_id, asked.incarnation),
+                lambda image: claim_records(image, asked, replaced),
+            )
+        except Fenced as fenced:
+            log.info("another broker claimed first: %s", fenced)
+            return
+        log.warning("controller epoch %d is ours", self._cluster.epoch)
+        self._take(at)
+
+    # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────
+    def step_back(self) -> None:
+        """Give the lease to whoever sees more of the cluster; where nobody takes it in a while, claim it again."""
+        if self._is_stepping_back or not self.is_controller:
+            return
+        now = self._world.clock.monotonic_s()
+        if self._stepped_back_s and now - self._stepped_back_s > 2 * PAUSE_MAX_S:
+            self._pause_s = PAUSE_S  # it saw enough for long: the doubling is over
+        self._stepped_back_s = now
+        self._stepped_back_until_s = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        assert self.ruling is not None
+        self.ruling.end()
+
+    @property
+    def _is_stepping_back(self) -> bool:
+        return self._world.clock.monotonic_s() < self._stepped_back_until_s
