@@ -18,10 +18,9 @@ from broker.error_codes import ErrorCode
 from broker.net.dispatch import Peer
 from broker.wire.apis import BROKERS_ONLY, ApiKey
 from broker.wire.message import Message
-from broker.wire.messages import FetchRequest
+from broker.wire.messages import FetchRequest, OffsetForLeaderEpochRequest
 
-_FETCH: Final = int(ApiKey.FETCH)
-_LOOKED_AT: Final = BROKERS_ONLY | {_FETCH}
+_LOOKED_AT: Final = BROKERS_ONLY | {int(ApiKey.FETCH), int(ApiKey.OFFSET_FOR_LEADER_EPOCH)}
 _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 
 
@@ -39,6 +38,8 @@ class Authorizer:
         if api_key not in _LOOKED_AT or peer.listener == self._brokers_listener:
             return None
         if isinstance(request, FetchRequest) and not is_from_follower(request):
+            return None
+        if isinstance(request, OffsetForLeaderEpochRequest) and not request.of_candidates:
             return None
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

@@ -120,6 +120,7 @@ HANDLERS: Final[dict[int, Handler]] = {
 
 REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
     ApiKey.FETCH: fetch.refused,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.refused,
     ApiKey.BROKER_REGISTRATION: brokers.registration_refused,
     ApiKey.BROKER_HEARTBEAT: brokers.heartbeat_refused,
     ApiKey.ALTER_PARTITION: brokers.alter_partition_refused,

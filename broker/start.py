@@ -17,12 +17,14 @@ from typing import NamedTuple
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
+from broker.controller import unclean_elections
 from broker.controller.attendance import Attendance
 from broker.controller.brokers import PartitionProposal, ProposalsAsked
 from broker.controller.door import ControllerDoor
 from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
 from broker.controller.remote_brokers import RemoteBrokers
+from broker.controller.unclean_elections import UncleanElections
 from broker.dispatcher import BrokerDispatcher
 from broker.error_codes import ErrorCode
 from broker.fetch_sessions import FetchSessions
@@ -41,12 +43,13 @@ from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
-from broker.metadata.records import NO_EPOCH, Listener
+from broker.metadata.records import NO_EPOCH, Listener, Node
 from broker.metrics import BrokerMetrics
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.offsets_topic import OffsetsTopic
 from broker.outage import Outage
+from broker.partition import candidates
 from broker.partition.proposing import Proposing
 from broker.partition.registry import Registry
 from broker.partition.replicas import Replicas
@@ -55,6 +58,7 @@ from broker.peers.forward import Forward
 from broker.peers.links import Links
 from broker.replication.proposal import Proposed
 from broker.rooms import Rooms
+from broker.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
@@ -232,6 +236,20 @@ class Start:
             config.times,
             step_back=session.step_back,
         )
+
+        async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+            if node.node_id == config.node_id:
+                return candidates.answer(registry, request)
+            answer = await links.to(node, unclean_elections.PURPOSE).ask(
+                request, unclean_elections.VERSION, unclean_elections.ANSWER_S
+            )
+            assert isinstance(answer, OffsetForLeaderEpochResponse)
+            return answer
+
+        unclean = UncleanElections(
+            office, metadata, self.world.clock, config.node_id, ask_candidate, config.times.session_s
+        )
+        self._keep("unclean elections", unclean.keep)
         self._keep("controller", office.keep)
         self._keep("attendance", attendance.keep)
 

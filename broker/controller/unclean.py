@@ -10,7 +10,7 @@ what the chosen one does (tiering.lost_tail).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -133,6 +133,16 @@ class Unclean:
                     wanted.setdefault(node_id, []).append(Question(place, waiting.topic, waiting.row.leader_epoch))
         return wanted
 
+    def missing(self) -> dict[int, int]:
+        """Of how many partitions an answer is waited for that cannot come, by node: it has no session."""
+        found: dict[int, int] = {}
+        for waiting in self._waiting.values():
+            for node_id in _assigned(waiting.row):
+                is_there = node_id in waiting.answers or self._epoch(node_id) != NO_EPOCH
+                if not is_there and not waiting.row.in_sync and not self._is_given_up(node_id):
+                    found[node_id] = found.get(node_id, 0) + 1
+        return found
+
     def choose(self, now_s: float) -> list[Chosen]:
         """Of the partitions of which enough is known, who begins."""
         chosen = []
@@ -148,8 +158,10 @@ class Unclean:
             missing = [node_id for node_id in missing if self._epoch(node_id) != NO_EPOCH]
         elif waiting.row.in_sync:
             return False
-        nodes = self._image.nodes
-        return bool(waiting.answers) and all(nodes[node_id].directory_id == FORGOTTEN for node_id in missing)
+        return bool(waiting.answers) and all(self._is_given_up(node_id) for node_id in missing)
+
+    def _is_given_up(self, node_id: int) -> bool:
+        return self._image.nodes[node_id].directory_id == FORGOTTEN
 
     def _epoch(self, node_id: int) -> int:
         """The broker epoch of its session; NO_EPOCH without one."""
@@ -159,6 +171,18 @@ class Unclean:
 
 def _assigned(row: Row) -> dict[int, None]:
     return dict.fromkeys((*row.replicas, *row.target))
+
+
+def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, list[Question]]:
+    """What to ask now of partitions that somebody wants led, by node: all replicas with a session."""
+    wanted: dict[int, list[Question]] = {}
+    for topic_id, index in places:
+        topic = image.topics[topic_id]
+        row = topic.rows[index]
+        for node_id in _assigned(row):
+            if image.nodes[node_id].active:
+                wanted.setdefault(node_id, []).append(Question((topic_id, index), topic.name, row.leader_epoch))
+    return wanted
 
 
 def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:

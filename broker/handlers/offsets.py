@@ -13,6 +13,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch_attempt import check_leader_epoch
+from broker.partition import candidates
 from broker.partition.replica import Partition, settled
 from broker.wire.messages import (
     ListOffsetsRequest,
@@ -182,7 +183,9 @@ async def _by_time(
 async def handle_offset_for_leader_epoch(
     context: Context, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
-    """The end of an epoch, also of one whose records are only in the bucket."""
+    """The end of an epoch, also of one whose records are only in the bucket; or what candidates hold."""
+    if request.of_candidates:
+        return candidates.answer(context.registry, request)
     response = OffsetForLeaderEpochResponse()
     turns = Turns()
     for topic in request.topics:
@@ -191,6 +194,17 @@ async def handle_offset_for_leader_epoch(
             answers.append(_epoch_end(context, topic.topic, wanted))
             if turns.over():
                 await next_turn()
+        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+    return response
+
+
+async def refused(request: OffsetForLeaderEpochRequest, error: ErrorCode) -> OffsetForLeaderEpochResponse:
+    """Every partition with this error: the answer has none of its own."""
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        answers = [
+            OffsetForLeaderEpochResponsePartition(partition=of.partition, error_code=error) for of in topic.partitions
+        ]
         response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
     return response
 

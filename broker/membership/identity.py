@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker.membership.lease_watch import LeaseSight
+from broker.metadata.records import FORGOTTEN
 from logformat.values import TopicPartition
 
 
@@ -103,6 +104,13 @@ def _formatted(
         )
     if served_from == directory.directory_id:
         return Admittance(Verdict.RESUME, "same directory as before")
+    if served_from == FORGOTTEN:  # it has no seat: what lies here is compared with what the others went on with
+        return Admittance(Verdict.RESUME, "the node was given up and is back, as one that lost everything")
+    if served_from is None:
+        return _refuse(
+            "this node was taken out of the cluster: what lies in its data directory is a past that the cluster no "
+            "longer has; start with an empty directory to join again"
+        )
     hint = "--take-over needs an empty data directory" if take_over else "start with an empty one to replace it in turn"
     return _refuse(
         f"another broker has replaced this data directory (it serves from directory id {served_from}): "

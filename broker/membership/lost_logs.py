@@ -2,10 +2,11 @@
 
 Owns the judgement, made before a session begins: the registering commit then takes the node out of those sets, so that
 it copies them from others instead of leading without what was acknowledged (R18, R22; scenarios D6, D70, D75). Always
-true: a log is named only while others are in its set, who hold all of it: the last member keeps its place, as nobody
-has more than it. One that is not in the set is named while its last session stands: a proposal that takes it in may be
-decided before the next session begins. A log that is named without need is copied again, no more. Must not know
-directories, nor how a session begins.
+true: a log is named where others are assigned the partition, be they in its set or not: where nobody is left there,
+all are asked what they hold, and the best of them begins uncleanly (R20); a log that nobody else may have is looked
+into by who leads it (C30). One that is not in the set is named while its last session stands: a proposal that takes it
+in may be decided before the next session begins. A log that is named without need is copied again, no more. Must not
+know directories, nor how a session begins.
 """
 
 from __future__ import annotations
@@ -30,6 +31,6 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
         for topic in image.topics.values()
         for index, row in enumerate(topic.rows)
         if (node_id in row.in_sync or (node.active and node_id in (*row.replicas, *row.target)))
-        and any(member != node_id for member in row.in_sync)
+        and {*row.replicas, *row.target} != {node_id}
         and (all_may_lack or TopicPartition(topic.name, index) not in directory.logs)
     )

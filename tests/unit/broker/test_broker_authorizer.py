@@ -17,6 +17,7 @@ from broker.wire.messages import (
     FetchRequestReplicaState,
     FetchRequestTopic,
     MetadataRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
 from tests.support.broker_kit import Place, decoded, fetch_request, parts_of, play
@@ -50,19 +51,31 @@ def test_a_client_does_not_fetch_as_a_replica(replica_id: int, version: int) -> 
     assert authorizer.refusal(BROKER, ApiKey.FETCH, request) is None
 
 
+def test_a_client_does_not_ask_replicas_what_they_hold() -> None:
+    """What lies above the high watermark, or on a replica, is no client's business; an epoch's end is."""
+    authorizer = Authorizer("INNER")
+    request = OffsetForLeaderEpochRequest(of_candidates=True)
+    assert authorizer.refusal(CLIENT, ApiKey.OFFSET_FOR_LEADER_EPOCH, request) is REFUSED
+    assert authorizer.refusal(BROKER, ApiKey.OFFSET_FOR_LEADER_EPOCH, request) is None
+
+
 def test_clients_may_ask_everything_else() -> None:
     """Consumers, debugging consumers, and every API that is served."""
     authorizer = Authorizer("INNER")
     for replica_id in (-1, -2):
         assert authorizer.refusal(CLIENT, ApiKey.FETCH, FetchRequest(replica_id=replica_id)) is None
-    asked: dict[int, Message] = {ApiKey.PRODUCE: ProduceRequest(), ApiKey.FETCH: FetchRequest(replica_id=-1)}
+    asked: dict[int, Message] = {
+        ApiKey.PRODUCE: ProduceRequest(),
+        ApiKey.FETCH: FetchRequest(replica_id=-1),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRequest(),
+    }
     for api_key in set(APIS) - BROKERS_ONLY:
         assert authorizer.refusal(CLIENT, api_key, asked.get(api_key, MetadataRequest())) is None
 
 
 def test_every_api_that_may_be_refused_has_its_way_to_say_so() -> None:
     """A new API among brokers cannot be served without it."""
-    assert set(REFUSALS) == {ApiKey.FETCH} | BROKERS_ONLY
+    assert set(REFUSALS) == {ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH} | BROKERS_ONLY
 
 
 @pytest.mark.parametrize("api_key", sorted(BROKERS_ONLY))

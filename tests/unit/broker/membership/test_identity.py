@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
+from broker.metadata.records import FORGOTTEN
 
 EMPTY = DirectoryIdentity(None, None, None, has_logs=False)
 OURS = DirectoryIdentity("cluster", 1, "dir-a", has_logs=True)
@@ -126,3 +127,13 @@ def test_among_others_a_lost_directory_is_replaced_when_the_controller_lets_it()
         several = BucketIdentity("cluster", {1: "dir-a", 2: "dir-b"})
         assert decide(EMPTY, several, lease=lease).verdict is Verdict.TAKE_OVER
         assert decide(OURS, several, lease=lease).verdict is Verdict.RESUME
+
+
+def test_a_directory_that_was_given_up_comes_back_and_one_that_left_does_not() -> None:
+    """`cluster forget`: its node is assigned partitions still, and it is one that lost everything. UnregisterBroker:
+    nobody waits for it."""
+    directory = DirectoryIdentity("c", 2, "d2", True)
+    given_up = admit(directory, BucketIdentity("c", {1: "d1", 2: FORGOTTEN}), 2, LeaseSight.MOVING)
+    assert given_up.verdict is Verdict.RESUME
+    gone = admit(directory, BucketIdentity("c", {1: "d1"}), 2, LeaseSight.MOVING)
+    assert gone.verdict is Verdict.REFUSE and "taken out of the cluster" in gone.reason

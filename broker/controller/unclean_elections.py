@@ -1,0 +1,145 @@
+"""Asks replicas what they hold of partitions that nobody may lead, and commits who begins (R20).
+
+Owns the one task that does so while this broker decides, and the look that ElectLeaders asks for. Always true: what is
+decided is decided anew on the image at hand (`unclean.begin`); a broker that does not answer is asked again, and keeps
+nobody else waiting longer than `_ANSWER_S`. Must not know who is best (unclean), nor how a replica answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import groupby
+from typing import Final
+from uuid import UUID
+
+from broker.controller.office import Office
+from broker.controller.unclean import Candidate, Question, Unclean, begin, questions_of
+from broker.error_codes import ErrorCode
+from broker.following.metadata_cache import MetadataCache
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import LogPlace, Node
+from broker.wire.messages import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochRequestTopic,
+    OffsetForLeaderEpochResponse,
+)
+from logformat.errors import ThermoclineError
+from seams.clock import Clock
+
+log = logging.getLogger(__name__)
+
+PURPOSE: Final = "candidates"
+VERSION: Final = 4  # of OffsetForLeaderEpoch
+ANSWER_S: Final = 5.0
+_LOOK_S: Final = 0.5
+_QUESTIONS_MAX: Final = 1_000  # in one request
+
+Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
+"""Of one broker, this one too: ConnectionError, TimeoutError."""
+Said = tuple[Node, Question, Candidate]
+
+
+class UncleanElections:
+    """Of one broker; it does something only while the image names it the controller. `session_s`: how long a broker may
+    be silent."""
+
+    def __init__(
+        self, office: Office, metadata: MetadataCache, clock: Clock, node_id: int, ask: Ask, session_s: float
+    ) -> None:
+        self._office = office
+        self._metadata = metadata
+        self._clock = clock
+        self._node_id = node_id
+        self._ask = ask
+        self._session_s = session_s
+        self._told = ""
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        machine = Unclean(self._session_s)
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self._metadata.is_decided_by(self._node_id):
+                machine = Unclean(self._session_s)
+                continue
+            machine.follow(self._metadata.image, self._clock.monotonic_s())
+            for node, question, candidate in await self._hear(self._metadata.image, machine.questions()):
+                machine.heard(node.node_id, node.broker_epoch, question, candidate)
+            self._tell(machine)
+            chosen = machine.choose(self._clock.monotonic_s())
+            if not chosen:
+                continue
+            try:
+                count = await self._office.decide(lambda image, chosen=chosen: begin(image, chosen))  # type: ignore[misc]
+            except (ThermoclineError, OSError) as refused:
+                log.warning("%d partitions wait to begin uncleanly: %s", len(chosen), refused)
+            else:
+                log.warning("%d partitions begin without all that was acknowledged: nobody has it", count)
+
+    async def look(self, image: ClusterImage, places: Iterable[LogPlace]) -> dict[LogPlace, dict[int, Candidate]]:
+        """What the replicas with a session say of these partitions now, those that answer in time."""
+        found: dict[LogPlace, dict[int, Candidate]] = {}
+        for node, question, candidate in await self._hear(image, questions_of(image, places)):
+            found.setdefault(question.place, {})[node.node_id] = candidate
+        return found
+
+    async def _hear(self, image: ClusterImage, wanted: dict[int, list[Question]]) -> list[Said]:
+        asking = [
+            self._hear_one(image.nodes[node_id], questions[at : at + _QUESTIONS_MAX])
+            for node_id, questions in wanted.items()
+            for at in range(0, len(questions), _QUESTIONS_MAX)
+        ]
+        return [said for answers in await asyncio.gather(*asking) for said in answers]
+
+    async def _hear_one(self, node: Node, questions: list[Question]) -> list[Said]:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = await self._ask(node, request_of(questions))
+        except (ConnectionError, TimeoutError) as silent:
+            log.info("broker %d does not say what it holds of %d partitions: %s", node.node_id, len(questions), silent)
+            return []
+        by_place = {(question.topic, question.place[1]): question for question in questions}
+        return [
+            (node, question, Candidate(part.seen_epoch, part.high_watermark, part.usable_end))
+            for topic in answer.topics
+            for part in topic.partitions
+            if part.error_code == ErrorCode.NONE
+            and (question := by_place.get((topic.topic, part.partition))) is not None
+        ]
+
+    def _tell(self, machine: Unclean) -> None:
+        """Once: which brokers are waited for."""
+        missing = machine.missing()
+        told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))
+        if told and told != self._told:
+            log.error(
+                "partitions that nobody has all of wait for what else there may be: %s: start them, or give up those "
+                "that are gone for good with `thermocline cluster forget`",
+                told,
+            )
+        self._told = told
+
+
+def request_of(questions: list[Question]) -> OffsetForLeaderEpochRequest:
+    """Of one broker; `questions` stand together by topic."""
+    return OffsetForLeaderEpochRequest(
+        of_candidates=True,
+        topics=[
+            OffsetForLeaderEpochRequestTopic(
+                topic=name,
+                topic_id=UUID(topic_id),
+                partitions=[
+                    OffsetForLeaderEpochRequestPartition(
+                        partition=question.place[1],
+                        current_leader_epoch=question.leader_epoch,
+                        leader_epoch=question.leader_epoch,
+                    )
+                    for question in some
+                ],
+            )
+            for (name, topic_id), some in groupby(questions, lambda question: (question.topic, question.place[0]))
+        ],
+    )

@@ -1,0 +1,132 @@
+"""Whole clusters that lost all they had: every replica is heard, the best begins, no offset shows two records."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.controller import registrations
+from tests.support.broker_kit import play
+from tests.support.three_machines import NODES, VALUES, Three, until
+
+GAP_BYTES = 6  # of the value of the control record that makes a gap; no value here has as many
+
+
+async def served(three: Three, *seen_by: int) -> int:
+    """Who leads, once it serves."""
+    first = seen_by[0]
+    await until(lambda: three.row(first).leader in seen_by and three.row(first).clean, "an unclean start is done")
+    leader = three.row(first).leader
+    await until(lambda: ("log", 0) in three.lives[leader].context.registry.partitions, "it serves")
+    return leader
+
+
+async def records(three: Three, leader: int) -> list[tuple[int, bytes | None]]:
+    found = await three.lives[leader].read_all("log")
+    return [(offset, value) for offset, value in found if value is None or len(value) != GAP_BYTES]
+
+
+async def in_sync(three: Three, seen_by: int) -> None:
+    await until(lambda: len(three.row(seen_by).in_sync) == len(NODES), "all are in sync again")
+
+
+async def end_all(three: Three) -> None:
+    for life in three.lives.values():
+        await life.crash()
+
+
+def test_cluster_d6_all_lose_power_with_os_flush() -> None:
+    """Every directory is doubtful, so the set is empty; the longest log goes on, beyond what was ever given (D83: and
+    again after the next power cut)."""
+
+    async def scenario() -> None:
+        three = Three("thermocline.flush=os")
+        leader = await three.fill()
+        shown = dict(VALUES)
+        for cut in range(2):
+            given = three.lives[leader].partition("log").log.reserved_end
+            await end_all(three)
+            for place in three.places.values():
+                place.power_cut(keep=0.5)
+            for node_id in NODES:
+                await three.start(node_id)
+            leader = await served(three, *NODES)
+            for offset, value in await records(three, leader):
+                assert shown[offset] == value, f"offset {offset} shows two records"
+            await in_sync(three, leader)
+            answer = await three.lives[leader].produce("log", b"after-%d" % cut)
+            assert answer.error_code == 0 and answer.base_offset >= given
+            shown[answer.base_offset] = b"after-%d" % cut
+        await end_all(three)
+
+    play(scenario())
+
+
+def test_cluster_d50_two_of_three_return_with_nothing_and_the_third_is_waited_for() -> None:
+    """It is only off, and holds everything: when it is back it leads on, and nothing was lost."""
+
+    async def scenario() -> None:
+        three = Three()
+        await three.fill()
+        await end_all(three)
+        for node_id in (1, 2):
+            three.places[node_id].lose_disk()
+            await three.start(node_id)
+        await asyncio.sleep(60.0)
+        assert three.row(1).leader == -1 and three.row(1).in_sync == (3,)
+        await three.start(3)
+        assert await served(three, *NODES) == 3
+        assert await records(three, 3) == VALUES
+        assert three.row(3).unclean_epoch == -1
+        await end_all(three)
+
+    play(scenario())
+
+
+def test_cluster_d50_all_directories_are_lost_and_one_node_is_given_up() -> None:
+    """The two that are back say that they hold nothing; an operator gives the third up, and the partition begins where
+    nothing was given yet. The third's old directory returns as one that lost everything, and follows."""
+
+    async def scenario() -> None:
+        three = Three()
+        leader = await three.fill()
+        given = three.lives[leader].partition("log").log.reserved_end
+        await end_all(three)
+        for node_id in (1, 2):
+            three.places[node_id].lose_disk()
+            await three.start(node_id)
+        office = three.lives[1].context.controller._office
+        await until(lambda: not three.lives[1].context.metadata.image.nodes[3].active, "3 is known to be gone")
+        await office.decide(lambda image: registrations.forget(image, 3))
+        leader = await served(three, 1, 2)
+        assert await records(three, leader) == []
+        await until(lambda: set(three.row(leader).in_sync) == {1, 2}, "the other joins")
+        answer = await three.lives[leader].produce("log", b"next")
+        assert (answer.error_code, answer.base_offset) == (0, given)
+        await three.start(3)
+        await in_sync(three, leader)
+        assert three.lives[3].context.registry.followed["log", 0].log.log_end_offset == given + 1
+        assert await records(three, leader) == [(given, b"next")]
+        await end_all(three)
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("flush", ["sync", "os"])
+def test_cluster_d49_all_restart_and_nothing_is_unclean(flush: str) -> None:
+    """Processes that were killed left everything: the set stands."""
+
+    async def scenario() -> None:
+        three = Three(f"thermocline.flush={flush}")
+        await three.fill()
+        await end_all(three)
+        for node_id in NODES:
+            three.places[node_id].kill()
+            await three.start(node_id)
+        leader = await served(three, *NODES)
+        assert await records(three, leader) == VALUES
+        assert three.row(leader).unclean_epoch == -1
+        await end_all(three)
+
+    play(scenario())
