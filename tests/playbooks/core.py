@@ -276,7 +276,6 @@ class Core:
         except ApiError:
             return
         disk = self.disks[node]
-        disk.is_short = not disk.is_whole and self.row.in_sync == (node,)
         disk.exists, disk.is_whole, disk.is_doubtful = True, True, False
 
     def begin_session(self, node: int) -> None:

@@ -20,7 +20,7 @@ Record = tuple[int, int]
 class Disk:
     """`flushed`: a power cut leaves this much. `mark`: the high watermark as it was checkpointed. `exists`: the log's
     directory is there. `is_doubtful`: it lost power with `thermocline.flush=os`. `is_whole`: nothing that was reported
-    is missing, or the controller was told. `is_short`: it was told of the last member, which keeps its place."""
+    is missing, or the controller was told."""
 
     directory_id: str
     log: tuple[Record, ...] = ()
@@ -30,7 +30,6 @@ class Disk:
     exists: bool = True
     is_doubtful: bool = False
     is_whole: bool = True
-    is_short: bool = False
 
     def clone(self) -> Disk:
         return replace(self)

@@ -54,7 +54,7 @@ class Oracle:
             return
         self.elections += 1
         disk = core.disks[row.leader]
-        if row.unclean_epoch == row.leader_epoch or disk.is_short:
+        if row.unclean_epoch == row.leader_epoch:
             self._give_up(disk.log)
         elif disk.is_whole and disk.log[: core.stable_end(disk)][: len(self.acknowledged)] != self.acknowledged:
             raise Broken(f"clean leader {row.leader} has {disk.log}, acknowledged is {self.acknowledged}")

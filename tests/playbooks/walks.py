@@ -53,8 +53,8 @@ class Walk:
                 self.oracle.look(self.core)
             except (AssertionError, ThermoclineError) as why:  # `Broken` among them: a machine may refuse, too
                 return Finding(self.seed, repr(why), tuple(self.done))
-            if self.oracle.lost:
-                break  # the last member came back with less: from here on nothing is promised of what was
+            if not self.core.row.in_sync:
+                break  # the last member lost what it had: nobody leads before all say what they hold (R20)
         return None
 
     def _next(self) -> Step:
@@ -150,6 +150,6 @@ def walk(first: int, count: int, steps: int = STEPS) -> tuple[Counter[str], list
         did["acks"] += one.oracle.acks
         did["elections"] += one.oracle.elections
         did["cuts"] += one.core.counts.get("cuts", 0)
-        did["losses of the last member"] += one.oracle.lost > 0
+        did["emptied sets"] += not one.core.row.in_sync
         did["events"] += len(one.done)
     return did, findings
