@@ -34,6 +34,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
 from broker.following.turnover import Turnover
 from broker.groups.coordinator import GroupCoordinator
+from broker.internal_topics.rewriting import Rewrites
 from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
 from broker.limits import check_tiering, tier_limits
@@ -317,6 +318,7 @@ class Start:
             offsets.led(partition)
         groups.start()
         self._keep("group snapshots", snapshots.keep)
+        self._keep("group rewrites", Rewrites(groups.log).keep)
         return groups
 
     def _context(self, following: Following, joined: Joined, session: Session, tiers: TierService) -> Context:

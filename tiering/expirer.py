@@ -9,7 +9,7 @@ found again by the next run. Must not know who wakes it, nor what the disk's lim
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,6 @@ from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.local_retention import active_expired, expirable
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
-from hotstore.segment import SegmentInfo
 from logformat.errors import Corrupt, Retryable
 from seams.workers import run_to_end
 from tiering.cold_expirer import ColdExpirer, ExpireCounters, Forget
@@ -102,7 +101,9 @@ class Expirer:
         pressure, self.pressure_bytes = self.pressure_bytes, 0
         self._is_behind = False
         if partition.config.internal:
-            await self._expire_below_snapshot()
+            # An internal topic: its log start moves to where a rewrite began; what lives is above (ADR 17).
+            if first_local_offset(local) < local.log_start_offset:
+                await self._drop_local(local.log_start_offset)
             return
         if partition.config.enabled and (pressure or not partition.config.copy_disable) and partition.claimed:
             await self._expire_copied(visible, now_ms, pressure)
@@ -188,15 +189,6 @@ class Expirer:
         if wanted.segment_count:
             await self._start_at(wanted.offset)
 
-    async def _expire_below_snapshot(self) -> None:
-        """An internal topic: local segments whose effect the snapshot in the bucket holds."""
-        manifest = self._partition.manifest
-        if manifest is None or manifest.snapshot is None or not self._partition.claimed:
-            return
-        end = _last_end(self._partition.log.sealed_segments(), manifest.snapshot.end_offset)
-        if end is not None:
-            await self._start_at(end)
-
     async def _start_at(self, offset: int) -> None:
         """The root first where it names objects; where it names none it follows at the next look (cold_expirer): an
         outage of the store must not fill the disk."""
@@ -220,9 +212,3 @@ class Expirer:
         self._counters.deleted_local_bytes += sum(segment.size for segment in dropped)
         partition.verified.forget(partition.log.local_log_start_offset)
         await run_to_end(partition.world.workers, partition.log.unlink, dropped)
-
-
-def _last_end(sealed: Sequence[SegmentInfo], limit: int) -> int | None:
-    """End of the last segment that ends at or below `limit`, None when there is none."""
-    ends = [segment.end_offset for segment in sealed if segment.end_offset <= limit]
-    return ends[-1] if ends else None

@@ -162,6 +162,11 @@ class PartitionTier:
         await commit_snapshot(self._partition, end_offset, data)
         self._jobs.expire(self._partition.limits.gc_grace_ms)
 
+    async def snapshot_end(self) -> int:
+        """Where the newest committed snapshot ends; 0 without one. Raises Retryable, Fenced."""
+        pointer = (await self._partition.claim()).snapshot
+        return 0 if pointer is None else pointer.end_offset
+
     async def read_snapshot(self) -> tuple[int, bytes] | None:
         """See `snapshots.read_snapshot`."""
         return await read_snapshot(self._partition)

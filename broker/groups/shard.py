@@ -150,6 +150,18 @@ class GroupShard:
         count = sum((record is not None) + len(offsets) for _, record, offsets in groups)
         return Live(count, _live_records(groups))
 
+    def live_again(self) -> Iterator[KeyValue]:
+        yield stored_group_record("", None)  # there never is such a group's: members have to name theirs
+        for group in list(self.groups.values()):
+            if self.groups.get(group.group_id) is not group:
+                continue
+            if group.record is not None:
+                yield stored_group_record(group.group_id, group.record)
+            for topic, partition, _ in list(group.offsets):
+                value = group.offsets.get(topic, partition)
+                if value is not None:
+                    yield offset_record(OffsetKey(group.group_id, topic, partition), value)
+
     def unload(self) -> None:
         self._owner.unloaded(self)
         for group in self.groups.values():

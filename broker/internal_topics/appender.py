@@ -32,17 +32,23 @@ class Done(Protocol):
         ...
 
 
+Cut = Callable[[], Sequence[KeyValue]]
+"""What is to be appended, as it is at the moment of the call; nothing, perhaps."""
+
+
 class _Write(NamedTuple):
     records: Sequence[KeyValue]
     size: int
     done: Done
+    cut: Cut | None = None
+    begins_rewrite: bool = False
 
 
 class Appender:
-    """`appended(end_offset)` is told of every durable batch before its writes' `done`."""
+    """`appended(end_offset, size)` is told of every durable batch, and of its bytes, before its writes' `done`."""
 
     def __init__(
-        self, door: PartitionDoor, clock: Clock, limits: LogLimits, tasks: Tasks, appended: Callable[[int], None]
+        self, door: PartitionDoor, clock: Clock, limits: LogLimits, tasks: Tasks, appended: Callable[[int, int], None]
     ) -> None:
         self._door = door
         self._clock = clock
@@ -69,6 +75,18 @@ class Appender:
             return
         self._queue.append(_Write(records, size, done))
         self._queued_bytes += size
+        self._run()
+
+    def submit_cut(self, cut: Cut, done: Done, *, begins_rewrite: bool) -> None:
+        """Queue what `cut` will say, as a batch of its own: all that was written before is applied then, or failed, and
+        nothing is under way. One at a time; `begins_rewrite` as in `batch_of`."""
+        if self._resigned is not None:
+            asyncio.get_running_loop().call_soon(done, self._resigned)
+            return
+        self._queue.append(_Write((), 0, done, cut, begins_rewrite))
+        self._run()
+
+    def _run(self) -> None:
         if not self._is_running:
             try:
                 self._tasks.spawn(f"append {self._door.name}", self._drain())
@@ -104,9 +122,13 @@ class Appender:
         return Retryable(f"appends to {self._door.name} stopped; find its new leader")
 
     def _take(self) -> list[_Write]:
+        first = self._queue[0]
+        if first.cut is not None:
+            return [self._queue.popleft()]
         writes: list[_Write] = []
         size = 0
-        while self._queue and (not writes or size + self._queue[0].size <= self._limits.append_batch_bytes_max):
+        room = self._limits.append_batch_bytes_max
+        while self._queue and self._queue[0].cut is None and (not writes or size + self._queue[0].size <= room):
             write = self._queue.popleft()
             writes.append(write)
             size += write.size
@@ -117,11 +139,13 @@ class Appender:
         failure: Exception | None = Retryable("the append was cut off; its outcome is unknown")
         self._under_way = writes = self._take()
         try:
-            batch = batch_of([record for write in writes for record in write.records], self._clock.wall_ms())
-            last_offset = await self._door.append(batch)
+            records = [record for write in writes for record in (write.cut() if write.cut else write.records)]
+            if records:
+                batch = batch_of(records, self._clock.wall_ms(), begins_rewrite=writes[0].begins_rewrite)
+                last_offset = await self._door.append(batch)
+                if self._resigned is None:
+                    self._appended(last_offset + 1, len(batch))
             failure = None
-            if self._resigned is None:
-                self._appended(last_offset + 1)
         except (ThermoclineError, OSError) as refused:  # TimeoutError is an OSError
             if self._resigned is None:  # else it is no trouble, and they were told
                 log.warning("append of %d writes to %s: %s", len(writes), self._door.name, refused)

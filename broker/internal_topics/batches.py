@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 from logformat.errors import Corrupt
 from logformat.record_batch import check_stored, walk
-from logformat.records import Record, encode_batch, iter_records
+from logformat.records import Header, Record, encode_batch, iter_records
 
 BATCH_BYTES_MAX: Final = 16 << 20
 """The largest batch that is ever appended: the topic's max.message.bytes must not be below it."""
+_REWRITE: Final[Header] = ("thermocline.rewrite", None)
 
 
 class KeyValue(NamedTuple):
@@ -29,9 +30,20 @@ class KeyValue(NamedTuple):
         return len(self.key) + len(self.value or b"")
 
 
-def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0) -> bytes:
-    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too)."""
-    return encode_batch([Record(base_offset + i, now_ms, key, value) for i, (key, value) in enumerate(records)])
+def batch_of(records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, begins_rewrite: bool = False) -> bytes:
+    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). `begins_rewrite`: everything alive
+    follows from its first record on, and that record says so."""
+    stamped = [Record(base_offset + i, now_ms, key, value) for i, (key, value) in enumerate(records)]
+    if begins_rewrite:
+        stamped[0] = stamped[0]._replace(headers=(_REWRITE,))
+    return encode_batch(stamped)
+
+
+def is_begin_of_rewrite(batch: bytes) -> bool:
+    """Whether a whole batch was made with `begins_rewrite`. Raises Corrupt."""
+    check_stored(batch, 0, len(batch))
+    first = next(iter_records(batch), None)
+    return first is not None and _REWRITE in first.headers
 
 
 def batches_in(data: bytes) -> Iterator[tuple[int, Iterator[KeyValue]]]:

@@ -1,9 +1,10 @@
 """A partition that this broker leads, as the log of an internal topic uses it.
 
-Owns the way to local log and bucket, for one leader epoch. An internal topic is not tiered; its manifest names one
-snapshot of the live state, so that a lost disk loses at most what came after it. Always true: a replay is the newest
-snapshot, then the local log above it, in order; the tier lets local segments go only below a snapshot that the manifest
-names (fold). Must not know what the records say.
+Owns the way to local log and bucket, for one leader epoch. An internal topic is not tiered. Every replica's disk holds
+all of what lives from the log start on, which moves only to where a rewrite began; so a replay asks no bucket (ADR 17).
+For a disk that was lost the manifest names one snapshot of the live state. Always true: a log is believed to hold all
+of it only where it was never cut at its start, or where it starts says so; else a replay is the newest snapshot, then
+the local log above it. Must not know what the records say.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+from broker.internal_topics.batches import is_begin_of_rewrite
 from broker.internal_topics.partition_door import Piece
 from broker.partition.replica import Partition
 from hotstore.errors import ReservationExhausted
@@ -33,6 +35,7 @@ class LedPartition:
         self.name = f"{partition.topic}-{partition.index}"
         self.index = partition.index
         self.leader_epoch = partition.leader_epoch
+        self.is_whole = False
         self._partition = partition
         self._clock = clock
         self._workers = workers
@@ -75,8 +78,9 @@ class LedPartition:
 
     async def replay(self) -> AsyncIterator[Piece]:
         log = self._partition.log
-        offset = log.local_log_start_offset
-        snapshot = await self._partition.tier.read_snapshot()
+        offset = max(log.log_start_offset, log.local_log_start_offset)
+        self.is_whole = await self._holds_all()
+        snapshot = None if self.is_whole else await self._partition.tier.read_snapshot()
         if snapshot is not None:
             if snapshot[0] < offset:
                 raise Corrupt(
@@ -91,6 +95,17 @@ class LedPartition:
                 yield Piece(offset, batches)
         # What is above the high watermark may still be cut: a commit that was read must not be shown and then be gone.
         await self._committed(end)
+
+    async def _holds_all(self) -> bool:
+        """Whether everything that lives is in the local log from its start on. Raises Corrupt, OSError."""
+        log = self._partition.log
+        start = log.log_start_offset
+        if log.local_log_start_offset > start or start == 0:
+            return log.local_log_start_offset == 0
+        for found in log.batch_ranges(start, start + 1):
+            async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
+                return is_begin_of_rewrite(batches)
+        return False
 
     async def _pieces(self, found: FileRange) -> AsyncIterator[bytes]:
         """Whole batches of a range, a few MiB at a time (one batch at least)."""
@@ -108,6 +123,13 @@ class LedPartition:
             size = _REPLAY_BYTES
             yield data[:whole]
             position += whole
+
+    async def start_at(self, offset: int) -> None:
+        await self._partition.flusher.flush()  # `os`: what is committed need not be on the disk
+        await self._partition.tier.delete_records(offset)
+
+    async def snapshot_end(self) -> int:
+        return await self._partition.tier.snapshot_end()
 
     async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
         await self._partition.tier.commit_snapshot(end_offset, batches)

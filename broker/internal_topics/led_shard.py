@@ -1,17 +1,19 @@
 """One shard: what a broker holds of a partition of an internal topic while it leads it in one leader epoch.
 
-Owns state, appender and snapshot book, made together for one load and dropped together. Always true: a dropped shard
+Owns state, appender and books, made together for one load and dropped together. Always true: a dropped shard
 answers nobody and writes nothing; what comes back late from its log changes nothing. Must not know what the state
 means, nor when a shard is loaded or dropped (internal_log).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from broker.internal_topics.appender import Appender, Done
+from broker.internal_topics.appender import Appender, Cut, Done
 from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.growth import Growth
 from broker.internal_topics.loading import encode, load
 from broker.internal_topics.partition_door import LogLimits, PartitionDoor
 from broker.internal_topics.replayed_state import ReplayedState
@@ -58,6 +60,7 @@ class LedShard(Generic[S]):
         self.index = door.index
         self.is_ready = False
         self.book = SnapshotBook(clock.monotonic_s())
+        self.growth = Growth(0, is_whole=False)
         self.is_dropped = False
         self._clock = clock
         self._limits = limits
@@ -68,6 +71,7 @@ class LedShard(Generic[S]):
         """Replay everything; requests are not served by that alone. Raises as `PartitionDoor.replay`."""
         loaded = await load(self.door, self.state, keep_objects)
         self.book = SnapshotBook(self._clock.monotonic_s(), loaded.end_offset, loaded.snapshot_end)
+        self.growth = Growth(loaded.log_bytes, is_whole=self.door.is_whole)
 
     def submit(self, records: Sequence[KeyValue], done: Done) -> None:
         self._appender.submit(records, done)
@@ -77,8 +81,31 @@ class LedShard(Generic[S]):
         """No append is under way."""
         return self._appender.is_idle
 
-    def _appended(self, end_offset: int) -> None:
+    def _appended(self, end_offset: int, size: int) -> None:
         self.book.applied(end_offset)
+        self.growth.log_bytes += size
+
+    async def append_cut(self, cut: Cut, *, begins_rewrite: bool) -> tuple[int, Sequence[KeyValue]]:
+        """Append what `cut` says, all before it being applied (`Appender.submit_cut`); its first offset, and what it
+        was. Raises as `PartitionDoor.append`."""
+        appended: asyncio.Future[tuple[int, Sequence[KeyValue]]] = asyncio.get_running_loop().create_future()
+        records: Sequence[KeyValue] = ()
+
+        def taken() -> Sequence[KeyValue]:
+            nonlocal records
+            records = cut()
+            return records
+
+        def done(failure: Exception | None) -> None:
+            if appended.done():
+                return  # whoever waited was cancelled
+            if failure is None:
+                appended.set_result((self.book.end_offset - len(records), records))
+            else:
+                appended.set_exception(failure)
+
+        self._appender.submit_cut(taken, done, begins_rewrite=begins_rewrite)
+        return await appended
 
     def drop(self, why: Fenced) -> None:
         """It is led no longer: whoever waits is answered, what is pending fails with `why`; all of it now."""

@@ -20,10 +20,12 @@ _SNAPSHOT_CHUNK: Final = 200  # 20 µs each, encoded
 
 
 class Loaded(NamedTuple):
-    """`end_offset`: below it everything is applied. `snapshot_end`: where the snapshot ended, None without one."""
+    """`end_offset`: below it everything is applied. `snapshot_end`: where the snapshot ended, None where none was read.
+    `log_bytes`: of the local log, that were replayed."""
 
     end_offset: int
     snapshot_end: int | None
+    log_bytes: int
 
 
 async def load(door: PartitionDoor, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
@@ -32,7 +34,7 @@ async def load(door: PartitionDoor, state: ReplayedState, keep_objects: Callable
     `keep_objects` is called at every turn: 100 000 groups are two million objects that stay, and Python's collector,
     which looks at all of them again and again while they are made, took three fifths of the time, 1.1 s at once.
     """
-    end_offset, snapshot_end = 0, None
+    end_offset, snapshot_end, log_bytes = 0, None, 0
     turns = Turns(_RECORDS_PER_TURN)
     async for piece in door.replay():
         for next_offset, records in batches_in(piece.batches):
@@ -45,11 +47,13 @@ async def load(door: PartitionDoor, state: ReplayedState, keep_objects: Callable
         end_offset = max(end_offset, piece.end_offset)
         if piece.is_snapshot:
             snapshot_end = piece.end_offset
+        else:
+            log_bytes += len(piece.batches)
     for _ in state.restore():
         if turns.over():
             keep_objects()
             await next_turn()
-    return Loaded(end_offset, snapshot_end)
+    return Loaded(end_offset, snapshot_end, log_bytes)
 
 
 async def encode(live: Live, end_offset: int, now_ms: int, batch_bytes_max: int) -> bytes:

@@ -63,14 +63,29 @@ class PartitionDoor(Protocol):
         ...
 
     def replay(self) -> AsyncIterator[Piece]:
-        """Everything, in order: the newest snapshot (also when it has no records), then the local log above it, a few
-        MiB at a time. Ends when the high watermark reached the log's end: nothing of it can be taken back.
+        """Everything, in order, a few MiB at a time: the local log, where it holds all that lives; else the newest
+        snapshot (also when it has no records), then the local log above it. Ends when the high watermark reached the
+        log's end: nothing of it can be taken back.
 
-        Raises Retryable (the store is away), Corrupt, StorageFailed, Fenced, OSError.
+        Raises Retryable (the store is needed and away), Corrupt, StorageFailed, Fenced, OSError.
         """
         ...
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether `replay` found all that lives in the local log: the next leader needs no bucket either."""
+        ...
+
+    async def start_at(self, offset: int) -> None:
+        """All that lives is in the log from `offset` on, where a rewrite began, committed: what lies below may go from
+        every replica. Durable when this returns. Raises Fenced, StorageFailed, OSError."""
+        ...
+
+    async def snapshot_end(self) -> int:
+        """Where the snapshot ends that the bucket has; 0 without one. Raises Retryable, Fenced."""
+        ...
+
     async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
-        """Name `batches` as the live state after every offset below `end_offset`; what the local log holds below it may
-        go from then on. Raises Retryable, Fenced, and OSError."""
+        """Name `batches` as the live state after every offset below `end_offset`, for a disk that is lost. Raises
+        Retryable, Fenced, and OSError."""
         ...

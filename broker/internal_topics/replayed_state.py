@@ -33,6 +33,11 @@ class ReplayedState(Protocol):
         """What a snapshot has to hold, cut now."""
         ...
 
+    def live_again(self) -> Iterator[KeyValue]:
+        """For a rewrite: first a record that changes nothing, then what lives, each record as the state is when it is
+        asked for. What comes to life meanwhile may be missing: the log has it above."""
+        ...
+
     def unload(self) -> None:
         """Not led any more, or never fully loaded: answer whoever waits, forget everything. Called once; writes that
         were pending fail after it."""

@@ -41,6 +41,13 @@ class SnapshotBook:
         if self._taken is not None:
             self._taken.is_behind = True
 
+    def found(self, end_offset: int) -> bool:
+        """The snapshot that the bucket has ends there (a load from the local log does not ask); whether it lacks
+        nothing."""
+        if end_offset >= self.end_offset:
+            self._is_dirty = False
+        return not self._is_dirty
+
     @property
     def dirty_since_s(self) -> float | None:
         """Since when a lost disk would lose changes: the newest written snapshot's cut; −∞ after a load that replayed

@@ -2,14 +2,15 @@
 
 Owns when they are written, and what is told of it. Always true: one shard whose snapshot fails keeps no other from its
 own; trouble is told when it begins and when it ends, however many shards and rounds it has; a snapshot is committed
-for the leader epoch it was cut in, or not at all. What the local log holds below a committed one may go: the tier drops
-whole segments there (`tiering.expirer`), since a load begins at the snapshot's end. Must not know what a state holds.
+for the leader epoch it was cut in, or not at all. It is for a disk that is lost: nothing local goes because of one, and
+a load with the log at hand asks for none. Must not know what a state holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any, Final
 
 from broker.config.units import show_duration
@@ -90,6 +91,8 @@ class Snapshots:
 
     @staticmethod
     async def _write(shard: LedShard[Any]) -> bool:
+        if shard.book.dirty_since_s == -math.inf and shard.book.found(await shard.door.snapshot_end()):
+            return False
         end_offset, batches = await shard.snapshot()
         if shard.is_dropped:
             return False  # its epoch ended during the encoding: the next leader replays what this would have named

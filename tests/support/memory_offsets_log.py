@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from broker.internal_topics.batches import batches_in
+from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
 from broker.internal_topics.partition_door import Piece
 from logformat.record_batch import read_header
 from tests.support.stamped import stamp
@@ -22,6 +22,7 @@ class MemoryOffsetsLog:
         self.batches: list[list[bytes]] = [[] for _ in range(partitions)]
         self.snapshots: dict[int, tuple[int, bytes]] = {}
         self.ends = [0] * partitions
+        self.starts = [0] * partitions
         self.writes_first = False
         """Appends stand in the log before they are durable, as where a process lives on: a replay meets them, and waits
         until they are committed. Without it, whoever is killed meanwhile loses them."""
@@ -63,7 +64,8 @@ class MemoryOffsetsLog:
         if self.fail_replay:
             raise self.fail_replay.pop(0)
         for batch in self.batches[partition]:
-            yield batch
+            if read_header(batch).next_offset > self.starts[partition]:
+                yield batch
 
 
 class MemoryPartition:
@@ -73,6 +75,7 @@ class MemoryPartition:
         self.name = f"memory-{index}"
         self.index = index
         self.leader_epoch = leader_epoch
+        self.is_whole = True
         self._log = log
 
     async def append(self, batch: bytes) -> int:
@@ -105,7 +108,9 @@ class MemoryPartition:
         """What is under way here waits for nothing but durability."""
 
     async def replay(self) -> AsyncIterator[Piece]:
-        found = self._log.snapshots.get(self.index)
+        held = [batch for batch in self._log.batches[self.index] if self._holds(batch)]
+        self.is_whole = self._log.starts[self.index] == 0 or bool(held and is_begin_of_rewrite(held[0]))
+        found = None if self.is_whole else self._log.snapshots.get(self.index)
         if found is not None:
             yield Piece(*found, is_snapshot=True)
         async for data in self._log.replay(self.index):
@@ -114,6 +119,17 @@ class MemoryPartition:
                 yield Piece(end, data)
         if self._log.writes_first:
             await self._log.released.wait()
+
+    def _holds(self, batch: bytes) -> bool:
+        return read_header(batch).next_offset > self._log.starts[self.index]
+
+    async def start_at(self, offset: int) -> None:
+        await asyncio.sleep(0)
+        self._log.starts[self.index] = offset
+
+    async def snapshot_end(self) -> int:
+        found = self._log.snapshots.get(self.index)
+        return 0 if found is None else found[0]
 
     async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
         failure = self._log.fail_snapshot.get(self.index)

@@ -23,6 +23,8 @@ from broker.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
+from coldstore.stores.faulty import Fault
+from coldstore.stores.operations import Operation
 from tests.support.broker_kit import Life, Place, play
 
 NONE = ErrorCode.NONE
@@ -108,16 +110,16 @@ async def _coordinator(brokers: Brokers, asked: Life, group: str) -> int:
             await asyncio.sleep(0.1)
 
 
-async def _commit(life: Life, group: str, topic: str, offset: int) -> int:
-    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+async def _commit(life: Life, group: str, topic: str, offset: int, metadata: str = "") -> int:
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=metadata)
     request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[row])])
     return int((await life.call(ApiKey.OFFSET_COMMIT, request, 8)).topics[0].partitions[0].error_code)
 
 
-async def _committed(life: Life, group: str, topic: str, offset: int) -> None:
+async def _committed(life: Life, group: str, topic: str, offset: int, metadata: str = "") -> None:
     """As a client does: asks again while the coordinator is on its way to its office."""
     async with asyncio.timeout(60):
-        while (code := await _commit(life, group, topic, offset)) != NONE:
+        while (code := await _commit(life, group, topic, offset, metadata)) != NONE:
             assert code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), code
             await asyncio.sleep(0.1)
 
@@ -234,5 +236,36 @@ def test_groups_survive_their_coordinator_where_its_partition_has_replicas() -> 
             await _committed(brokers[node_id], group, "log", 6)
         for node_id in (3, 1):
             await brokers[node_id].stop()
+
+    play(scenario())
+
+
+def test_cluster_d46_a_new_coordinator_loads_its_groups_though_the_bucket_holds_nothing_it_can_read() -> None:
+    """The store went away for them when their coordinator died: what is committed is on every replica's disk."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=3")
+        brokers = await two_brokers(place)
+        brokers[3] = await place.start("node.id=3", directory="c")
+        await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
+        await made(brokers, brokers[1], "log", 1)
+        groups = [next(f"g{at}" for at in range(100) if partition_of(f"g{at}", 3) == index) for index in range(3)]
+        (group,) = [group for group in groups if await _coordinator(brokers, brokers[1], group) == 2]
+        for offset in range(1_100):  # beyond what a log is let grow
+            await _committed(brokers[2], group, "log", offset, "m" * 4_000)
+        index = groups.index(group)
+        await until(lambda: brokers[2].partition(OFFSETS_TOPIC, index).log.log_start_offset > 0)
+        await asyncio.sleep(30)  # a snapshot, and the replicas hear of the log start
+        topic_id = brokers[1].context.metadata.topic(OFFSETS_TOPIC).topic_id
+        for operation in (Operation.GET, Operation.GET_IF_CHANGED, Operation.PUT_ROOT, Operation.PUT_SEGMENT):
+            place.store.script(operation, Fault.BEFORE, match=topic_id, times=10**6)
+        await brokers[2].crash()
+        await until(lambda: actives(brokers[1]) == [1, 3])
+        node_id = await _coordinator(brokers, brokers[1], group)
+        async with asyncio.timeout(20):
+            assert await _position(brokers[node_id], group, "log") == 1_099
+            await _committed(brokers[node_id], group, "log", 2_000)
+        for node_id in (3, 1):
+            await brokers[node_id].crash()
 
     play(scenario())

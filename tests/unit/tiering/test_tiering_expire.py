@@ -573,8 +573,9 @@ def test_a_log_that_is_not_tiered_has_plain_retention() -> None:
     run_fast(scenario())
 
 
-def test_snapshots_of_an_internal_topic_replace_its_log() -> None:
-    """The newest snapshot is what a lost disk starts from; old ones go after the grace; local segments below it go."""
+def test_a_lost_disk_begins_at_the_newest_snapshot_of_an_internal_topic() -> None:
+    """Old ones go after the grace. What the disk has stays, whatever a snapshot holds: a load asks no bucket (ADR 17);
+    it goes where the log start moved."""
 
     async def scenario() -> None:
         house = House()
@@ -587,7 +588,12 @@ def test_snapshots_of_an_internal_topic_replace_its_log() -> None:
         assert await opened.tier.read_snapshot() == (60, b"state 2")
         await asyncio.sleep(2 * LIMITS.gc_grace_ms / 1000)
         assert len(house.objects("snapshots")) == 1 and house.objects() == []
-        assert opened.log.local_log_start_offset == opened.log.active_info().base_offset > 0
+        assert opened.log.local_log_start_offset == 0
+        await opened.tier.delete_records(57)
+        await asyncio.sleep(2 * LIMITS.retention_check_interval_ms / 1000)
+        active = opened.log.active_info().base_offset
+        assert 0 < active < opened.log.local_log_start_offset == opened.log.log_start_offset == 57
+        assert opened.log.sealed_segments() == []
         await life.lose_disk()
         life = await house.start()
         opened = await life.open(tier=INTERNAL)

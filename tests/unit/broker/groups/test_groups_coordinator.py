@@ -546,9 +546,11 @@ async def test_what_no_snapshot_holds_yet_is_known(w):
     assert w.shard().book.dirty_since_s is not None
     await w.restart()
     assert w.shard().book.dirty_since_s == -math.inf, "the log may be ahead of the bucket, nobody knows for how long"
-    w.log.snapshots[0] = tuple(await w.snapshot())
+    held = w.log.snapshots[0] = tuple(await w.snapshot())
     await w.restart()
-    assert w.shard().book.dirty_since_s is None, "it is not: the snapshot found there says all"
+    w.log.fail_snapshot[0] = AssertionError("the snapshot found there says all")
+    await Snapshots(w.groups.log, FastClock()).write_all()
+    assert w.shard().book.dirty_since_s is None and w.log.snapshots[0] is held
 
 
 def test_half_a_state_is_never_a_snapshot():

@@ -164,6 +164,75 @@ def test_commits_of_a_sealed_partition_are_refused_in_words_while_the_store_is_a
     play(scenario())
 
 
+# ---- a log that is rewritten, so that no load needs the bucket -------------------------------------------------------
+
+
+def away(place: Place, topic_id: str) -> None:
+    """What the bucket holds of this topic cannot be read or written."""
+    for operation in (Operation.GET, Operation.GET_IF_CHANGED, Operation.PUT_ROOT, Operation.PUT_SEGMENT):
+        place.store.script(operation, Fault.BEFORE, match=topic_id, times=10**6)
+
+
+def test_a_log_that_grew_is_rewritten_and_loaded_with_the_store_away() -> None:
+    """Its first segment goes, the log start moves to the rewrite, and the next process loads from the disk alone."""
+
+    async def scenario() -> None:
+        place = Place(
+            "offsets.topic.num.partitions=1",
+            "offsets.topic.segment.bytes=1048576",
+            "thermocline.offsets.snapshot.interval.ms=3600000",
+        )
+        life = await with_commits(place)
+        log = life.partition(OFFSETS_TOPIC).log
+        for offset in range(1_100):
+            assert await commit(life, offset, "m" * 4_000) is E.NONE
+        async with asyncio.timeout(60):
+            while not log.log_start_offset:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+        first = [segment.base_offset for segment in log.sealed_segments()]
+        assert 0 not in first and log.log_start_offset > 1_000
+        away(place, life.context.metadata.topic(OFFSETS_TOPIC).topic_id)
+        assert await commit(life, 7) is E.NONE
+        await life.crash()
+        life = await place.start()
+        async with asyncio.timeout(60):
+            await life.context.groups.log.wait_loaded()
+        assert await committed(life) == 7 and await commit(life, 8) is E.NONE
+        await life.crash()
+
+    play(scenario())
+
+
+def test_a_disk_lost_after_a_rewrite_begins_at_the_snapshot_and_needs_no_bucket_once_rewritten() -> None:
+    """The log start of the root lies below what the disk has now: that log does not hold all, whatever it says."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=1", "offsets.topic.segment.bytes=1048576")
+        life = await with_commits(place)
+        for offset in range(1_100):
+            assert await commit(life, offset, "m" * 4_000) is E.NONE
+        async with asyncio.timeout(60):
+            while not life.partition(OFFSETS_TOPIC).log.log_start_offset:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(20)
+        await life.crash()
+        place.lose_disk()
+        life = await place.start()
+        await life.context.groups.log.wait_loaded()
+        assert await committed(life) == 1_099
+        await asyncio.sleep(10)  # rewritten
+        away(place, life.context.metadata.topic(OFFSETS_TOPIC).topic_id)
+        await life.crash()
+        life = await place.start()
+        async with asyncio.timeout(60):
+            await life.context.groups.log.wait_loaded()
+        assert await committed(life) == 1_099
+        await life.crash()
+
+    play(scenario())
+
+
 # ---- leadership that moves while commits are under way ---------------------------------------------------------------
 
 

@@ -1,0 +1,90 @@
+"""Rewrites of an internal topic's shards: what lives is appended again, so that what lies below may go (R11).
+
+Owns their order, and the move of the log start. Always true: each batch of a rewrite holds values as they are applied
+at the moment it is taken to be appended, alone and with none under way, so nothing newer lies below it in the log; the
+log start moves when the last one is committed, to the first; a rewrite that is cut off has changed nothing, and begins
+anew. No bucket takes part. Must not know what records mean, when one is due (growth), nor snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+from broker.internal_topics.batches import KeyValue
+from broker.internal_topics.internal_log import InternalLog
+from broker.internal_topics.led_shard import LedShard
+from broker.internal_topics.replayed_state import Live
+from logformat.errors import ThermoclineError
+from seams.turns import Turns, next_turn
+
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 5.0
+_RECORDS_PER_BATCH: Final = 200  # 20 µs each, encoded
+
+
+class Rewrites:
+    """Of one internal log."""
+
+    def __init__(self, internal_log: InternalLog[Any]) -> None:
+        self._log = internal_log
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.write_due()
+
+    async def write_due(self) -> None:
+        """One shard after the other; what fails is due again at the next look."""
+        for shard in tuple(self._log.shards()):
+            if not shard.is_ready or not shard.growth.is_due:
+                continue
+            if shard.growth.live_bytes is None:
+                shard.growth.live_bytes = await _size_of(shard.state.live())
+            if shard.is_ready and shard.growth.is_due:
+                await self._write_and_tell(shard)
+
+    async def _write_and_tell(self, shard: LedShard[Any]) -> None:
+        try:
+            await self._write(shard)
+        except (ThermoclineError, OSError) as failure:
+            if not shard.is_dropped:
+                log.warning("%s is not rewritten yet, its log grows on: %s", shard.door.name, failure)
+
+    async def _write(self, shard: LedShard[Any]) -> None:
+        """Raises as `PartitionDoor.append` and `start_at`."""
+        live: Iterator[KeyValue] = shard.state.live_again()
+        bytes_before, live_bytes = shard.growth.log_bytes, 0
+        bytes_max = self._log.limits.append_batch_bytes_max
+        start, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=True)
+        while records:
+            live_bytes += sum(record.size for record in records)
+            _, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=False)
+        await shard.door.start_at(start)
+        shard.growth.rewritten(bytes_before, live_bytes)
+
+
+def _take(live: Iterator[KeyValue], bytes_max: int) -> list[KeyValue]:
+    """The next records, none of them looked at before: one that was might have changed since."""
+    records: list[KeyValue] = []
+    size = 0
+    while len(records) < _RECORDS_PER_BATCH and size < bytes_max:
+        record = next(live, None)
+        if record is None:
+            break
+        records.append(record)
+        size += record.size
+    return records
+
+
+async def _size_of(live: Live) -> int:
+    turns, size = Turns(_RECORDS_PER_BATCH), 0
+    for record in live.records:
+        size += record.size
+        if turns.over():
+            await next_turn()
+    return size
