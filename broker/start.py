@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
@@ -73,6 +73,8 @@ from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
+_FRESH_S: Final = 10.0  # how old the newest answer may be for what lets go of data (R23)
+
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
 
@@ -132,7 +134,15 @@ class Start:
         joined = await self._join(session, data_dir)
         logs = LogHost(data_dir, world, self.report)
         limits = tier_limits(self.config, probed)
-        self.rooms.tiers = tiers = TierService(store, world, logs, self.tasks, limits, report=self.report)
+        self.rooms.tiers = tiers = TierService(
+            store,
+            world,
+            logs,
+            self.tasks,
+            limits,
+            report=self.report,
+            is_fresh=lambda: world.clock.boottime_s() - session.confirmed_s <= _FRESH_S,
+        )
         following = self._following(cluster, joined, logs, tiers, session)
         await tiers.start()
         fitness = OwnFitness(following.registry.troubles, lambda: logs.ballast.is_short)

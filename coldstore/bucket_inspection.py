@@ -8,7 +8,7 @@ again. Never writes but for `delete`, of what a plan calls deletable. Must not k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -124,10 +124,12 @@ class BucketInspector:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def delete(self, plan: GcPlan) -> int:
-        """Delete what the plan calls deletable; how many objects that were. A store may lie: list again to see."""
+    async def delete(self, plan: GcPlan, may_send: Callable[[], None] = lambda: None) -> int:
+        """Delete what the plan calls deletable; how many objects that were. A store may lie: list again to see.
+        `may_send` is asked before each request."""
         keys = [info.key for info in plan.deletable]
         for at in range(0, len(keys), _DELETE_AT_ONCE):
+            may_send()
             await self._store.delete(keys[at : at + _DELETE_AT_ONCE])
         return len(keys)
 

@@ -40,6 +40,7 @@ CLAIM_BYTES: Final = 8192  # topic name and configs
 _FOLD_TRIES: Final = 4
 
 Edit = Callable[[Manifest], Manifest]
+MaySend = Callable[[], None]
 
 
 class ManifestStore:
@@ -153,15 +154,16 @@ class ManifestStore:
     def _overtaken(self, epoch: int, by: int) -> Fenced:
         return Fenced(f"{self._root.key}: claimed for epoch {epoch}, and for {by} right after; stop")
 
-    async def commit(self, edit: Edit) -> Manifest:
-        """Make `edit` (pure, idempotent) durable; returns the newest manifest known to hold it.
+    async def commit(self, edit: Edit, may_send: MaySend | None = None) -> Manifest:
+        """Make `edit` (pure, idempotent) durable; returns the newest manifest known to hold it. `may_send`: see
+        `RootStore.commit`.
 
         When its epoch is above `claimed_epoch` the commit stands, but somebody claimed on top: stop.
         Raises what the edit raises on the newest manifest, and as `RootStore.commit`.
         """
         epoch = self._claimed()
         async with self._commits:
-            return (await self._commit(edit, epoch)).content
+            return (await self._commit(edit, epoch, may_send=may_send)).content
 
     async def may_delete(self, key: SegmentKey) -> bool:
         """Whether the object under `key`, which this process wrote and does not want, can never become part of the log.
@@ -188,7 +190,9 @@ class ManifestStore:
             raise InvalidRequest(f"{self._root.key} was not claimed by this process; claim it before committing")
         return self._epoch
 
-    async def _commit(self, edit: Edit, epoch: int, *, claim: bool = False) -> Root[Manifest]:
+    async def _commit(
+        self, edit: Edit, epoch: int, *, claim: bool = False, may_send: MaySend | None = None
+    ) -> Root[Manifest]:
         def fitting(manifest: Manifest) -> Manifest:
             edited = edit(manifest)
             if not claim and self._root.content_size(edited) > self._content_bytes_max:
@@ -198,7 +202,7 @@ class ManifestStore:
         for _ in range(_FOLD_TRIES):
             before = self.manifest
             try:
-                root = await self._root.commit(fitting, epoch=epoch, claim=claim)
+                root = await self._root.commit(fitting, epoch=epoch, claim=claim, may_send=may_send)
             except RootTooLarge:
                 if claim or not await self._fold(epoch):
                     raise

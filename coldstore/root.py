@@ -24,6 +24,7 @@ from coldstore.root_commit import (
     Put,
     PutAccepted,
     PutUnknown,
+    PutWithheld,
     Refused,
     RootFound,
     Terms,
@@ -45,7 +46,7 @@ from coldstore.root_format import (
     T,
     Unsettled,
 )
-from logformat.errors import Corrupt, Retryable
+from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.values import NewerFormat
 from seams.clock import Clock
 from seams.rng import Rng
@@ -144,12 +145,15 @@ class RootStore(Generic[T]):
         claim: bool = False,
         exclusive: bool = False,
         initial: T | None = None,
+        may_send: Callable[[], None] | None = None,
     ) -> Root[T]:
         """Apply `edit` to the root, as a writer of `epoch`; returns the newest root known to hold it.
 
         The edit is pure, idempotent by the ids it names, and may be called several times; what it raises on the
         newest root comes out of here. `claim` may raise the root's epoch to `epoch`; `exclusive` with it takes a root
-        already of `epoch` for another's claim. `initial` is what is edited when there is no root.
+        already of `epoch` for another's claim. `initial` is what is edited when there is no root. `may_send` is asked
+        before each PUT, also of bytes that are sent again after a pause; a ThermoclineError that it raises ends the
+        commit.
 
         When the returned root's epoch is above `epoch`, the commit stands and the writer was superseded since.
         Raises Fenced (a higher epoch was met, or the root vanished), NotClaimed, RootMissing, RootTooLarge,
@@ -170,15 +174,15 @@ class RootStore(Generic[T]):
                 jitter=lambda: self._rng.uniform(0.5, 1.5),
                 deadline_s=deadline_s,
             )
-            return await self._run(machine, deadline_s)
+            return await self._run(machine, deadline_s, may_send)
         finally:
             self._commits.release()
 
-    async def _run(self, machine: Commit[T], deadline_s: float) -> Root[T]:
+    async def _run(self, machine: Commit[T], deadline_s: float, may_send: Callable[[], None] | None) -> Root[T]:
         effect = machine.start(self._known)
         try:
             while not isinstance(effect, Done | Refused):
-                event = await self._perform(effect, deadline_s)
+                event = await self._perform(effect, deadline_s, may_send)
                 effect = machine.step(event, self._clock.monotonic_s())
         finally:
             # Also when cancelled in the middle of a PUT, or when an error left it open.
@@ -189,13 +193,18 @@ class RootStore(Generic[T]):
         assert found is not None
         return found
 
-    async def _perform(self, effect: Effect[T], deadline_s: float) -> Event[T]:
+    async def _perform(self, effect: Effect[T], deadline_s: float, may_send: Callable[[], None] | None) -> Event[T]:
         left_s = max(deadline_s - self._clock.monotonic_s(), _LAST_CALL_S)
         match effect:
             case Wait(seconds):
                 await asyncio.sleep(seconds)
                 return Waited()
             case Put(data, if_match):
+                try:
+                    if may_send is not None:
+                        may_send()
+                except ThermoclineError as withheld:
+                    return PutWithheld(withheld)
                 try:
                     async with asyncio.timeout(left_s):
                         etag = await self._store.put_root(self._key, data, if_match)

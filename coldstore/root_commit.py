@@ -71,6 +71,13 @@ class PutUnknown:
 
 
 @dataclass(frozen=True, slots=True)
+class PutWithheld:
+    """Event: the writer may not send it now, and ends the commit so."""
+
+    why: ThermoclineError
+
+
+@dataclass(frozen=True, slots=True)
 class RootFound(Generic[T]):
     """Event: the root as read now; None when no object has the key."""
 
@@ -89,7 +96,7 @@ class Waited:
     """Event: the time asked for has passed."""
 
 
-Event = PutAccepted | PutUnknown | RootFound[T] | GetFailed | Waited
+Event = PutAccepted | PutUnknown | PutWithheld | RootFound[T] | GetFailed | Waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,7 @@ class Commit(Generic[T]):
         self._jitter = jitter
         self._deadline_s = deadline_s
         self._attempt: _Attempt[T] | None = None
+        self._is_sent = False  # the attempt, once at least
         self._seen: Root[T] | None = None
         self._failures = 0
         self._losses = 0
@@ -171,8 +179,12 @@ class Commit(Generic[T]):
                 return Done(Root(landed.version, landed.epoch, landed.ring, landed.content, etag))
             case PutUnknown(why):
                 assert self._attempt is not None
-                self._why = why
+                self._why, self._is_sent = why, True
                 return self._unless_late(Get(), now_s)
+            case PutWithheld(withheld):
+                if not self._is_sent:
+                    self._attempt = None
+                return Refused(withheld)
             case GetFailed(why):
                 self._why = why
                 return self._later(Get(), now_s)
@@ -220,7 +232,7 @@ class Commit(Generic[T]):
             content = self._edited(base)
             if base is not None and base.epoch == terms.epoch and content == base.content:
                 return Done(base) if fresh else Get()
-            self._attempt = self._new_attempt(base, content)
+            self._attempt, self._is_sent = self._new_attempt(base, content), False
         except Fenced as refusal:
             return Refused(refusal)  # epochs never fall: true of any later root as well
         except ThermoclineError as refusal:

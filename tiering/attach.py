@@ -50,12 +50,14 @@ class Attached:
         logs: LogHost,
         limits: TierLimits,
         make_tier: Callable[[TieredPartition], PartitionTier],
+        is_fresh: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._world = world
         self._logs = logs
         self._limits = limits
         self._make_tier = make_tier
+        self._is_fresh = is_fresh
         self._pages = PageCache()
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
@@ -151,6 +153,7 @@ class Attached:
             limits=self._limits,
             on_fenced=lead.on_fenced,
             is_alone=lead.is_alone,
+            is_fresh=self._is_fresh,
         )
         tail = LostTail(
             partition,

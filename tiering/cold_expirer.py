@@ -85,7 +85,7 @@ class ColdExpirer:
     async def move_start(self, offset: int) -> None:
         """Commit a log start to the root, then follow it locally (C26). Raises as `commit`."""
         partition = self._partition
-        await partition.commit(lambda m: m.set_log_start(offset))
+        await partition.commit(lambda m: m.set_log_start(offset), lets_go=True)
         partition.log.advance_log_start(min(offset, partition.log.log_end_offset))
         reach("expire.start_moved")
 
@@ -153,7 +153,7 @@ class ColdExpirer:
         if live[0].end_offset <= start:
             return
         try:
-            await partition.commit(lambda m: m.withdraw(live))
+            await partition.commit(lambda m: m.withdraw(live), lets_go=True)
         except EditRefused as changed:
             raise Retryable(f"{partition.name}: {changed}") from changed
         finally:
@@ -182,15 +182,15 @@ class ColdExpirer:
 
     async def _delete_batch(self, batch: Sequence[RemoteSegment]) -> None:
         partition = self._partition
-        partition.check_not_fenced()
         await self._delete_keys([str(segment.key(partition.topic_id, partition.partition)) for segment in batch])
         reach("expire.object_deleted")
-        await partition.commit(lambda m: m.expire(batch))
+        await partition.commit(lambda m: m.expire(batch), lets_go=True)
         self._counters.deleted_objects += len(batch)
         self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in batch)
 
     async def _delete_keys(self, keys: Sequence[str]) -> None:
         partition = self._partition
+        partition.check_fresh()
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 await partition.store.delete(keys)

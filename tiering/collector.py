@@ -3,14 +3,17 @@
 Owns when a broker looks. Always true: the listing comes before root and pages are read, and only objects whose key's
 epoch is below the root's are deleted (C2), so that it needs no claim and no clock; what is unnamed but of the root's
 own epoch stays, for its writer may yet commit it. Runs once after each claim, when readers of an older root had the
-grace to let go of what it named. Must not know which objects those are (coldstore.audit does).
+grace to let go of what it named, but not again within six hours: a listing of everything is not for each election. Must
+not know which objects those are (coldstore.audit does).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from coldstore.audit import GcPlan
@@ -19,6 +22,8 @@ from coldstore.object_store import ObjectStore, StoreUnavailable
 from seams.world import World
 
 log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 6 * 3600.0
 
 
 @dataclass(slots=True)
@@ -34,18 +39,32 @@ class Collector:
 
     def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
         self._inspector = BucketInspector(store, world.workers)
+        self._clock = world.clock
         self._deadline_s = deadline_s
+        self._collected_s: dict[tuple[UUID, int], float] = {}  # when, of those that are not to be collected again yet
         self.counters = GcCounters()
 
-    async def collect(self, topic_id: UUID, partition: int) -> GcPlan:
-        """Delete what may be deleted; what was found. Raises Retryable, Corrupt (then nothing was deleted)."""
+    def wait_s(self, topic_id: UUID, partition: int) -> float:
+        """Until this process may collect it again; 0: now."""
+        collected_s = self._collected_s.get((topic_id, partition))
+        return 0.0 if collected_s is None else max(collected_s + AGAIN_S - self._clock.monotonic_s(), 0.0)
+
+    async def collect(self, topic_id: UUID, partition: int, may_send: Callable[[], None] = lambda: None) -> GcPlan:
+        """Delete what may be deleted; what was found. `may_send` is asked before each deletion. Raises what it does,
+        Retryable, Corrupt (then nothing was deleted)."""
         try:
             plan = await self._inspector.plan_gc(topic_id, partition, piece_deadline_s=self._deadline_s)
             if plan.deletable:
                 async with asyncio.timeout(self._deadline_s):
-                    await self._inspector.delete(plan)
+                    await self._inspector.delete(plan, may_send)
         except TimeoutError as late:
             raise StoreUnavailable(f"gc of {topic_id}/{partition}: not done in {self._deadline_s} s") from late
+        now_s = self._clock.monotonic_s()
+        collected = self._collected_s
+        collected.pop((topic_id, partition), None)
+        collected[topic_id, partition] = now_s
+        while collected[oldest := next(iter(collected))] + AGAIN_S <= now_s:
+            del collected[oldest]
         counters = self.counters
         counters.gc_objects += len(plan.deletable)
         counters.gc_bytes += plan.deletable_bytes

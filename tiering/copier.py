@@ -217,6 +217,7 @@ class Copier:
         while self._garbage:
             key = self._garbage[-1]
             if await partition.manifests.may_delete(key):
+                partition.check_fresh()
                 await partition.store.delete([str(key)])
             else:
                 named = await partition.manifests.find(key.base_offset)

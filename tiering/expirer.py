@@ -196,7 +196,7 @@ class Expirer:
         partition.log.advance_log_start(offset)
         manifest = partition.manifest
         if partition.claimed and manifest is not None and manifest.live.segments:
-            await partition.commit(lambda m: m.set_log_start(offset))
+            await partition.commit(lambda m: m.set_log_start(offset), lets_go=True)
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 

@@ -133,8 +133,11 @@ class PartitionJobs:
         return run
 
     async def _collect(self) -> float | None:
+        of = self._partition
+        if (wait_s := self._collector.wait_s(of.topic_id, of.partition)) > 0:
+            return wait_s  # it was led and collected a while ago
         try:
-            await self._collector.collect(self._partition.topic_id, self._partition.partition)
+            await self._collector.collect(of.topic_id, of.partition, of.check_fresh)
         except (Corrupt, ObjectMissing) as unreadable:
             log.error("gc of %s deleted nothing: %s", self._partition.name, unreadable)
         return None

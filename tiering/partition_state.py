@@ -19,7 +19,7 @@ from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.root import RootVanished
 from hotstore.log_host import OpenLog
-from logformat.errors import Fenced
+from logformat.errors import Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.workers import run_to_end
@@ -70,8 +70,11 @@ class TieredPartition:
         limits: TierLimits,
         on_fenced: Callable[[str], None],
         is_alone: bool = True,
+        is_fresh: Callable[[], bool] = lambda: True,
     ) -> None:
         log = opened.log
+        self.is_led = True  # by this broker, as the image that it obeys has it
+        self._is_fresh = is_fresh
         self.is_alone = is_alone  # no other broker is assigned it
         self.topic_id = topic_id
         self.partition = partition
@@ -157,11 +160,12 @@ class TieredPartition:
                 self.on_claimed()
             return manifest
 
-    async def commit(self, edit: Callable[[Manifest], Manifest]) -> Manifest:
-        """Commit to the claimed root. Raises Fenced when somebody newer leads, also right after our commit."""
+    async def commit(self, edit: Callable[[Manifest], Manifest], *, lets_go: bool = False) -> Manifest:
+        """Commit to the claimed root. `lets_go`: of offsets that may be given or read; each send of it asks
+        `check_fresh`. Raises Fenced when somebody newer leads, also right after our commit."""
         self.check_not_fenced()
         try:
-            manifest = await self.manifests.commit(edit)
+            manifest = await self.manifests.commit(edit, self.check_fresh if lets_go else None)
         except Fenced as fenced:
             raise self.fence(fenced) from fenced
         if manifest.leader_epoch > self.epoch:
@@ -182,6 +186,16 @@ class TieredPartition:
     def check_not_fenced(self) -> None:
         if self.fenced:
             raise Fenced(f"{self.name}: epoch {self.epoch} was superseded; tiering of it stopped")
+
+    def check_fresh(self) -> None:
+        """Before each send of what lets go of data: raises Fenced where the image this broker obeys has another leader,
+        Retryable where it is not known to be the newest one: a new leader that is idle has not claimed yet, and would
+        not fence it (R23)."""
+        self.check_not_fenced()
+        if not self.is_led:
+            raise Fenced(f"{self.name}: leader epoch {self.epoch} is over")
+        if not self._is_fresh():
+            raise Retryable(f"{self.name}: who leads it now is not known to this broker; nothing is let go")
 
     async def _reconcile(self, manifest: Manifest) -> None:
         """What the root says, met for the first time in this epoch, against the local log that serves already."""
@@ -281,7 +295,7 @@ class TieredPartition:
             if manifest.reserved_end_offset > end:
                 self._released_from = manifest.reserved_end_offset
                 await self.write_local_reservation(end)
-                await self.commit(lambda m: m.release_reservation(end))
+                await self.commit(lambda m: m.release_reservation(end), lets_go=True)
                 reach("reserve.released")
                 self._released_from = 0
             return True

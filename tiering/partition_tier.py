@@ -129,6 +129,10 @@ class PartitionTier:
         self._partition.need(end_offset)
         self._jobs.keep_up()
 
+    def resigned(self) -> None:
+        """The image has another leader, or none: nothing is let go in this epoch any more."""
+        self._partition.is_led = False
+
     def assigned(self, *, is_alone: bool) -> None:
         """The image says whether others are assigned the partition too."""
         self._partition.is_alone = is_alone

@@ -48,7 +48,7 @@ CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the 
 
 
 class TierService:
-    """See the module. One per broker."""
+    """See the module. One per broker. `is_fresh`: whether what it believes of who leads is the newest (R23)."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class TierService:
         limits: TierLimits,
         *,
         report: Callable[[str, BaseException], None],
+        is_fresh: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._world = world
@@ -75,7 +76,7 @@ class TierService:
             WorkQueue(GC_MAX, backoff, world.rng, tasks),
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
-        self._attached = Attached(store, world, logs, limits, self._make_tier)
+        self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh)
         self._held_back: list[PartitionTier] | None = None
         self.watch = DiskWatch(logs, self._cold, self._attached, world.workers, limits)
         self._backlog = Backlog()

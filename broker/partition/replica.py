@@ -147,6 +147,7 @@ class Partition:
     def resign(self, why: Exception) -> None:
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
         self.leading = False
+        self.tier.resigned()
         self.opened.high_watermark = self.high_watermark  # for the next role of the log
         self.log.owner = UNOWNED
         self.waiters.fail(why)

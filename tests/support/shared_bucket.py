@@ -18,6 +18,13 @@ from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import MetadataRecord, Node, Row, RowsSet, TopicCreated
 from broker.partition.followed import Followed
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    DeleteRecordsRequest,
+    DeleteRecordsRequestPartition,
+    DeleteRecordsRequestTopic,
+    DeleteRecordsResponsePartition,
+)
 from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.stores.faulty import FaultyStore
@@ -152,6 +159,15 @@ class Pair:
         """Both, cleanly."""
         for life in self.lives.values():
             await life.stop()
+
+    async def delete_records(self, node_id: int, offset: int, timeout_ms: int = 5000) -> DeleteRecordsResponsePartition:
+        """What a broker answers who asks it to delete the records below `offset`."""
+        row = DeleteRecordsRequestPartition(partition_index=0, offset=offset)
+        topic = DeleteRecordsRequestTopic(name=NAME, partitions=[row])
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+        answer = await self.lives[node_id].call(ApiKey.DELETE_RECORDS, request)
+        found: DeleteRecordsResponsePartition = answer.topics[0].partitions[0]
+        return found
 
     def bytes_of(self, node_id: int) -> bytes:
         """All batches of its log."""

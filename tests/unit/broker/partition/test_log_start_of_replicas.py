@@ -7,27 +7,11 @@ import asyncio
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.wire.apis import ApiKey
-from broker.wire.messages import (
-    DeleteRecordsRequest,
-    DeleteRecordsRequestPartition,
-    DeleteRecordsRequestTopic,
-    DeleteRecordsResponsePartition,
-)
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
 from seams.disk import read_file
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, Pair, both, until
-
-
-async def deleted(pair: Pair, node_id: int, offset: int, timeout_ms: int = 5000) -> DeleteRecordsResponsePartition:
-    row = DeleteRecordsRequestPartition(partition_index=0, offset=offset)
-    topic = DeleteRecordsRequestTopic(name=NAME, partitions=[row])
-    request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
-    answer = await pair.lives[node_id].call(ApiKey.DELETE_RECORDS, request)
-    found: DeleteRecordsResponsePartition = answer.topics[0].partitions[0]
-    return found
 
 
 def start_on_disk(pair: Pair, node_id: int) -> int | None:
@@ -49,9 +33,9 @@ def test_cluster_d36_a_deletion_is_answered_when_whoever_may_lead_next_knows_it(
             assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
         pair.renew(2)
         pair.publish(1)  # 2 asks in a session that is over, and is refused
-        assert (await deleted(pair, 1, 4)).error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert (await deleted(pair, 1, 4)).error_code == ErrorCode.REQUEST_TIMED_OUT
-        waiting = asyncio.ensure_future(deleted(pair, 1, 4, 30_000))
+        assert (await pair.delete_records(1, 4)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (await pair.delete_records(1, 4)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        waiting = asyncio.ensure_future(pair.delete_records(1, 4, 30_000))
         await asyncio.sleep(1)
         assert not waiting.done()
         pair.publish(2)
@@ -80,14 +64,14 @@ def test_a_deletion_waits_for_no_member_whose_session_is_over_and_ends_with_the_
             assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
         pair.renew(2)
         pair.publish(1)
-        waiting = asyncio.ensure_future(deleted(pair, 1, 2, 30_000))
+        waiting = asyncio.ensure_future(pair.delete_records(1, 2, 30_000))
         await asyncio.sleep(1)
         pair.end(2)
         pair.publish(1)
         assert (await waiting).error_code == 0
         pair.renew(2)
         pair.publish(1)
-        waiting = asyncio.ensure_future(deleted(pair, 1, 4, 30_000))
+        waiting = asyncio.ensure_future(pair.delete_records(1, 4, 30_000))
         await asyncio.sleep(1)
         pair.elect(2, (1, 2))
         pair.publish()
@@ -108,7 +92,7 @@ def test_a_replica_joins_when_it_knows_where_the_log_starts() -> None:
         pair.publish()
         pair.renew(2)
         pair.publish(1)
-        assert (await deleted(pair, 1, 4)).error_code == 0
+        assert (await pair.delete_records(1, 4)).error_code == 0
         partition = pair.lives[1].partition(NAME)
         await asyncio.sleep(2)
         assert partition.leader.in_sync.union == {1}

@@ -1,0 +1,60 @@
+"""How often a partition is collected: a listing of everything it has is not for each election."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.fast_loop import run_fast
+from tests.support.tier_kit import TOPIC_ID, House
+from tiering.collector import AGAIN_S, Collector
+
+
+def test_a_partition_is_collected_again_after_six_hours() -> None:
+    """Another one at once; what is remembered of old collections goes."""
+
+    async def scenario() -> None:
+        life = await House().start()
+        await life.open(new=True)
+        await life.open(new=True, partition=1)
+        collector = Collector(life.house.memory, life.world, 10.0)
+        assert collector.wait_s(TOPIC_ID, 0) == 0
+        await collector.collect(TOPIC_ID, 0)
+        assert AGAIN_S - 1 < collector.wait_s(TOPIC_ID, 0) <= AGAIN_S
+        assert collector.wait_s(TOPIC_ID, 1) == 0
+        await asyncio.sleep(AGAIN_S)
+        assert collector.wait_s(TOPIC_ID, 0) == 0
+        await collector.collect(TOPIC_ID, 1)
+        assert len(collector._collected_s) == 1
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_partition_that_is_claimed_again_waits_for_its_turn() -> None:
+    """Led again in the same process: nothing is listed until the six hours are over, then it is."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        lists = 0
+        whole_list = house.memory.list
+
+        def counting(prefix: str):  # type: ignore[no-untyped-def]
+            nonlocal lists
+            lists += 1
+            return whole_list(prefix)
+
+        house.memory.list = counting  # type: ignore[method-assign]
+        await asyncio.sleep(60)
+        assert lists == 1
+        await life.service.detach(life.opened[0].tier, give_back=False)
+        life.epoch += 1
+        await life.open()
+        await asyncio.sleep(3600)
+        assert lists == 1
+        await asyncio.sleep(AGAIN_S)
+        assert lists == 2
+        await life.kill()
+
+    run_fast(scenario())
