@@ -9,9 +9,8 @@ is said by `oracle`. A shell's waits are left out: a role begins in the event th
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
 from broker.controller.fitness import Fitness, moved
@@ -68,11 +67,11 @@ class Process:
         self.mark = 0  # of the log while it is in no role
 
     def clone(self) -> Process:
-        other = copy.copy(self)
+        other = _shallow(self)
         if self.leader is not None:
             other.leader = _leader_like(self.leader)
         if self.follower is not None:
-            other.follower = copy.copy(self.follower)
+            other.follower = _shallow(self.follower)
         return other
 
     @property
@@ -99,11 +98,12 @@ class Core:
         self.registrations: list[RegistrationAsked] = []
         self.incarnations = self.names = 0
         self.counts: dict[str, int] = {}
+        self.gave_up = (-1, -1)  # who said last that it lacks something, and the partition epoch of the row then
         for node in self.processes:
             self.obey(node)
 
     def clone(self) -> Core:
-        other = copy.copy(self)
+        other = _shallow(self)
         other.disks = {n: disk.clone() for n, disk in self.disks.items()}
         other.processes = {n: process.clone() for n, process in self.processes.items()}
         other.fetches, other.answers = self.fetches.copy(), self.answers.copy()
@@ -192,11 +192,12 @@ class Core:
             process.node, row, epoch_start=epoch_start, high_watermark=process.mark, own_end=self.stable_end(disk)
         )
         disk.begin_epoch(row.leader_epoch)
+        disk.seen_epoch = row.leader_epoch
 
     def _follow(self, process: Process, row: Row) -> None:
         disk = self.disks[process.node]
         disk.flush()  # before its first question (D65)
-        process.follower = Follower(disk.lineage, disk.end, process.mark, disk.latest_epoch)
+        process.follower = Follower(disk.lineage, disk.end, process.mark, disk.seen_epoch)
         process.follower.begin(row.leader_epoch, row.unclean_epoch)
 
     def stable_end(self, disk: Disk) -> int:
@@ -276,6 +277,8 @@ class Core:
         except ApiError:
             return
         disk = self.disks[node]
+        if not disk.is_whole:
+            self.gave_up = node, self.row.partition_epoch
         disk.exists, disk.is_whole, disk.is_doubtful = True, True, False
 
     def begin_session(self, node: int) -> None:
@@ -389,11 +392,12 @@ class Core:
                 self.counts["cuts"] = self.counts.get("cuts", 0) + 1
                 disk.cut(offset)
                 follower.cut(disk.lineage, disk.end)
-            case Take() if answer.records:
+            case Take():
+                disk.seen_epoch = follower.seen_epoch
                 disk.append(answer.records)
                 if not self.is_sync:
                     follower.flushed(disk.lineage, disk.end)
-            case _:
+            case None:
                 pass
 
     def copy(self, node: int, *, times: int = 1) -> None:
@@ -410,10 +414,23 @@ class Core:
             self.obey(node)
 
 
+T = TypeVar("T")
+
+
+def _shallow(one: T) -> T:
+    """As `copy.copy`, in a quarter of the time: conversations make a copy for each event."""
+    other = object.__new__(type(one))
+    other.__dict__.update(one.__dict__)
+    return other
+
+
 def _leader_like(leader: Leader) -> Leader:
-    other = copy.copy(leader)
+    other = object.__new__(Leader)
+    for name in Leader.__slots__:
+        setattr(other, name, getattr(leader, name))
     other._reports = leader._reports.copy()
-    in_sync = other.in_sync = copy.copy(leader.in_sync)
-    assert isinstance(in_sync, InSync)
-    in_sync._proposals = leader.in_sync._proposals.copy()
+    other.in_sync = object.__new__(InSync)
+    for name in InSync.__slots__:
+        setattr(other.in_sync, name, getattr(leader.in_sync, name))
+    other.in_sync._proposals = leader.in_sync._proposals.copy()
     return other

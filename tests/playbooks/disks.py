@@ -8,7 +8,7 @@ leader's begin or its first copied record, and is cut at the log's new end.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from logformat.leader_epochs import LeaderEpochs
 
@@ -20,7 +20,7 @@ Record = tuple[int, int]
 class Disk:
     """`flushed`: a power cut leaves this much. `mark`: the high watermark as it was checkpointed. `exists`: the log's
     directory is there. `is_doubtful`: it lost power with `thermocline.flush=os`. `is_whole`: nothing that was reported
-    is missing, or the controller was told."""
+    is missing, or the controller was told. `seen_epoch`: the last in which it led, or its leader's log agreed (R20)."""
 
     directory_id: str
     log: tuple[Record, ...] = ()
@@ -30,9 +30,20 @@ class Disk:
     exists: bool = True
     is_doubtful: bool = False
     is_whole: bool = True
+    seen_epoch: int = -1
 
     def clone(self) -> Disk:
-        return replace(self)
+        return Disk(
+            self.directory_id,
+            self.log,
+            self.flushed,
+            self.lineage,
+            self.mark,
+            self.exists,
+            self.is_doubtful,
+            self.is_whole,
+            self.seen_epoch,
+        )
 
     @property
     def end(self) -> int:

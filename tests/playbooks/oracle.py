@@ -2,12 +2,13 @@
 
 Owns what was acknowledged, as a log. Always true of a core that is right: an acknowledged record is in the log of every
 later clean leader, and, from the moment of its acknowledgement, flushed on every member of the committed in-sync set
-whose disk is whole; a high watermark never falls in a role; nobody shows what is not committed; nobody has to go
-offline. Must not know which event was played.
+whose disk is whole; nobody leaves that set below the minimum but who lost something; a high watermark never falls in a
+role; nobody shows what is not committed; nobody has to go offline. Must not know which event was played.
 """
 
 from __future__ import annotations
 
+from broker.metadata.minimum import effective_min
 from broker.metadata.records import NO_LEADER
 from broker.replication.follower import Phase
 from tests.playbooks.core import TOPIC, Core, Process
@@ -26,6 +27,7 @@ class Oracle:
         self.acknowledged: tuple[Record, ...] = ()
         self.acks = self.elections = self.lost = 0
         self._epoch = -1
+        self._in_sync: frozenset[int] = frozenset()
         self._marks: dict[int, tuple[object, int]] = {}
 
     def clone(self) -> Oracle:
@@ -36,13 +38,24 @@ class Oracle:
 
     def look(self, core: Core) -> None:
         """Raises Broken."""
+        self._look_at_set(core)
         self._look_at_election(core)
         if self.lost:
             return
         for process in core.processes.values():
-            self._look_at_role(core, process)
-        for process in core.processes.values():
             self._look_at_acks(core, process)
+        for process in core.processes.values():
+            self._look_at_role(core, process)
+
+    def _look_at_set(self, core: Core) -> None:
+        """Nobody leaves below the minimum but who lacks what was acknowledged: one more loss would cost it (R4)."""
+        before, row = self._in_sync, core.row
+        self._in_sync = frozenset(row.in_sync)
+        left = before - self._in_sync
+        if core.gave_up[1] == row.partition_epoch:
+            left -= {core.gave_up[0]}
+        if left and len(row.in_sync) < effective_min(core.topic, row, core.image):
+            raise Broken(f"{sorted(left)} left the in-sync set, of which {row.in_sync} is below the minimum")
 
     def _look_at_election(self, core: Core) -> None:
         """Each row that names a leader, when it is committed."""

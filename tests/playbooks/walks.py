@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from broker.replication.proposal import wanted
 from logformat.errors import ThermoclineError
 from seams.rng import Rng, SeededRng
 from tests.playbooks.core import Core
@@ -17,8 +18,8 @@ from tests.playbooks.oracle import Oracle
 
 RECORDS_MAX: Final = 40
 MESSAGES_MAX: Final = 5
-STEPS: Final = 120
-_ROUGH_ONE_IN: Final = 9
+STEPS: Final = 200
+_ROUGH_ONE_IN: Final = 12
 
 Step = tuple[str, Callable[[], object]]
 
@@ -81,8 +82,8 @@ class Walk:
             if process.leader is not None:
                 if core.names < RECORDS_MAX:
                     leads.append((f"append {node}", lambda node=node: core.append(node)))
-                if len(core.proposals) < MESSAGES_MAX:
-                    behind = core.disks[node].end if self.rng.randrange(4) == 0 else -1
+                behind = core.disks[node].end if self.rng.randrange(4) == 0 else -1
+                if len(core.proposals) < MESSAGES_MAX and wanted(process.leader, behind) is not None:
                     act = lambda node=node, behind=behind: core.propose(node, end_before=behind)  # noqa: E731
                     propose.append((f"propose {node} {behind}", act))
             if core.disks[node].flushed < core.disks[node].end:
@@ -106,7 +107,7 @@ class Walk:
         begin += [(f"register {at}", lambda at=at: core.register(at)) for at in range(len(core.registrations))]
         if len(core.answers) > MESSAGES_MAX:
             take = [("lose an answer", lambda: core.answers.pop(0)), *take]
-        return [obey, leads, flush, fetch, serve, take, propose, settle, begin]
+        return [obey, leads, flush, fetch, fetch, serve, serve, take, take, propose, settle, begin]
 
     # ── what a rough one does ────────────────────────────────────────────────────────────────────────────────────
     def _rough(self) -> list[Step]:

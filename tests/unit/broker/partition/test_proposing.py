@@ -1,0 +1,56 @@
+"""What becomes of a proposal: it counts before it is sent, and until a row settles it (R17)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from broker.error_codes import ErrorCode
+from broker.partition.proposing import Proposing
+from broker.replication.leader import Report
+from broker.replication.proposal import Proposed
+from logformat.errors import Retryable
+from tests.support.broker_kit import Place, play
+
+SESSION, LAG_MS = 7, 60_000
+
+
+def test_cluster_d69_neither_a_refusal_nor_silence_drops_a_proposal() -> None:
+    """Another one of its time may stand, and take the candidate in: what was proposed counts until the image settles
+    it, and is asked about again. With each answer, and with none."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.context.controller.create_topic("log", 1, {})
+        partition = life.partition("log")
+        row = partition.leader.in_sync.row
+        shared = replace(row, partition_epoch=row.partition_epoch + 1, sessions={**row.sessions, 2: SESSION})
+        partition.applied(shared)
+        partition.reported(2, Report(partition.log.log_end_offset, SESSION), partition.leader_epoch)
+        asked: list[Proposed] = []
+        answers = [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INELIGIBLE_REPLICA, None]
+
+        async def propose(broker_epoch: int, proposals: list[Proposed]) -> tuple[ErrorCode, ...]:
+            asked.extend(proposals)
+            answer = answers[min(len(asked), len(answers)) - 1]
+            if answer is None:
+                raise Retryable("nobody decides")
+            return (answer,)
+
+        keeping = asyncio.ensure_future(Proposing(life.context.registry, lambda: 1, propose, LAG_MS).keep())
+        async with asyncio.timeout(60.0):
+            while len(asked) < 4:
+                await asyncio.sleep(0.1)
+        own = partition.leader.node_id
+        assert tuple(node for node, _ in asked[-1].in_sync) == (own,), "the set as it is settles it"
+        assert partition.leader.in_sync.union == {own, 2} and not partition.leader.in_sync.is_settled
+        waiting = asyncio.ensure_future(life.produce("log", b"one"))
+        while partition.log.flushed_end_offset < 1:
+            await asyncio.sleep(0.01)
+        assert partition.high_watermark == 0 and not waiting.done()
+        keeping.cancel()
+        partition.applied(replace(shared, partition_epoch=shared.partition_epoch + 1))
+        assert (await waiting).error_code == ErrorCode.NONE and partition.high_watermark == 1
+        await life.stop()
+
+    play(scenario())
