@@ -125,7 +125,11 @@ class Followed:
             return False
         self.verified_end = answer.verified_end
         # Checked before the machine moves: what cannot be taken leaves everything as it was.
-        batches, headers = _checked(answer.records, asked.offset)
+        batches, headers = _checked(answer.records, self._least_offset(asked))
+        if headers and headers[0].base_offset < asked.offset:
+            self.follower.leave()
+            self._begin(self._begin_before([memoryview(bytes(batch)) for batch in batches], headers))
+            return False
         diverging = answer.diverging_epoch
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
         match self.follower.answered(asked, ends, answer.high_watermark):
@@ -142,6 +146,11 @@ class Followed:
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
         return False
+
+    def _least_offset(self, asked: FetchPosition) -> int:
+        """Where a batch may begin that comes for `asked`. Nothing is here yet: also before it, where the log start lies
+        within a batch, of which the leader can but give the whole."""
+        return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
 
     def _append(self, batches: list[memoryview], headers: list[BatchHeader]) -> bool:
         try:
@@ -207,6 +216,21 @@ class Followed:
             await self._logs.begin_at(self.opened, offset, epochs, producers, forget_start=forget_start)
 
         await self._worked(begin(), self.follower.began_at)
+
+    async def _begin_before(self, batches: list[memoryview], headers: list[BatchHeader]) -> None:
+        """With these batches, of which the first reaches over the log start (as Kafka's follower does, KAFKA-6361)."""
+        start = self.log.log_start_offset
+
+        async def begin() -> None:
+            base = headers[0].base_offset
+            epochs, producers = await self._cold.state_at(self.topic_id, self.index, base)
+            await self._logs.begin_at(self.opened, base, epochs, producers, forget_start=False)
+            self.log.append_as_follower(batches, headers, self._clock.wall_ms())
+            self.log.advance_log_start(start)
+            if self.log.config.waits_for_flush:
+                await self.opened.flusher.flush()
+
+        await self._worked(begin(), self.follower.cut)
 
     async def _worked(self, work: Awaitable[None], then: Callable[[LeaderEpochs, int], None]) -> None:
         try:

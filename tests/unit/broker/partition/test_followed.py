@@ -190,6 +190,31 @@ def test_what_only_the_bucket_has_is_begun_behind() -> None:
     copying(scenario)
 
 
+def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch() -> None:
+    """DeleteRecords left it there, and no leader can give less than a batch; a copy that lost its disk refused what it
+    was given for ever, and its in-sync set stayed without it (simulated seed 33 of several brokers; KAFKA-6361)."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        assert copy.asked().offset == 502
+        copy.it.log.advance_log_start(502)
+        assert not copy.given(batch_at(500, count=5), batch_at(505), high_watermark=505)
+        assert copy.it.next_fetch() is None
+        await asyncio.sleep(0.1)
+        copy.syncs.answer()
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH)
+        log = copy.it.log
+        assert (log.local_log_start_offset, log.log_start_offset, log.log_end_offset) == (502, 502, 506)
+        assert copy.it.high_watermark <= 505
+        with pytest.raises(CorruptBatch):
+            copy.given(batch_at(505))  # only where nothing is yet
+
+    copying(scenario)
+
+
 def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does() -> None:
     """Also when it is killed before any checkpoint: its first file begins there, what the bucket holds below is read
     by offset all the same once it leads (KAFKA-15351)."""
