@@ -68,7 +68,7 @@ async def read_all(stage: Stage, found: Found, places: Sequence[Place]) -> None:
         reader.position = start
         if await reader.read_to(end, READERS_REACH_END_S):
             # A DeleteRecords that nobody waits for any more may still land meanwhile (seed 1859).
-            stage.history.add(Final(place, max(start, reader.log_start), end))
+            stage.history.add(Final(place, max(start, reader.log_start), end, stage.now()))
         else:
             found("unseen", f"{place}: stuck at {reader.position} of [{start}, {end})")
 

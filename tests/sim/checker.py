@@ -136,7 +136,9 @@ def _nothing_lost(facts: _Facts) -> Iterable[Finding]:
         final = finals.get(send.place)
         if send.outcome is not Outcome.OK or final is None:
             continue
-        found = places.setdefault(send.place, {v: o for o, v in facts.final_values[send.place].items()})
+        if send.place not in places:
+            places[send.place] = {value: offset for offset, value in facts.final_values[send.place].items()}
+        found = places[send.place]
         if send.offset < 0:
             missing = [value for value in send.values if value not in found]
             if missing and final.start == 0 and not facts.losses[send.place]:
@@ -150,8 +152,33 @@ def _nothing_lost(facts: _Facts) -> Iterable[Finding]:
             yield Finding(
                 kind,
                 f"{send.place} {offset}: {value}, acked at {send.done_s:.3f} s by {send.node}, is not there at the end "
-                f"([{final.start}, {final.end}) was read; there: {there})",
+                f"([{final.start}, {final.end}) was read; there: {there}; in sync were {send.in_sync})",
             )
+
+
+def _one_log(facts: _Facts) -> Iterable[Finding]:
+    """lost-read: whatever anybody polled, of whatever broker, lies at its place in the log that was read at the end
+    (G5: what is visible is committed)."""
+    finals = {final.place: final for final in facts.finals}
+    told: set[tuple[Place, int]] = set()
+    for poll in facts.polls:
+        final = finals.get(poll.place)
+        if final is None:
+            continue
+        there = facts.final_values[poll.place]
+        for batch in poll.batches:
+            for offset, value in enumerate(batch.values, batch.base):
+                at = (poll.place, offset)
+                if offset < final.start or there.get(offset) == value or at in told or poll.done_s > final.done_s:
+                    continue
+                if facts.excused(poll.place, offset, poll.done_s):
+                    continue
+                told.add(at)
+                yield Finding(
+                    "lost-read",
+                    f"{poll.place} {offset}: {poll.consumer} read {value} at {poll.done_s:.3f} s from {poll.node}; in "
+                    f"the end [{final.start}, {final.end}) has {there.get(offset)} there",
+                )
 
 
 def _in_order(facts: _Facts) -> Iterable[Finding]:
@@ -279,6 +306,7 @@ def _no_zombies(facts: _Facts) -> Iterable[Finding]:
 _JUDGES: tuple[Callable[[_Facts], Iterable[Finding]], ...] = (
     _one_value_an_offset,
     _nothing_lost,
+    _one_log,
     _in_order,
     _polls_tile,
     _never_back,

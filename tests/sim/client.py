@@ -15,6 +15,8 @@ from broker.error_codes import ErrorCode
 from broker.wire import codec, framing
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestTopic,
     CreateTopicsRequest,
     CreateTopicsRequestConfig,
     CreateTopicsRequestTopic,
@@ -23,6 +25,8 @@ from broker.wire.messages import (
     DeleteRecordsRequestTopic,
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopic,
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
@@ -215,6 +219,21 @@ class Client:
         resource = IncrementalAlterConfigsRequestResource(resource_type=2, resource_name=topic, configs=[change])
         answer = await self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(resources=[resource]))
         self._check(answer.responses[0].error_code, f"set {name}")
+
+    async def create_partitions(self, topic: str, count: int) -> None:
+        """So many in all."""
+        wanted = CreatePartitionsRequestTopic(name=topic, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=10_000)
+        answer = await self.call(ApiKey.CREATE_PARTITIONS, request, 12.0)
+        self._check(answer.results[0].error_code, f"create partitions of {topic}")
+
+    async def elect_preferred(self, topic: str, partition: int) -> None:
+        wanted = ElectLeadersRequestTopic(topic=topic, partitions=[partition])
+        request = ElectLeadersRequest(election_type=0, topic_partitions=[wanted], timeout_ms=10_000)
+        answer = await self.call(ApiKey.ELECT_LEADERS, request, 12.0)
+        self._check(answer.error_code, f"elect the leader of {topic}-{partition}")
+        for found in answer.replica_election_results:
+            self._check(found.partition_result[0].error_code, f"elect the leader of {topic}-{partition}")
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
         wanted = DeleteRecordsRequestPartition(partition_index=partition, offset=offset)

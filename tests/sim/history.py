@@ -114,11 +114,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The last reader read everything from `start` to `end`; `log_start` as the broker says."""
+    """The last reader read everything from `start` to `end`, and was done then."""
 
     place: Place
     start: int
     end: int
+    done_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ GOOD: tuple[Event, ...] = (
     send(1, 1),
     send(2, 2),
     poll(0, batch(0, 0), batch(1, 1), batch(2, 2)),
-    Final(P, 0, 3),
+    Final(P, 0, 3, 5.5),
 )
 
 GAP = Batch(1, 50, "gap", ())
@@ -44,6 +44,11 @@ CASES: dict[str, Sequence[Event]] = {
     "aborted-read": (*GOOD, send(3, -1, outcome=Outcome.FAIL), poll(3, batch(3, 3), at_s=6.0)),
     "lost-write": (send(0, 0), send(1, 1), poll(0, batch(0, 0), Batch(1, 2, "x", ())), Final(P, 0, 2)),
     "unseen": (send(0, 0), send(1, 1), poll(0, batch(0, 0)), Final(P, 0, 1)),
+    "lost-read": (
+        *GOOD,
+        send(3, -1, outcome=Outcome.INFO),
+        poll(3, batch(3, 3), at_s=4.0, who="tail"),
+    ),
     "nonmonotonic-send": (send(1, 0), send(0, 1), poll(0, batch(0, 1), batch(1, 0)), Final(P, 0, 2)),
     "seam-gap": (send(0, 0), send(2, 2), poll(0, batch(0, 0), batch(2, 2))),
     "seam-overlap": (send(0, 0), poll(0, batch(0, 0), batch(0, 0))),

@@ -426,9 +426,10 @@ class CrashDisk:
         for change in self._pending:
             if path in change.directories:
                 change.apply(self._durable)
+                self._pending_in.subtract(change.directories)
             else:
                 left.append(change)
-        self._hold(left)
+        self._pending = left
 
     def space(self, path: str) -> Space:
         inodes = {id(inode): inode for inode in self._names.values()}

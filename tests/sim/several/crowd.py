@@ -7,6 +7,7 @@ not know faults.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,8 +15,8 @@ from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
 from seams.rng import SeededRng
-from tests.sim.actors import EXPECTED, Stage
-from tests.sim.client import Client, Connection, Disconnected
+from tests.sim.actors import EXPECTED, NO_ANSWER, Admin, Stage
+from tests.sim.client import Client, Connection, Disconnected, ServerError
 from tests.sim.history import Outcome, Place, Send
 from tests.sim.net import Address, SimNet
 from tests.sim.several.fleet import Fleet
@@ -44,6 +45,9 @@ EXPECTED_OF_SEVERAL = (
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    ErrorCode.ELECTION_NOT_NEEDED,
+    ErrorCode.INVALID_PARTITIONS,  # there are as many by now
     ErrorCode.INVALID_REPLICATION_FACTOR,  # fewer brokers have a session than replicas are wanted
 )
 
@@ -149,3 +153,33 @@ class Crowd(Stage):
         if found is None:
             found = self.beside_of[id(client), place] = self.client(place)
         return found
+
+
+class Operator(Admin):
+    """Asks beside that for preferred leaders, and for more partitions of topics that come and go."""
+
+    def __init__(self, stage: Crowd, places: list[Place]) -> None:
+        super().__init__(stage, places)
+        self._choices = stage.rng("operator")
+        self._operating = stage.client()
+
+    async def run(self) -> None:
+        deleting = asyncio.create_task(super().run())
+        try:
+            while not self._stage.stopping.is_set():
+                await asyncio.sleep(self._choices.uniform(1.0, 8.0))
+                await self._operate()
+        finally:
+            deleting.cancel()
+
+    async def _operate(self) -> None:
+        try:
+            if self._choices.randrange(3):
+                await self._operating.elect_preferred(*self._places[self._choices.randrange(len(self._places))])
+            else:
+                name = f"passing{self._choices.randrange(2)}"
+                await self._operating.create_partitions(name, 2 + self._choices.randrange(2))
+        except ServerError as failure:
+            self._stage.answered(failure.code, "operator")
+        except NO_ANSWER:
+            pass

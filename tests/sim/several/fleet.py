@@ -122,6 +122,12 @@ class Fleet(Cluster):
         seat.machine.lose(seat.directory)
         seat.directories += 1
 
+    def replace(self, seat: Seat) -> None:
+        """Its process, which has stopped, is followed by one on an empty directory."""
+        assert seat.node is None or seat.node.dead
+        seat.machine.lose(seat.directory)
+        seat.directories += 1
+
     def cut_power(self, seat: Seat, keep: float, rng: SeededRng) -> None:
         self.power_cut(keep, rng, seat.machine)
 

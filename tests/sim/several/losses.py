@@ -23,6 +23,16 @@ class Losses:
         self._kind = ""
         self._stopped_s = -1.0
 
+    def would_empty(self, seat: Seat) -> bool:
+        """Whether a set of several replicas would have no member left with a disk that kept what was acknowledged."""
+        newest = self._fleet.newest()
+        blank = {other.node_id for other in self._fleet.seats if other.blank} | {seat.node_id}
+        return any(
+            len(row.replicas) > 1 and set(row.in_sync) <= blank
+            for topic in (() if newest is None else newest.image.topics.values())
+            for row in topic.rows
+        )
+
     async def lose(self, seat: Seat, kind: str) -> None:
         """The disk of a seat goes now, or what of it nothing synced."""
         seat.blank = True

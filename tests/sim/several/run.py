@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from coldstore.stores.faulty import Fault
 from seams.rng import SeededRng
 from tests.sim import acts, checker
-from tests.sim.actors import Admin, GroupMember, Producer, Reader
+from tests.sim.actors import GroupMember, Producer, Reader
 from tests.sim.history import History, Place
 from tests.sim.invariants import watch_roots
 from tests.sim.loop import SimLoop
 from tests.sim.run import BROKER_SETTINGS, FAULTY, TIERING_DRAINS_S, WRITES_RESUME_S, Outcome, concluded, played
-from tests.sim.several.crowd import Crowd
+from tests.sim.several.crowd import Crowd, Operator
 from tests.sim.several.ends import Ends
 from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.god import God
+from tests.sim.several.kinds import Kind
 from tests.sim.several.losses import Losses
-from tests.sim.several.nemesis import Kind, SeveralNemesis
+from tests.sim.several.nemesis import SeveralNemesis
 
 DURATION_S = 60.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault
@@ -82,7 +83,7 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         faults,
         settings,
         3 + rng.randrange(3),
-        (0.06, 0.2, 0.6)[rng.randrange(3)],
+        (0.15, 0.4, 1.0)[rng.randrange(3)],
         (2500, 6000, 20_000)[rng.randrange(3)],
     )
 
@@ -109,7 +110,15 @@ class SeveralRun:
         self._places: list[Place] = [(name, i) for name, count in PARTITIONS.items() for i in range(count)]
         self._stage = Crowd(fleet, History(), _nobody, asyncio.Event(), [], {})
         losses = Losses(fleet, self._stage.history)
-        self._nemesis = SeveralNemesis(self._stage, losses, shape.kinds, shape.faults, self._places, sync=shape.sync)
+        self._nemesis = SeveralNemesis(
+            self._stage,
+            losses,
+            shape.kinds,
+            shape.faults,
+            self._places,
+            replicas=shape.replication_factor,
+            sync=shape.sync,
+        )
         self._god = God(fleet, self._stage, losses, sync=shape.sync)
         self._ends = Ends(fleet, self._stage, self._places)
 
@@ -118,7 +127,7 @@ class SeveralRun:
 
     async def play(self) -> Outcome:
         stage, shape, nemesis = self._stage, self._shape, self._nemesis
-        keeper = asyncio.create_task(nemesis.keep_up())
+        keeper = asyncio.create_task(nemesis.processes.keep_up())
         watching = [asyncio.create_task(self._god.watch()), asyncio.create_task(watch_roots(self._fleet, stage))]
         if not await nemesis.until(self._all_serve, 20.0):
             self._found("not-ready", f"not every broker came up on empty disks and an empty bucket: {self._down()}")
@@ -133,7 +142,7 @@ class SeveralRun:
         readers += [Reader(stage, f"tail{i}", place, again=False) for i, place in enumerate(self._places[1:])]
         member = GroupMember(stage, "group0", ("log", 0))
         writing = [asyncio.create_task(producer.run()) for producer in producers]
-        others = [asyncio.create_task(actor.run()) for actor in (*readers, member, Admin(stage, self._places))]
+        others = [asyncio.create_task(actor.run()) for actor in (*readers, member, Operator(stage, self._places))]
         breaking = asyncio.create_task(nemesis.run())
         await asyncio.sleep(shape.duration_s)
         stage.stopping.set()

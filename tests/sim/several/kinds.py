@@ -1,0 +1,53 @@
+"""What can break in a world of several brokers, and for how long. Owns names and times, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """Fault kinds; those of the bucket have their own names in `coldstore.stores.faulty`."""
+
+    KILL = "kill -9"
+    RESTART = "clean restart"
+    POWER_CUT = "power cut"
+    PAUSE = "pause"
+    DISK_LOSS = "disk loss"
+    REPLACE = "replaced by an empty directory"
+    FULL = "disk full"
+    FSYNC = "fsync EIO"
+    ISOLATED = "partition, both ways"
+    ONE_WAY = "partition, one way"
+    SLOW_LINK = "partition, slow"
+    FLAPPING = "partition, flapping"
+    STORE_AWAY = "store away for one"
+    OUTAGE = "bucket outage"
+    TOXIC = "bucket toxics"
+    SLOW = "slow fsync"
+    CLOCK = "wall clock jump"
+    CUT = "connection cut"
+    MINIMUM = "another min.insync.replicas"
+
+
+LASTING = (
+    *(Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING),
+    *(Kind.STORE_AWAY, Kind.OUTAGE, Kind.TOXIC, Kind.SLOW, Kind.FULL, Kind.FSYNC),
+)
+"""What comes first, so that processes die and start among it."""
+
+OF_PROCESSES = (
+    *(Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE),
+    *(Kind.DISK_LOSS, Kind.REPLACE),
+)
+OF_LINKS = (Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds: how long a broker is down or paused, and how long faults last until the next; a session of 9 s outlives
+    some of each."""
+
+    down: tuple[tuple[float, float], ...] = ((0.05, 0.5), (1.0, 4.0), (8.0, 15.0))
+    paused: tuple[tuple[float, float], ...] = ((0.1, 1.0), (1.5, 4.0), (8.0, 15.0))
+    until_next: tuple[tuple[float, float], ...] = ((0.4, 2.0), (2.0, 7.0), (7.0, 16.0))
