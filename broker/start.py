@@ -20,6 +20,7 @@ from broker.context import Context
 from broker.controller import unclean_elections
 from broker.controller.attendance import Attendance
 from broker.controller.brokers import PartitionProposal, ProposalsAsked
+from broker.controller.cluster_defaults import settle_defaults
 from broker.controller.door import ControllerDoor
 from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
@@ -147,6 +148,7 @@ class Start:
         await tiers.start()
         fitness = OwnFitness(following.registry.troubles, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
+        self.tasks.spawn("cluster defaults", self._settle_defaults(following))
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
         await self.listening.accept(self.live)
@@ -169,6 +171,14 @@ class Start:
             following.brokers,
             following.turnover,
         )
+
+    async def _settle_defaults(self, following: Following) -> None:
+        door, metadata, config = following.controller, following.metadata, self.config
+
+        async def settle() -> None:
+            await settle_defaults(door, metadata, config.node_id, config.configured)
+
+        await supervise("cluster defaults", settle, self.world.rng, self.report)
 
     def _session(self, store: ObjectStore, cluster: ClusterRoot, links: Links) -> Session:
         config = self.config

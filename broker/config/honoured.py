@@ -170,7 +170,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.message.timestamp.before.max.ms": D("Default of message.timestamp.before.max.ms."),
     "log.message.timestamp.after.max.ms": D("Default of message.timestamp.after.max.ms."),
     "message.max.bytes": D("Default of max.message.bytes."),
-    "min.insync.replicas": D("Default of the topic config of that name."),
+    "min.insync.replicas": D(
+        "Default of the topic config of that name, of the whole cluster: the first broker that decides puts its own "
+        "into cluster.json, others are told that theirs has no effect."
+    ),
     "compression.type": D("Default of the topic config of that name; only producer is served."),
 }
 

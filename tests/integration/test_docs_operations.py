@@ -26,9 +26,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.config.definitions import BROKER
 from broker.observe.conditions import Condition
+from tests.integration.test_replicas import Writing
 from tests.support import operations_kit as kit
 from tests.support.broker_process import running_broker, start_broker
 from tests.support.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
+from tests.support.site import Site
+from tests.support.stock_clients import read_confluent
+from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
 from tiering.partition_state import Block
 
@@ -131,6 +135,61 @@ def test_every_condition_block_and_alert_has_its_place() -> None:
         assert name in BROKER, name
     for path in re.findall(r"\]\(([^)#]+)\)", page):
         assert (PAGE.parent / path).exists(), path
+
+
+# --- three brokers --------------------------------------------------------------------------------------------------
+
+
+def typed(heading: str) -> list[str]:
+    """The commands of a section, in order, each as it is typed."""
+    text = PAGE.read_text()
+    begin = text.index(f"\n### {heading}\n" if f"\n### {heading}\n" in text else "<!-- typed:")
+    text = text[begin : text.index("\n### ", begin + 1)]
+    return [line for fence in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) for line in fence.splitlines()]
+
+
+def type_there(cluster: Three, command: str) -> str:
+    """At any of the machines; what it printed."""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "THERMOCLINE_BOOTSTRAP_SERVER": cluster.everywhere,
+    }
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}\n{cluster.logs()}"
+    return done.stdout
+
+
+def test_three_brokers_are_restarted_one_by_one_and_one_is_replaced(directory_site: Site) -> None:
+    """As the page says, under a producer with acks=all: the controller last, nothing wrong before each step. Then one
+    directory is lost. Every record that was acknowledged is there once, and no write was refused."""
+    directory_site.settings |= {"min.insync.replicas": 2, "default.replication.factor": 3}
+    with three(directory_site) as cluster:
+        for command in typed("first"):
+            printed = type_there(cluster, command)
+        assert "created orders" in printed
+        cluster.wait(lambda: cluster.image().cluster_configs == {"min.insync.replicas": "2"}, "the file's minimum")
+        writing = Writing(cluster.everywhere, "orders")
+        writing.write("before", 200)
+        steps = typed("Rolling restart")
+        assert steps[-1] == "systemctl restart thermocline" and len(steps) == 2
+        for node_id in [*sorted({1, 2, 3} - {cluster.controller()}), cluster.controller()]:
+            type_there(cluster, steps[0])
+            writing.write(f"while {node_id} restarts", 200)
+            assert cluster.stop(node_id) == 0
+            cluster.start(node_id)
+        type_there(cluster, steps[0])
+        writing.write("restarted", 200)
+        cluster.kill(1)
+        directory_site.lose_data_dir("1")
+        cluster.start(1)
+        cluster.wait(cluster.is_whole, "it holds everything again", 60)
+        (look,) = typed("Replace a machine")
+        assert "nothing is wrong" in type_there(cluster, f"until {look} >/dev/null; do sleep 1; done; {look}")
+        writing.flush()
+        found = read_confluent(cluster.everywhere, "orders", {0: len(writing.acknowledged)})
+        assert [record.value for record in found] == writing.acknowledged
 
 
 # --- queries --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ TOPIC = "ledger"
 class Writing:
     """An idempotent producer with acks=all; `acknowledged` is what it was told is safe."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topic: str = TOPIC) -> None:
+        self._topic = topic
         self.acknowledged: list[bytes] = []
         self.failed: list[str] = []
         # A stopped broker answers nothing and breaks no connection: the client waits for its own time-out.
@@ -38,7 +39,7 @@ class Writing:
                 else:
                     self.failed.append(str(error))
 
-            self._producer.produce(TOPIC, value, partition=0, on_delivery=told)
+            self._producer.produce(self._topic, value, partition=0, on_delivery=told)
             self._producer.poll(0)
 
     def flush(self) -> None:

@@ -29,3 +29,16 @@ def test_every_route_is_on_the_page() -> None:
     assert len(routes) >= 6
     for method, path in routes:
         assert f"`{method.upper()} {path}`" in PAGE, path
+
+
+def test_the_three_brokers_of_the_example_start_as_the_page_says() -> None:
+    """The file is one that a broker takes with --insecure; nothing in it is without effect."""
+    (text,) = re.findall(r"^```properties\n(node\.id=.*?)^```", PAGE, re.M | re.S)
+    with pytest.raises(ConfigError, match="--insecure"):
+        resolve({}, [], {}, text, Launch())
+    found = resolve({}, [], {}, text, Launch(insecure=True))
+    assert (found.node_id, found.rack, found.default_replication_factor) == (1, "a", 3)
+    assert found.configured["min.insync.replicas"] == "2" and not found.ignored
+    unit = (ROOT / "packaging" / "thermocline.service").read_text()
+    (program,) = re.findall(r"^ExecStart=(\S+ serve --config \S+)", unit, re.M)
+    assert f"ExecStart={program} --insecure" in PAGE

@@ -1,0 +1,67 @@
+"""What a broker's file says about data is the cluster's, or is told to have no effect: `min.insync.replicas`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.config.topics import resolve_topic
+from broker.metadata.minimum import min_in_sync_set
+from tests.support.broker_kit import Life, Place, play
+
+
+def minimum(life: Life) -> tuple[int, int]:
+    """What DescribeConfigs tells of the topic, and what counts when a write is acknowledged."""
+    image = life.context.metadata.image
+    topic = image.topic_named("log")
+    assert topic is not None
+    told = resolve_topic(life.context.config, topic.configs, internal=False).min_insync_replicas
+    return told, min_in_sync_set(topic, image)
+
+
+async def settled(life: Life) -> None:
+    async with asyncio.timeout(60):
+        while "min.insync.replicas" not in life.context.metadata.image.cluster_configs:
+            await asyncio.sleep(0.1)
+
+
+def test_what_the_file_of_the_first_broker_says_counts_for_the_cluster(caplog: pytest.LogCaptureFixture) -> None:
+    """A topic was told to have a minimum of 2, and writes were acknowledged with one replica: only what stands in
+    cluster.json counts. Set once: the next start changes nothing, and one whose file says otherwise says so."""
+
+    async def scenario() -> None:
+        place = Place("min.insync.replicas=2")
+        life = await place.start()
+        await life.create("log")
+        await settled(life)
+        assert minimum(life) == (2, 2)
+        position = life.context.images.position
+        await life.stop()
+        life = await place.start()
+        assert minimum(life) == (2, 2)
+        assert life.context.images.position <= position + 2, "a session, and no config again"
+        await life.stop()
+        place.settings = ("min.insync.replicas=3",)
+        life = await place.start()
+        assert minimum(life) == (2, 2)
+        await life.stop()
+
+    play(scenario())
+    (line,) = [record.getMessage() for record in caplog.records if "cluster_defaults" in record.name]
+    assert line == (
+        "min.insync.replicas=3 of this broker's configuration has no effect: the cluster's is 2; change it with "
+        "kafka-configs.sh --entity-type brokers --entity-default, or on the topic"
+    )
+
+
+def test_a_file_that_says_nothing_of_it_sets_nothing() -> None:
+    """A start is one commit."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log")
+        assert life.context.metadata.image.cluster_configs == {} and minimum(life) == (1, 1)
+        await life.stop()
+
+    play(scenario())
