@@ -247,7 +247,6 @@ class Start:
         feed.watch(turnover.obey)
         forward = Forward(metadata, feed, links, self.config.node_id, self.config.brokers_listener)
         office = Office(cluster, feed)
-        controller = ControllerDoor(office, metadata, self.live, self.world.rng, replicas.opened, Elsewhere(forward))
         attendance = Attendance(
             office,
             cluster,
@@ -271,6 +270,9 @@ class Start:
             office, metadata, self.world.clock, config.node_id, ask_candidate, config.times.session_s
         )
         self._keep("unclean elections", unclean.keep)
+        controller = ControllerDoor(
+            office, metadata, self.live, self.world.rng, replicas.opened, Elsewhere(forward), unclean.look
+        )
         self._keep("controller", office.keep)
         self._keep("attendance", attendance.keep)
 

@@ -174,6 +174,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Default of the topic config of that name, of the whole cluster: the first broker that decides puts its own "
         "into cluster.json, others are told that theirs has no effect."
     ),
+    "unclean.leader.election.enable": D("Default of the topic config; counts where it is set at run time."),
     "compression.type": D("Default of the topic config of that name; only producer is served."),
 }
 
@@ -196,6 +197,9 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     "message.timestamp.type": H("CreateTime: the client's; LogAppendTime: the broker's clock when it appends."),
     "min.insync.replicas": H(
         "With acks=all, a write needs this many in-sync replicas, or all that the topic has where it has fewer."
+    ),
+    "unclean.leader.election.enable": H(
+        "Where no in-sync replica has a session, after a session-time another one begins without what it lacks."
     ),
     "remote.log.copy.disable": H("Nothing more is copied to the bucket; what is there stays readable."),
     "remote.log.delete.on.disable": H("Needed to switch remote.storage.enable off: the bucket's part is deleted."),

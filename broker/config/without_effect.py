@@ -29,7 +29,6 @@ TOPIC_REASONS: Mapping[str, str] = {
     "leader.replication.throttled.replicas": _REPLICATION,
     "preallocate": "files grow as they are written; what a reader sees is the same.",
     "segment.jitter.ms": "segments roll after segment.ms at the latest, without jitter: copies queue for their turn.",
-    "unclean.leader.election.enable": "there is one replica: no other could be elected.",
 }
 """Of each topic config that is accepted without effect: why nothing is missing."""
 
@@ -68,7 +67,7 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("replication.", _REPLICATION),
     ("auto.leader.", _REPLICATION),
     ("leader.", _REPLICATION),
-    ("unclean.", _REPLICATION),
+    ("unclean.leader.election.interval.", _REPLICATION),
     ("controlled.shutdown.", _REPLICATION),
     ("group.consumer.", _GROUPS),
     ("group.share.", _GROUPS),

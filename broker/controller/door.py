@@ -8,8 +8,9 @@ committed (office), or what makes them right (topics, configs).
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from broker.config.live import LiveConfig
 from broker.controller import configs as config_decisions
@@ -18,19 +19,24 @@ from broker.controller.decision import Decider, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
+from broker.controller.unclean import HeardNow
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.following.metadata_cache import MetadataCache
-from broker.metadata.image import Topic
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.records import LogPlace
 from logformat.errors import Retryable
 from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
+Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNow]]
+
 
 class ControllerDoor:
     """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`;
-    `elsewhere` the controller where it is another broker (None: it never is)."""
+    `elsewhere` the controller where it is another broker (None: it never is); `hear` asks replicas what they hold
+    (`UncleanElections.look`)."""
 
     def __init__(
         self,
@@ -40,6 +46,7 @@ class ControllerDoor:
         rng: Rng,
         opened: Callable[[str], Awaitable[None]],
         elsewhere: Elsewhere | None = None,
+        hear: Hear | None = None,
     ) -> None:
         self._office = office
         self._metadata = metadata
@@ -47,6 +54,7 @@ class ControllerDoor:
         self._rng = rng
         self._opened = opened
         self._elsewhere = elsewhere
+        self._hear = hear
 
     @property
     def epoch(self) -> int:
@@ -157,7 +165,11 @@ class ControllerDoor:
 
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:
         """Let the leaders that are asked for lead; what became of each partition, by topic and index."""
-        return await self._decide(lambda image: elections.elect(image, kind, wanted))
+        heard: HeardNow = {}
+        if kind is ElectionType.UNCLEAN and self._hear is not None:
+            image = self._metadata.image
+            heard = await self._hear(image, elections.leaderless(image, wanted))
+        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard))
 
     async def opened(self, topic: Topic) -> None:
         """Wait until the partitions of `topic` that were decided so far serve; deleted first, it is an ApiError."""

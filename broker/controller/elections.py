@@ -1,22 +1,25 @@
 """Elections that somebody asked for, as decisions.
 
-Pure. Owns who becomes a leader by request: the preferred replica, where it is in sync and has a session. Always true:
-what has the leader that was asked for is left alone; each partition is answered by itself, in Kafka's words. Must not
-know who asks. An unclean election begins with a claim (R20) and is not made by request yet: what has no leader keeps
-none. Source: Kafka's ReplicationControlManager.electLeader; KIP-183, KIP-460.
+Pure. Owns who becomes a leader by request: the preferred replica, where it is in sync and has a session; or, of a
+partition that nobody may lead, the best of the replicas that were heard just now, which begins uncleanly (R20): who
+asks for that does not want to wait for those that are off. Always true: what has the leader that was asked for is left
+alone; each partition is answered by itself, in Kafka's words. Must not know who asks, nor how replicas are heard.
+Source: Kafka's ReplicationControlManager.electLeader; KIP-183, KIP-460.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from broker.controller.decision import Decision
+from broker.controller.unclean import HeardNow, Question, best
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import NO_LEADER, Row
-from broker.metadata.rows import elected, rows_set
+from broker.metadata.records import NO_LEADER, LogPlace, Row
+from broker.metadata.rows import begun_uncleanly, elected, rows_set
 
 
 class ElectionType(IntEnum):
@@ -43,10 +46,26 @@ _NOT_AVAILABLE = {
 }
 
 
+def leaderless(image: ClusterImage, wanted: Iterable[tuple[str, int]]) -> list[LogPlace]:
+    """Of the partitions named, those that nobody leads: whose replicas to hear before an unclean election."""
+    topics = {topic.name: topic for topic in image.topics.values()}
+    return [
+        (topic.topic_id, index)
+        for name, index in dict.fromkeys(wanted)
+        if (topic := topics.get(name)) is not None
+        and 0 <= index < topic.partitions
+        and topic.rows[index].leader == NO_LEADER
+    ]
+
+
 def elect(
-    image: ClusterImage, kind: ElectionType, wanted: Sequence[tuple[str, int]]
+    image: ClusterImage,
+    kind: ElectionType,
+    wanted: Sequence[tuple[str, int]],
+    heard: HeardNow = MappingProxyType({}),
 ) -> Decision[dict[tuple[str, int], Election]]:
-    """Of each partition, by topic and index, what became of it. One named twice is elected once."""
+    """Of each partition, by topic and index, what became of it. One named twice is elected once. `heard`: what replicas
+    said of `leaderless` ones."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[tuple[str, int], Row] = {}
     answers: dict[tuple[str, int], Election] = {}
@@ -59,16 +78,30 @@ def elect(
         elif not 0 <= index < topic.partitions:
             answer = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
         else:
-            answer, row = _one(image, kind, topic, index)
+            answer, row = _one(image, kind, topic, index, heard)
             if row is not None:
                 rows[topic.topic_id, index] = row
         answers[name, index] = answer
     return Decision(rows_set(rows), answers)
 
 
-def _one(image: ClusterImage, kind: ElectionType, topic: Topic, index: int) -> tuple[Election, Row | None]:
+def _one(
+    image: ClusterImage, kind: ElectionType, topic: Topic, index: int, heard: HeardNow
+) -> tuple[Election, Row | None]:
     row = topic.rows[index]
     if row.leader == row.replicas[0] or (kind is ElectionType.UNCLEAN and row.leader != NO_LEADER):
         return _NOT_NEEDED, None
-    after = elected(image, topic, index) if kind is ElectionType.PREFERRED else None
+    after = None
+    if kind is ElectionType.PREFERRED:
+        after = elected(image, topic, index)
+    else:
+        said = heard.get(Question((topic.topic_id, index), topic.name, row.leader_epoch), {})
+        there = {node_id: what for (node_id, epoch), what in said.items() if _has_session(image, node_id, epoch)}
+        if there:
+            after = begun_uncleanly(image, topic, index, best(row, there))
     return (_NOT_AVAILABLE[kind], None) if after is None else (_ELECTED, after)
+
+
+def _has_session(image: ClusterImage, node_id: int, broker_epoch: int) -> bool:
+    node = image.nodes.get(node_id)
+    return node is not None and node.active and node.broker_epoch == broker_epoch

@@ -55,6 +55,8 @@ class Question(NamedTuple):
 
 Heard = Mapping[int, Candidate]
 """By node id."""
+HeardNow = Mapping[Question, Mapping[tuple[int, int], Candidate]]
+"""By node id and broker epoch, of each partition as it was when its replicas were asked."""
 
 
 def best(row: Row, heard: Heard) -> int:

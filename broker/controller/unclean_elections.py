@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from broker.controller.office import Office
-from broker.controller.unclean import Candidate, Question, Unclean, begin, questions_of
+from broker.controller.unclean import Candidate, HeardNow, Question, Unclean, begin, questions_of
 from broker.error_codes import ErrorCode
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
@@ -79,11 +79,11 @@ class UncleanElections:
             else:
                 log.warning("%d partitions begin without all that was acknowledged: nobody has it", count)
 
-    async def look(self, image: ClusterImage, places: Iterable[LogPlace]) -> dict[LogPlace, dict[int, Candidate]]:
+    async def look(self, image: ClusterImage, places: Iterable[LogPlace]) -> HeardNow:
         """What the replicas with a session say of these partitions now, those that answer in time."""
-        found: dict[LogPlace, dict[int, Candidate]] = {}
+        found: dict[Question, dict[tuple[int, int], Candidate]] = {}
         for node, question, candidate in await self._hear(image, questions_of(image, places)):
-            found.setdefault(question.place, {})[node.node_id] = candidate
+            found.setdefault(question, {})[node.node_id, node.broker_epoch] = candidate
         return found
 
     async def _hear(self, image: ClusterImage, wanted: dict[int, list[Question]]) -> list[Said]:

@@ -255,16 +255,16 @@ class OffsetForLeaderEpochRequestTopic(Message):
     """`topics` of OffsetForLeaderEpochRequest."""
 
     topic: str = ""
-    topic_id: UUID = ZERO_UUID  # 4+
     partitions: list[OffsetForLeaderEpochRequestPartition] = []
+    topic_id: UUID = ZERO_UUID  # 4+
 
 
 class OffsetForLeaderEpochRequest(Message):
     """Versions 2-4, flexible from 4."""
 
     replica_id: int = -2  # 3+
-    of_candidates: bool = False  # 4+
     topics: list[OffsetForLeaderEpochRequestTopic] = []
+    of_candidates: bool = False  # 4+
 
 
 class OffsetForLeaderEpochResponsePartition(Message):

@@ -119,14 +119,14 @@ response ListOffsets
 
 request OffsetForLeaderEpoch
   replica_id                              int32                 3+ =-2
-  of_candidates                           bool                  4+ tag:10000
   topics                                  [Topic]
     topic                                 string
-    topic_id                              uuid                  4+ tag:10000
     partitions                            [Partition]
       partition                           int32
       current_leader_epoch                int32                 =-1
       leader_epoch                        int32
+    topic_id                              uuid                  4+ tag:10000
+  of_candidates                           bool                  4+ tag:10000
 
 response OffsetForLeaderEpoch
   throttle_time_ms                        int32

@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from broker.controller import registrations
+from broker.error_codes import ErrorCode
+from broker.wire.apis import ApiKey
+from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
 from tests.support.broker_kit import play
 from tests.support.three_machines import NODES, VALUES, Three, until
 
@@ -127,6 +130,70 @@ def test_cluster_d49_all_restart_and_nothing_is_unclean(flush: str) -> None:
         leader = await served(three, *NODES)
         assert await records(three, leader) == VALUES
         assert three.row(leader).unclean_epoch == -1
+        await end_all(three)
+
+    play(scenario())
+
+
+async def only_a_laggard_is_left(**configs: str) -> tuple[Three, int]:
+    """A minimum of 1; the leader alone was in sync, has one record more than the others, and is off."""
+    three = Three()
+    leader = await three.fill()
+    context = three.lives[leader].context
+    others = [node_id for node_id in NODES if node_id != leader]
+    await three.lives[1].context.controller.set_configs("log", lambda _: {"min.insync.replicas": "1", **configs})
+    for node_id in others:
+        await three.lives[node_id].crash()
+    await until(lambda: context.metadata.topic("log").rows[0].in_sync == (leader,), "it is alone")
+    assert (await three.lives[leader].produce("log", b"alone")).error_code == 0
+    await three.lives.pop(leader).crash()
+    for node_id in others:
+        three.places[node_id].kill()
+        await three.start(node_id)
+    return three, leader
+
+
+def test_a_topic_that_allows_it_begins_uncleanly_and_the_member_that_comes_back_is_cut() -> None:
+    """unclean.leader.election.enable (KIP-106): a session after the member ended the others go on without its last
+    record; offsets that it gave are given to nothing else, and it follows."""
+
+    async def scenario() -> None:
+        three, off = await only_a_laggard_is_left(**{"unclean.leader.election.enable": "true"})
+        others = [node_id for node_id in NODES if node_id != off]
+        leader = await served(three, *others)
+        assert await records(three, leader) == VALUES
+        answer = await three.lives[leader].produce("log", b"next")
+        assert answer.error_code == 0 and answer.base_offset > len(VALUES)
+        three.places[off].kill()
+        await three.start(off)
+        await in_sync(three, leader)
+        assert await records(three, leader) == [*VALUES, (answer.base_offset, b"next")]
+        await end_all(three)
+
+    play(scenario())
+
+
+def test_an_unclean_election_is_made_when_it_is_asked_for() -> None:
+    """ElectLeaders of that type (KIP-460), at any broker: answered as Kafka does; who leads needs none, and without it
+    the member that is off is waited for."""
+
+    async def scenario() -> None:
+        three, off = await only_a_laggard_is_left()
+        others = [node_id for node_id in NODES if node_id != off]
+        await asyncio.sleep(30.0)
+        assert three.row(others[0]).leader == -1
+        asked = ElectLeadersRequest(
+            election_type=1, topic_partitions=[ElectLeadersRequestTopic("log", [0])], timeout_ms=30_000
+        )
+
+        async def elect(node_id: int) -> int:
+            answer = await three.lives[node_id].call(ApiKey.ELECT_LEADERS, asked, 2)
+            return int(answer.replica_election_results[0].partition_result[0].error_code)
+
+        assert await elect(others[0]) == ErrorCode.NONE
+        leader = await served(three, *others)
+        assert await records(three, leader) == VALUES
+        assert await elect(others[1]) == ErrorCode.ELECTION_NOT_NEEDED
         await end_all(three)
 
     play(scenario())
