@@ -82,10 +82,12 @@ class Sessions:
         return True
 
     def closed(self, node_id: int, broker_epoch: int, now_s: float) -> None:
-        """The connection of its heartbeats was closed: unless it comes again, it ends soon."""
+        """The connection of its heartbeats was closed: unless it comes again, it ends soon. That is a word of it too:
+        who is cut off hears no farewells (R27)."""
         session = self._sessions.get(node_id)
         if session is not None and session.broker_epoch == broker_epoch:
-            session.ends_s = min(session.ends_s, self._at(now_s) + self._closed_s)
+            session.heard_s = self._at(now_s)
+            session.ends_s = min(session.ends_s, session.heard_s + self._closed_s)
 
     def look(self, now_s: float) -> Due:
         """What is due now; called several times a second."""

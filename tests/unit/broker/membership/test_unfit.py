@@ -5,74 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from broker.controller.attendance import Attendance
 from broker.membership.fitness import CUT_OFF_S
-from broker.metadata.records import NO_LEADER, Row
-from coldstore.stores.faulty import FaultyStore
-from seams.rng import SeededRng
-from tests.support.broker_kit import Life, Place, play
-from tests.support.crash_disk import CrashDisk
+from broker.metadata.records import NO_LEADER
+from tests.support.broker_kit import play
+from tests.support.house import House, house
 from tests.support.waiting import until
 
-DISK_BYTES = 64 << 20
 
-
-class House:
-    """Brokers 1, 2, 3, each with a disk and a way to the bucket of its own; `log-0` is on all of them."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.lives: dict[int, Life] = {}
-        self.disks: dict[int, CrashDisk] = {}
-        self.stores: dict[int, FaultyStore] = {}
-
-    async def start(self, node_id: int) -> None:
-        place = self.place
-        place.disk = self.disks.setdefault(node_id, CrashDisk(capacity_bytes=DISK_BYTES))
-        place.store = self.stores[node_id] = FaultyStore(place.memory, SeededRng(f"store/{node_id}"))
-        self.lives[node_id] = await place.start(f"node.id={node_id}", directory=str(node_id))
-
-    def unfit(self) -> set[int]:
-        """As the controller has heard."""
-        deciders = [life for n, life in self.lives.items() if life.context.metadata.is_decided_by(n)]
-        attendance = deciders[0].context.brokers
-        assert isinstance(attendance, Attendance)
-        return set(attendance._unfit(self.lives[2].context.metadata.image))
-
-    def row(self, index: int = 0) -> Row:
-        """As broker 2 has it, which nothing befalls."""
-        return self.lives[2].context.metadata.topic("log").rows[index]
-
-    async def led_by(self, node_id: int, most_s: float, index: int = 0) -> float:
-        """Until it is, and serves; the seconds it took."""
-
-        def serves() -> bool:
-            if self.row(index).leader != node_id:
-                return False
-            return node_id == NO_LEADER or ("log", index) in self.lives[node_id].context.registry.partitions
-
-        return await until(serves, most_s)
-
-
-@asynccontextmanager
-async def house(partitions: int = 1) -> AsyncIterator[House]:
-    it = House(Place())
-    for node_id in (1, 2, 3):
-        await it.start(node_id)
-    await it.lives[1].context.controller.create_topic(
-        "log", partitions, {"min.insync.replicas": "2"}, replication_factor=3
-    )
-    await until(lambda: all(life.context.metadata.topic_named("log") for life in it.lives.values()), 10)
-    for index in range(partitions):
-        await it.led_by(it.row(index).leader, 10, index)
-    yield it
-    for life in it.lives.values():
-        await life.crash()
+def unfit(it: House) -> set[int]:
+    """As the controller has heard."""
+    attendance = it.lives[it.controllers[0]].context.brokers
+    assert isinstance(attendance, Attendance)
+    return set(attendance._unfit(it.lives[2].context.metadata.image))
 
 
 def leader_of(it: House) -> int:
@@ -117,7 +65,7 @@ def test_cluster_d39_a_leader_with_a_full_disk_hands_over_and_is_fit_again_with_
             now = leader_of(it)
             await it.led_by(now, 5)
             disk.unlink("/filler")
-            await until(lambda: not it.unfit(), 15)
+            await until(lambda: not unfit(it), 15)
             await until(lambda: len(it.row().in_sync) == 3, 60)
             assert (await it.lives[now].produce("log", b"b")).error_code == 0
 
@@ -136,7 +84,7 @@ def test_cluster_d20_a_leader_cut_from_the_bucket_for_a_minute_hands_over() -> N
             assert CUT_OFF_S < took_s < CUT_OFF_S + 30
             assert cut in it.row().in_sync and it.lives[2].context.metadata.image.nodes[cut].active
             it.stores[cut].calm()
-            await until(lambda: not it.unfit(), 30)
+            await until(lambda: not unfit(it), 30)
 
     play(scenario())
 
@@ -179,10 +127,8 @@ def test_what_is_known_to_be_fresh_is_told_by_when_it_was_asked_for() -> None:
                     "the controller knows after half a lease that it cannot beat it"
                 )
                 assert session.answered_s > clock.boottime_s() - 3
-            for life in (it.lives[2], it.lives[3]):
-                await life.crash()
+            await it.kill(2, 3)
             await asyncio.sleep(30)
             assert sessions[0].answered_s < clock.boottime_s() - 25, "nobody takes it for the controller any more"
-            del it.lives[2], it.lives[3]
 
     play(scenario())

@@ -1,0 +1,78 @@
+"""How long others wait when a broker is killed or stopped, with the times that a broker on a directory bucket has by
+itself: in virtual time, so without what processes and disks take."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.broker_kit import play
+from tests.support.house import QUICK_LEASE, House, house
+from tests.support.waiting import until
+
+
+def led_elsewhere(it: House, gone: int) -> bool:
+    return all(it.serves(index) and it.row(index).leader != gone for index in range(3))
+
+
+async def watching_another(it: House, gone: int) -> None:
+    """Each leads one, the first controller is 1; what is watched is none of those that go."""
+    await asyncio.sleep(8)
+    assert sorted(it.row(index).leader for index in range(3)) == [1, 2, 3]
+    it.watched = 2 if gone != 2 else 3
+
+
+@pytest.mark.parametrize(("victim", "most_s"), [(3, 3.0), (1, 4.0)])
+def test_a_broker_that_is_killed_is_replaced_as_leader_and_as_controller(victim: int, most_s: float) -> None:
+    """Two seconds after its connection was closed; the controller after two bumps that did not come, as its port
+    refuses. With it ends its session, and others lead what it led."""
+
+    async def scenario() -> None:
+        async with house(3, *QUICK_LEASE) as it:
+            await watching_another(it, victim)
+            await it.kill(victim)
+            took_s = await until(lambda: led_elsewhere(it, victim), 30)
+            assert 1.0 < took_s < most_s
+            assert len(it.controllers) == 1
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("victim", [3, 1])
+def test_a_broker_that_is_stopped_is_replaced_after_its_session(victim: int) -> None:
+    """Its kernel holds the connections. A controller's lease is over sooner; its heartbeats stay without answers."""
+
+    async def scenario() -> None:
+        async with house(3, *QUICK_LEASE) as it:
+            await watching_another(it, victim)
+            it.stop(victim)
+            took_s = await until(lambda: led_elsewhere(it, victim), 30)
+            assert 5.0 < took_s < 11.0
+            it.go_on(victim)
+            await until(lambda: set(it.sessions) == {1, 2, 3} and len(it.controllers) == 1, 20)
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
+def test_after_a_kill_of_all_each_returns_before_its_last_session_would_have_ended(order: tuple[int, ...]) -> None:
+    """The last controller comes first, and claims at once; or last: then two bumps of its lease have to be missed."""
+
+    async def scenario() -> None:
+        async with house(3, *QUICK_LEASE) as it:
+            await watching_another(it, 1)
+            await it.kill(1, 2, 3)
+            began_s = asyncio.get_running_loop().time()
+            for node_id in order[:2]:
+                it.place.loop.create_task(it.start(node_id))
+            if order[0] == 1:
+                it.place.loop.create_task(it.start(3))
+            await until(lambda: len(it.lives) == (3 if order[0] == 1 else 2), 30)
+            await until(lambda: all(it.serves(index) for index in range(3)), 30)
+            assert asyncio.get_running_loop().time() - began_s < 7.0
+            if 1 not in it.lives:
+                await it.start(1)
+            await until(lambda: set(it.sessions) == {1, 2, 3}, 30)
+
+    play(scenario())
