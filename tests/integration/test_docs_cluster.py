@@ -57,6 +57,14 @@ def test_every_command_of_the_page_runs(reader: Reader) -> None:
     assert {tuple(sorted(line["replicas"])) for line in rows if line["topic"] == "orders"} == {(1, 2, 3)}
 
 
+def test_three_lines_make_three_brokers(reader: Reader) -> None:
+    """The README's front page: a topic of three replicas is there after the second command that is typed."""
+    install, serve, create = typed(README, "<!-- three lines:", "How that compares")
+    assert install == "pip install ."
+    printed = run(reader, [serve, create, "thermocline cluster status"])
+    assert "created orders" in printed[create] and "nothing is wrong" in printed["thermocline cluster status"]
+
+
 def test_the_three_brokers_of_the_readme(reader: Reader) -> None:
     printed = run(reader, typed(README, "## Three brokers", "## Replay with Spark"))
     assert "nothing is wrong" in printed["thermocline cluster status"]

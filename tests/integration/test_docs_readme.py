@@ -47,6 +47,10 @@ CHECKS = {
     "three real brokers": "tests/integration/test_replicas.py",
     "lost logs": "tests/unit/broker/membership/test_lost_logs.py",
     "several simulated brokers": "tests/sim/test_sim_several.py",
+    "cluster status": "tests/integration/test_cluster_status.py",
+    "failure scenarios": "tests/playbooks/test_*.py",
+    "fitness": "tests/unit/broker/controller/test_fitness.py",
+    "unclean starts": "tests/unit/broker/controller/test_unclean.py",
 }
 
 
