@@ -50,7 +50,7 @@ def test_one_call_is_one_write() -> None:
     assert disk.hits["write"] == before + 1
 
 
-def test_a_follower_asks_for_no_reservation() -> None:
+def test_cluster_d28_a_follower_asks_for_no_reservation() -> None:
     """D28: a leader that outran this replica's file of reservations must not stop the copy."""
     source = leader()
     append(source, batch(3))
@@ -62,7 +62,7 @@ def test_a_follower_asks_for_no_reservation() -> None:
     assert log.log_end_offset == 3
 
 
-def test_a_follower_takes_sequences_as_they_come_and_remembers_them() -> None:
+def test_cluster_d28_a_follower_takes_sequences_as_they_come_and_remembers_them() -> None:
     """Its producers are those of the leader when it leads; what the leader let pass it does not judge."""
     source = leader()
     for sequence in (0, 2):

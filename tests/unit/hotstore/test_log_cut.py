@@ -208,7 +208,7 @@ def test_a_cut_below_the_local_start_starts_there() -> None:
 
 @pytest.mark.parametrize("config", [CONFIG, LogConfig(segment_bytes=60_000)], ids=["three segments", "one"])
 @pytest.mark.parametrize("cut", range(13))
-def test_a_slice_taken_before_a_cut_never_shows_what_was_written_after_it(cut: int, config: LogConfig) -> None:
+def test_cluster_d26_a_slice_taken_before_a_cut_never_shows_what_came_after_it(cut: int, config: LogConfig) -> None:
     """D26: a connection may still be sending it. It gets the bytes it was answered, or the file ends before them."""
     log = log_of_epochs(CrashDisk(), 1, 1, 1, config=config)
     before = {offset: taken(log, offset) for offset in (0, 4, 8)}

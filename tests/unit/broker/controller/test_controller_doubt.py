@@ -100,7 +100,7 @@ class Place:
         return found[1]
 
 
-def test_a_topic_whose_creation_landed_unseen_is_not_created_twice() -> None:
+def test_cluster_d15_a_topic_whose_creation_landed_unseen_is_not_created_twice() -> None:
     """The PUT lands and the store goes away before it says so; the client's retry finds the topic, and it serves."""
 
     async def scenario() -> None:

@@ -11,7 +11,7 @@ from tests.support.cluster_kit import id_of, row, session
 from tests.unit.broker.following.test_publisher import NODE, Told
 
 
-def test_what_comes_late_or_again_changes_nothing() -> None:
+def test_cluster_d17_what_comes_late_or_again_changes_nothing() -> None:
     """A poll that was under way while a commit landed shows what was before it."""
     started = ClusterImage().with_records([session(node_id=NODE)])
     made = started.with_records([TopicCreated(id_of(1), "log", (row(NODE),), {})])

@@ -29,7 +29,7 @@ def test_a_gate_looked_at_often_stays_open() -> None:
     assert gate.paused_count == 0
 
 
-def test_a_jump_closes_before_the_next_answer() -> None:
+def test_cluster_d60_a_jump_closes_before_the_next_answer() -> None:
     """The look itself notices the jump: no tick has to come first."""
     boot = Boot()
     gate = Gate(boot, 15.0)

@@ -94,7 +94,7 @@ def test_a_format_1_bucket_cannot_ask_for_memory(partitions: int) -> None:
         image_of(format_1.Content1("c", None, records), None)
 
 
-def test_each_kind_of_root_counts_its_formats_by_itself() -> None:
+def test_cluster_d53_each_kind_of_root_counts_its_formats_by_itself() -> None:
     """Software that knows a lower format refuses the root, and never writes over it; that `cluster.json` has a format 2
     makes no lease of format 2 readable."""
     bumped = golden("broker_cluster_v2.json").data.replace(b'"format_version":2', b'"format_version":3')

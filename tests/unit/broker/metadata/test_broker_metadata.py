@@ -499,7 +499,7 @@ def test_a_page_that_cannot_be_deleted_makes_no_commit_fail(refusal: Exception) 
     run_fast(scenario())
 
 
-def test_a_reader_that_saw_the_root_before_a_fold_still_gets_an_image() -> None:
+def test_cluster_d52_a_reader_that_saw_the_root_before_a_fold_still_gets_an_image() -> None:
     """The page it was about to read was replaced and deleted meanwhile: it reads the root again."""
 
     async def scenario() -> None:
@@ -593,7 +593,7 @@ def test_a_batch_that_makes_the_impossible_is_refused_before_anything_is_written
     run_fast(scenario())
 
 
-def test_a_commit_that_does_not_fit_the_root_is_two_puts() -> None:
+def test_cluster_d51_a_commit_that_does_not_fit_the_root_is_two_puts() -> None:
     """R13: one new page, and a root with an empty list; the old page goes. A start of many partitions is such a one."""
 
     writes: list[str] = []

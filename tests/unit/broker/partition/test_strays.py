@@ -25,7 +25,7 @@ B = (TopicPartition("log", 1), UUID(int=1))
 C = (TopicPartition("old", 0), UUID(int=2))
 
 
-def test_a_stray_is_what_the_image_gives_to_others_or_does_not_name() -> None:
+def test_cluster_d43_a_stray_is_what_the_image_gives_to_others_or_does_not_name() -> None:
     """Not what a deletion removes, and nothing by an image that does not know this broker."""
     topic = Topic(id_of(1), "log", (row(1), row(2)), {}, False)
     image = ClusterImage(topics={id_of(1): topic}, nodes={1: session(), 2: session(node_id=2)}, next_broker_epoch=9)
