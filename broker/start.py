@@ -317,8 +317,14 @@ class Start:
         self._keep("ticks", replicas.upkeep.keep_ticking)
         self._keep("retention of copies", replicas.keep_expiring)
 
-    def _groups(self, following: Following) -> GroupCoordinator:
+    def _groups(self, following: Following, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world
+
+        def in_session() -> bool:
+            # The controller ends a session so long after it *heard* a heartbeat, which is later than that was sent.
+            told_s = session.answered_s if session.is_controller else session.heartbeat_s
+            return world.clock.boottime_s() - told_s < config.times.session_s
+
         registry, metadata, replicas = following.registry, following.metadata, following.replicas
         self.rooms.groups = groups = GroupCoordinator(
             OffsetsTopic(following.controller, registry, metadata, config),
@@ -330,6 +336,7 @@ class Start:
             names=metadata.name_of,
             leaving=metadata.leaving,
             keep_objects=world.keep_objects,
+            in_session=in_session,
         )
         self.rooms.snapshots = snapshots = Snapshots(groups.log, world.clock)
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
@@ -356,7 +363,7 @@ class Start:
             controller=following.controller,
             brokers=following.brokers,
             producer_ids=ProducerIds(joined.broker_epoch),
-            groups=self._groups(following),
+            groups=self._groups(following, session),
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             gate=session.gate,
             metrics=self.metrics,

@@ -79,8 +79,10 @@ class GroupCoordinator:
         names: Callable[[UUID], str | None] = _no_name,
         leaving: Callable[[], Collection[str]] = tuple,
         keep_objects: Callable[[], None] = lambda: None,
+        in_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topics` knows what may be committed to; without it everything may.
+        """`topics` knows what may be committed to; without it everything may. `in_session`: whether nobody else can
+        coordinate by now what this broker does (R25).
 
         `names`: of topics by their ids. `leaving`: names of deleted topics that are still being removed.
         `keep_objects`: as in `seams.world`.
@@ -92,6 +94,7 @@ class GroupCoordinator:
         self._tasks = tasks
         self._topics = topics
         self.topic_name = names
+        self._in_session = in_session
         self._performer = Performer(clock, config)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
@@ -185,6 +188,8 @@ class GroupCoordinator:
         except (ThermoclineError, OSError) as failure:
             log.warning("__consumer_offsets is not there: %s", failure)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if self.log.ready(index) is not None and not self._in_session():
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # whoever asks another broker may be told of a newer one
         if was_absent and self.log.state_of(index) is ShardState.LOADING:
             with suppress(TimeoutError):  # it is new, and empty: a moment here spares the client one of its back-offs
                 async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
@@ -278,7 +283,8 @@ class GroupCoordinator:
         index = self._index_of(group_id)
         shard = self.log.ready(index)
         if shard is not None:
-            return shard, ErrorCode.NONE
+            # Another may coordinate them by now, and have taken commits: what is known here would set readers back.
+            return (shard, ErrorCode.NONE) if self._in_session() else (None, ErrorCode.NOT_COORDINATOR)
         match self.log.state_of(index):
             case ShardState.LOADING:
                 return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -116,7 +116,7 @@ class OffsetRequests:
                     await group.writes.settled()
             except TimeoutError:
                 return ErrorCode.NOT_COORDINATOR, ()  # every client asks again after this one
-            if not shard.is_ready:  # what it knew went to the next coordinator
+            if self._shard_of(group_id)[0] is not shard:  # what it knew went to the next coordinator
                 return ErrorCode.NOT_COORDINATOR, ()
             group = shard.groups.get(group_id)
         if group is None:

@@ -269,3 +269,54 @@ def test_cluster_d46_a_new_coordinator_loads_its_groups_though_the_bucket_holds_
             await brokers[node_id].crash()
 
     play(scenario())
+
+
+def test_cluster_r25_a_coordinator_that_no_controller_answered_for_a_session_sends_its_members_away() -> None:
+    """Another may have taken commits by then, and be read here as if it had not. "Store away" counts as an answer: an
+    outage of the store alone stops no group."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=3")
+        brokers = await two_brokers(place)
+        brokers[3] = await place.start("node.id=3", directory="c")
+        await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
+        await made(brokers, brokers[1], "log", 1)
+        controller = brokers[1].context.metadata.controller
+        assert controller is not None and controller.node_id == 1
+        groups = [next(f"g{at}" for at in range(100) if partition_of(f"g{at}", 3) == index) for index in range(3)]
+        at = {await _coordinator(brokers, brokers[1], group): group for group in groups}
+        for node_id, group in at.items():
+            await _committed(brokers[node_id], group, "log", 5)
+        session_s = brokers[2].context.live.now.times.session_s
+
+        place.store.down = True
+        await asyncio.sleep(3 * session_s)
+        for node_id, group in at.items():
+            assert await _position_now(brokers[node_id], group) == 5
+
+        await brokers[1].crash()
+        await asyncio.sleep(session_s - 2)  # the last heartbeat may be parked since 1.5 s before
+        assert [await _position_now(brokers[node_id], at[node_id]) for node_id in (2, 3)] == [5, 5]
+        await asyncio.sleep(2)
+        for node_id in (2, 3):
+            assert await _position_now(brokers[node_id], at[node_id]) == ErrorCode.NOT_COORDINATOR
+            assert await _commit(brokers[node_id], at[node_id], "log", 6) == ErrorCode.NOT_COORDINATOR
+            request = FindCoordinatorRequest(key_type=0, coordinator_keys=[at[node_id]])
+            (found,) = (await brokers[node_id].call(ApiKey.FIND_COORDINATOR, request)).coordinators
+            assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        place.store.calm()
+        for group in groups:
+            node_id = await _coordinator(brokers, brokers[2], group)
+            assert await _position(brokers[node_id], group, "log") == 5
+            await _committed(brokers[node_id], group, "log", 6)
+        for node_id in (3, 2):
+            await brokers[node_id].crash()
+
+    play(scenario())
+
+
+async def _position_now(life: Life, group: str) -> int:
+    """The committed offset, or the error: not asked again."""
+    request = OffsetFetchRequest(group_id=group, topics=[OffsetFetchRequestTopic(name="log", partition_indexes=[0])])
+    answer = await life.call(ApiKey.OFFSET_FETCH, request, 5)
+    return int(answer.error_code or answer.topics[0].partitions[0].committed_offset)
