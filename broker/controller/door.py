@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from broker.config.live import LiveConfig
 from broker.controller import configs as config_decisions
-from broker.controller import elections, topics
+from broker.controller import elections, registrations, topics
 from broker.controller.decision import Decider, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.elsewhere import Elsewhere
@@ -170,6 +170,16 @@ class ControllerDoor:
             image = self._metadata.image
             heard = await self._hear(image, elections.leaderless(image, wanted))
         return await self._decide(lambda image: elections.elect(image, kind, wanted, heard))
+
+    async def unregister(self, node_id: int) -> None:
+        """A node that nothing is assigned to leaves the cluster."""
+        await self._decide(lambda image: registrations.unregister(image, node_id))
+        log.info("broker %d left the cluster for good", node_id)
+
+    async def give_up(self, node_id: int) -> None:
+        """What lies on a node counts for nothing any more."""
+        await self._decide(lambda image: registrations.forget(image, node_id))
+        log.warning("broker %d is given up: its directory returns only as one that lost everything", node_id)
 
     async def opened(self, topic: Topic) -> None:
         """Wait until the partitions of `topic` that were decided so far serve; deleted first, it is an ApiError."""

@@ -36,6 +36,7 @@ FORWARDED: Final = frozenset(
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ELECT_LEADERS,
+        ApiKey.UNREGISTER_BROKER,
     }
 )
 """What any broker takes, and the controller alone decides."""

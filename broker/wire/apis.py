@@ -53,6 +53,7 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -117,6 +118,7 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
         _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
+        _api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
         _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, _NEVER_FLEXIBLE),
         _of_brokers(ApiKey.ALTER_PARTITION, "AlterPartition", 3),
         _of_brokers(ApiKey.ENVELOPE, "Envelope", 0),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from thermocline.cli import cluster_forget
 from thermocline.cli.arguments import add_bootstrap, add_json
 from thermocline.cli.outcome import Exit
 from thermocline.cli.watch import show
@@ -32,6 +33,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     add_bootstrap(status)
     add_json(status)
     status.set_defaults(run=show_status)
+    cluster_forget.register(verbs)
 
 
 def show_status(arguments: argparse.Namespace) -> int:

@@ -1371,6 +1371,21 @@ class ElectLeadersResponse(Message):
     replica_election_results: list[ElectLeadersResponseTopic] = []
 
 
+class UnregisterBrokerRequest(Message):
+    """Versions 0, flexible from 0."""
+
+    broker_id: int = 0
+    is_given_up: bool = False
+
+
+class UnregisterBrokerResponse(Message):
+    """Versions 0, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+
+
 class ListPartitionReassignmentsRequestTopic(Message):
     """`topics` of ListPartitionReassignmentsRequest."""
 

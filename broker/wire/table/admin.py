@@ -1,6 +1,7 @@
 """What administrators ask: about partitions and their producers, elections and moves, ACLs.
 
-Facts about Kafka's messages in the notation of `broker.wire.schema`; nothing else.
+Facts about Kafka's messages in the notation of `broker.wire.schema`, and, from tag 10000 on, this program's own fields
+(docs/formats/broker-requests.md says what they mean).
 """
 
 TEXT = """
@@ -71,6 +72,15 @@ response ElectLeaders
       partition_id                        int32
       error_code                          int16
       error_message                       string                null
+
+request UnregisterBroker
+  broker_id                               int32
+  is_given_up                             bool                  tag:10000
+
+response UnregisterBroker
+  throttle_time_ms                        int32
+  error_code                              int16
+  error_message                           string                null
 
 request ListPartitionReassignments
   timeout_ms                              int32                 =60000

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 from broker.observe.standing import InCluster, LateReplica
 from thermocline.cli.cluster_findings import findings, notes
+from thermocline.cli.cluster_forget import plan
 from thermocline.cli.cluster_status import Cluster, Seen, json_lines, picture
 from thermocline.cli.tier_status import Condition
 
@@ -185,3 +186,19 @@ def test_json_is_an_object_a_line_with_the_names_of_the_contract() -> None:
     assert row["late"] == [{"node": 2, "records": 3, "bytes": 400, "ms": 2500}]
     unknown = [json.loads(line) for line in json_lines(Seen(CLUSTER, BROKERS, [LOG]), [], [])]
     assert next(line for line in unknown if line["kind"] == "partition")["late"] is None
+
+
+def test_who_is_given_up_and_what_each_partition_is_without_it() -> None:
+    """Those that nobody else has all of come first: they begin without what it alone may hold."""
+    partitions = [
+        LOG,
+        replace(OFFLINE, topic="orders", in_sync=(3,)),
+        replace(OFFLINE, topic="orders", partition=1, in_sync=()),
+        replace(LOG, topic="elsewhere", replicas=(1, 2), in_sync=(1, 2)),
+    ]
+    losses = plan(Seen(CLUSTER, away(3), partitions), 3)
+    assert [(loss.topic, loss.partition, loss.is_emptied, loss.left) for loss in losses] == [
+        ("orders", 0, True, ()),
+        ("orders", 1, True, ()),
+        ("log", 0, False, (1, 2)),
+    ]

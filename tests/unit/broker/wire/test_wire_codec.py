@@ -71,6 +71,7 @@ def test_the_api_table_is_the_contract() -> None:
         "ElectLeaders": (0, 2),
         "IncrementalAlterConfigs": (0, 1),
         "ListPartitionReassignments": (0, 0),
+        "UnregisterBroker": (0, 0),
         "DescribeLogDirs": (1, 4),
         "DescribeCluster": (0, 2),
         "DescribeProducers": (0, 0),
