@@ -21,10 +21,11 @@ from broker.partition.troubles import Troubles
 from broker.partition.written import Written
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
+from coldstore.object_store import ObjectMissing
 from hotstore.errors import LogFailed
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
-from logformat.errors import StorageFailed, ThermoclineError
+from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import BatchHeader, check_stored
@@ -34,6 +35,7 @@ from tiering.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
 
+_AGAIN_S: Final = (1.0, 30.0)  # between tries to learn from the bucket where to begin: first, and at most
 _ELSEWHERE: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
 State = tuple[LeaderEpochs, Iterable[ProducerEntry]]
 
@@ -87,6 +89,8 @@ class Followed:
         self._moved = moved
         self._session = session
         self._is_over = False
+        self._ended = asyncio.Event()
+        self._pause_s = _AGAIN_S[0]
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
@@ -107,6 +111,7 @@ class Followed:
     async def over(self) -> None:
         """Copy nothing more, and wait for a cut that is under way. Its log knows the high watermark then."""
         self._is_over = True
+        self._ended.set()
         for work in (self._work, self._noting):
             if work is not None:
                 await work
@@ -212,7 +217,7 @@ class Followed:
 
     async def _begin_at(self, offset: int, *, forget_start: bool) -> None:
         async def begin() -> None:
-            epochs, producers = await self._cold.state_at(self.topic_id, self.index, offset)
+            epochs, producers = await self._state_at(offset)
             await self._logs.begin_at(self.opened, offset, epochs, producers, forget_start=forget_start)
 
         await self._worked(begin(), self.follower.began_at)
@@ -223,7 +228,7 @@ class Followed:
 
         async def begin() -> None:
             base = headers[0].base_offset
-            epochs, producers = await self._cold.state_at(self.topic_id, self.index, base)
+            epochs, producers = await self._state_at(base)
             await self._logs.begin_at(self.opened, base, epochs, producers, forget_start=False)
             self.log.append_as_follower(batches, headers, self._clock.wall_ms())
             self.log.advance_log_start(start)
@@ -235,6 +240,10 @@ class Followed:
     async def _worked(self, work: Awaitable[None], then: Callable[[LeaderEpochs, int], None]) -> None:
         try:
             await work
+        except Retryable as away:
+            log.warning("%s does not begin elsewhere yet: %s; it tries again", self._name, away)
+            await self._pause()
+            self.follower.cut(self.log.epochs, self.log.stable_end_offset)
         except (ThermoclineError, OSError) as failure:
             self._fail(str(failure))
         else:
@@ -242,6 +251,22 @@ class Followed:
             then(self.log.epochs, self.log.log_end_offset)
         self._work = None
         self._moved()
+
+    async def _state_at(self, offset: int) -> State:
+        """What the bucket gives may be damaged on its way, or gone since its root was read. Raises Retryable."""
+        try:
+            return await self._cold.state_at(self.topic_id, self.index, offset)
+        except (Corrupt, ObjectMissing) as passing:
+            raise Retryable(str(passing)) from passing
+
+    async def _pause(self) -> None:
+        """Before the bucket is asked again; the end of the role ends it."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _AGAIN_S[1])
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
 
     def _fail(self, why: str) -> None:
         self.failure = why

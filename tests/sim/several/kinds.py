@@ -45,9 +45,9 @@ OF_LINKS = (Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: how long a broker is down or paused, and how long faults last until the next; a session of 9 s outlives
-    some of each."""
+    """Seconds: how long a broker is down or paused, and how long faults last until the next. A session of 1.5 s, a lag
+    of 3 s and a lease of 4 s outlive some of each."""
 
-    down: tuple[tuple[float, float], ...] = ((0.05, 0.5), (1.0, 4.0), (8.0, 15.0))
-    paused: tuple[tuple[float, float], ...] = ((0.1, 1.0), (1.5, 4.0), (8.0, 15.0))
-    until_next: tuple[tuple[float, float], ...] = ((0.4, 2.0), (2.0, 7.0), (7.0, 16.0))
+    down: tuple[tuple[float, float], ...] = ((0.05, 0.5), (1.0, 3.0), (4.0, 9.0))
+    paused: tuple[tuple[float, float], ...] = ((0.1, 0.8), (1.0, 3.0), (4.0, 9.0))
+    until_next: tuple[tuple[float, float], ...] = ((0.4, 1.5), (1.5, 5.0), (5.0, 10.0))

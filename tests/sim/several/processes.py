@@ -20,7 +20,7 @@ from tests.sim.several.kinds import Kind, Times
 from tests.sim.several.losses import Losses
 
 STOPS_S = 30.0
-SPARES_THE_LAST = True
+SPARES_THE_LAST = False
 """No disk is lost with which a set of several replicas is empty: how such a partition begins again is not yet built."""
 
 

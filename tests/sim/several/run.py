@@ -27,7 +27,7 @@ from tests.sim.several.kinds import Kind
 from tests.sim.several.losses import Losses
 from tests.sim.several.nemesis import SeveralNemesis
 
-DURATION_S = 60.0
+DURATION_S = 40.0
 LEADERS_S = 30.0  # for every partition, from the end of the last fault
 SETS_FULL_S = 60.0
 PARTITIONS = {"log": 3, "kept": 1}
@@ -68,6 +68,11 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         f"thermocline.reservation.offsets={(40, 300, 1 << 20)[rng.randrange(3)]}",
         f"thermocline.cache.bytes={(0, 20_000, 1 << 30)[rng.randrange(3)]}",
         f"thermocline.seal.on.shutdown={('true', 'false')[rng.randrange(2)]}",
+        "broker.session.timeout.ms=1500",
+        "broker.heartbeat.interval.ms=300",
+        "thermocline.lease.ms=4000",
+        "thermocline.lease.interval.ms=1000",
+        "replica.lag.time.max.ms=3000",
         f"default.replication.factor={replicas}",
         f"offsets.topic.replication.factor={replicas}",
     )

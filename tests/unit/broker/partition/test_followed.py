@@ -16,10 +16,12 @@ from broker.partition.followed import Followed, State
 from broker.partition.troubles import Troubles
 from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
+from coldstore.object_store import ObjectMissing, StoreUnavailable
 from hotstore.data_dir import DataDir
 from hotstore.errors import DivergingAppend
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, recover_log
+from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
 from logformat.records import Record, encode_batch
@@ -44,6 +46,16 @@ class Cold:
 
     def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
         self.end = end
+
+
+class Away(Cold):
+    """One that fails."""
+
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
+
+    async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
+        raise self.failure
 
 
 class Copy:
@@ -190,6 +202,32 @@ def test_what_only_the_bucket_has_is_begun_behind() -> None:
     copying(scenario)
 
 
+def test_a_copy_asks_the_bucket_again_where_to_begin() -> None:
+    """An outage, or what was damaged on its way, is no reason to copy nothing any more until the next epoch (simulated
+    seed 14 of several brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
+        moved.verified_end = 500
+        for failure in (StoreUnavailable("down"), Corrupt("a flipped bit"), ObjectMissing("gone since")):
+            copy.it._cold = Away(failure)
+            assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
+            await asyncio.sleep(10.0)
+            assert copy.asked() == FetchPosition(0, -1, EPOCH) and not copy.it.failure
+        copy.it._cold = Cold()
+        assert copy.it.refused(copy.asked(), moved)
+        await asyncio.sleep(0.1)
+        assert copy.asked() == FetchPosition(500, 2, EPOCH)
+        copy.it._cold = Away(StoreUnavailable("down"))
+        moved.verified_end = 900
+        assert copy.it.refused(copy.asked(), moved)
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(0.1):
+            await copy.it.over()
+
+    copying(scenario)
+
+
 def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch() -> None:
     """DeleteRecords left it there, and no leader can give less than a batch; a copy that lost its disk refused what it
     was given for ever, and its in-sync set stayed without it (simulated seed 33 of several brokers; KAFKA-6361)."""
@@ -205,7 +243,7 @@ def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch() -> None:
         await asyncio.sleep(0.1)
         copy.syncs.answer()
         await asyncio.sleep(0.1)
-        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH)
+        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 502)
         log = copy.it.log
         assert (log.local_log_start_offset, log.log_start_offset, log.log_end_offset) == (502, 502, 506)
         assert copy.it.high_watermark <= 505
