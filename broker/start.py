@@ -288,7 +288,7 @@ class Start:
             node = metadata.image.nodes.get(at.node_id)
             if node is None:
                 raise ConnectionError(f"the controller, broker {at.node_id}, is not registered; nothing was sent")
-            return await RemoteBrokers(lambda purpose: links.to(node, purpose)).alter_partition(asked)
+            return await RemoteBrokers(lambda purpose: links.to(node, purpose), config.times).alter_partition(asked)
 
         def broker_epoch() -> int:
             node = metadata.image.nodes.get(config.node_id)

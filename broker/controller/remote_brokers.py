@@ -48,28 +48,32 @@ from logformat.values import uuid_from_text, uuid_text
 
 HEARTBEATS: Final = "heartbeats"
 REQUESTS: Final = "requests"
-_DECISION_S: Final = 30.0
-_HEARTBEAT_S: Final = ClusterTimes().answer_s
+_TIMES: Final = ClusterTimes()
 
 R = TypeVar("R", bound=Message)
 
 
 class RemoteBrokers:
-    """`to`: the connection to the controller for a purpose (`Links.to` of its node). `heartbeat_s`: how long the answer
-    of a heartbeat is waited for. Beside the errors of `Brokers`, each raises ConnectionError and TimeoutError as
-    `PeerConnection.ask` does."""
+    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Beside the errors of `Brokers`,
+    each raises ConnectionError and TimeoutError as `PeerConnection.ask` does.
 
-    def __init__(self, to: Callable[[str], PeerConnection], heartbeat_s: float = _HEARTBEAT_S) -> None:
+    A decision is waited for no longer than a session lasts: who is silent for that long is cut off, another may decide
+    by then, and only who looks again learns it. What was asked may stand all the same: whoever asks reads it.
+    """
+
+    def __init__(self, to: Callable[[str], PeerConnection], times: ClusterTimes = _TIMES) -> None:
         self._to = to
-        self._heartbeat_s = heartbeat_s
+        self._times = times
 
     async def register(self, asked: RegistrationAsked) -> int:
-        answer = await self._ask(REQUESTS, registration_message(asked), BrokerRegistrationResponse, _DECISION_S)
+        answer = await self._ask(
+            REQUESTS, registration_message(asked), BrokerRegistrationResponse, self._times.session_s
+        )
         _raise(answer.error_code, answer.error_message)
         return answer.broker_epoch
 
     async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
-        answer = await self._ask(HEARTBEATS, heartbeat_message(asked), BrokerHeartbeatResponse, self._heartbeat_s)
+        answer = await self._ask(HEARTBEATS, heartbeat_message(asked), BrokerHeartbeatResponse, self._times.answer_s)
         _raise(answer.error_code)
         return HeartbeatAnswer(
             answer.controller_epoch,
@@ -80,7 +84,7 @@ class RemoteBrokers:
         )
 
     async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
-        answer = await self._ask(REQUESTS, proposals_message(asked), AlterPartitionResponse, _DECISION_S)
+        answer = await self._ask(REQUESTS, proposals_message(asked), AlterPartitionResponse, self._times.session_s)
         _raise(answer.error_code)
         codes = tuple(ErrorCode(row.error_code) for topic in answer.topics for row in topic.partitions)
         if len(codes) != len(asked.proposals):

@@ -188,4 +188,4 @@ class Heartbeats:
         return at.image.nodes.get(controller.node_id)
 
     def _remote(self, node: Node) -> RemoteBrokers:
-        return RemoteBrokers(partial(self._links.to, node), self._times.answer_s)
+        return RemoteBrokers(partial(self._links.to, node), self._times)

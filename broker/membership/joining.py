@@ -186,7 +186,7 @@ class Joining:
         self._gate.begin()
         last = NO_EPOCH if mine is None else mine.broker_epoch
         try:
-            controller = RemoteBrokers(partial(self._links.to, node))
+            controller = RemoteBrokers(partial(self._links.to, node), self._times)
             await controller.register(replace(asked, previous_broker_epoch=last))
         except (ConnectionError, TimeoutError) as silent:
             self._not_there = found.epoch if isinstance(silent, ConnectionRefusedError) else None

@@ -295,7 +295,8 @@ class Session:
         node, last = nodes[controller.node_id], nodes[self._node_id].broker_epoch
         log.warning("the session of broker epoch %d ended: registering again", last)
         try:
-            await RemoteBrokers(partial(self._links.to, node)).register(replace(asked, previous_broker_epoch=last))
+            brokers = RemoteBrokers(partial(self._links.to, node), self._times)
+            await brokers.register(replace(asked, previous_broker_epoch=last))
             self._take((await self._cluster.poll()).at)
         except (ConnectionError, TimeoutError, ApiError, Retryable, AccessRefused, Corrupt, RootVanished) as refused:
             log.warning("not registered again yet: %s", refused)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker.config.times import ClusterTimes
 from broker.controller.brokers import (
     HeartbeatAnswer,
     HeartbeatAsked,
@@ -62,10 +63,13 @@ class Door:
         self.answer = HeartbeatAnswer(3)
         self.codes: tuple[ErrorCode, ...] = ()
         self.parked: asyncio.Event | None = None
+        self.silence: asyncio.Event | None = None
         self.gone: list[tuple[int, int]] = []
 
     async def _heard(self, asked: object) -> None:
         self.asked.append(asked)
+        if self.silence is not None:
+            await self.silence.wait()
         if self.refusal is not None:
             raise self.refusal
 
@@ -124,6 +128,24 @@ def test_what_is_asked_and_answered_comes_over_whole() -> None:
             )
             assert await remote.alter_partition(PROPOSALS) == door.codes
             assert door.asked[0] == REGISTRATION and door.asked[1] == HEARTBEAT and door.asked[3] == PROPOSALS
+
+    play(scenario())
+
+
+def test_a_decision_is_waited_for_no_longer_than_a_session_lasts() -> None:
+    """Of a controller that is cut off: while somebody waited 30 s for it, another decided, and nobody served (simulated
+    seeds 30, 45, 48 of several brokers)."""
+
+    async def scenario() -> None:
+        door, loop = Door(), asyncio.get_running_loop()
+        async with controller(door) as (remote, _, _):
+            door.silence = asyncio.Event()
+            for ask in (lambda: remote.register(REGISTRATION), lambda: remote.alter_partition(PROPOSALS)):
+                began_s = loop.time()
+                with pytest.raises(TimeoutError):
+                    await ask()
+                assert loop.time() - began_s == pytest.approx(ClusterTimes().session_s, abs=1.0)
+            door.silence.set()
 
     play(scenario())
 
