@@ -166,7 +166,7 @@ class Start:
             snapshots,
             damaged,
             lambda: feed.position,
-            logs.strays,
+            logs.places.strays,
             cluster,
             following.brokers,
             following.turnover,
@@ -316,6 +316,7 @@ class Start:
         self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
         self._keep("ticks", replicas.upkeep.keep_ticking)
         self._keep("retention of copies", replicas.keep_expiring)
+        self._keep("strays", replicas.keep_removing_strays)
 
     def _groups(self, following: Following, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world

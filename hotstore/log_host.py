@@ -1,8 +1,8 @@
-"""All logs of one data directory: opened, created, closed, set aside, deleted.
+"""All logs of one data directory: opened, created, begun again, closed.
 
 Owns the open logs, each with its flusher; the rounds their syncs go together in; the writing of the checkpoints, one
 job at a time. Always true: a log is opened once however often it is asked for; where it would lie nothing else is
-overwritten; a log that fails to open or close leaves the others alone; what is set aside is opened by no start. Nothing
+overwritten; a log that fails to open or close leaves the others alone (whose place is whose: `places`). Nothing
 here needs a bucket or a role: whoever has a role for a log becomes its owner (`log_owner`). Must not know buckets,
 leader epochs, topics' configs beyond `LogConfig`. Source: Kafka's LogManager.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -22,13 +22,13 @@ from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
 from hotstore.offset_checkpoints import CheckpointJob
 from hotstore.partition_log import PartitionLog
+from hotstore.places import Places
 from hotstore.sync_rounds import SyncRounds
 from hotstore.sync_times import SyncTimes
-from logformat.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata
+from logformat.checkpoints import PARTITION_METADATA_FILE
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 from logformat.values import TopicPartition
-from seams.disk import read_file
 from seams.tasks import FailureReport
 from seams.workers import run_to_end
 from seams.world import World
@@ -72,6 +72,7 @@ class LogHost:
         self._turns: WeakValueDictionary[tuple[bytes, int], asyncio.Lock] = WeakValueDictionary()
         self._checkpointing = asyncio.Lock()
         self.path = data_dir.path
+        self.places = Places(data_dir, world)
         self.ballast = data_dir.ballast
 
     @property
@@ -121,7 +122,7 @@ class LogHost:
     async def create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
         """A new, empty log; what lies in its place and is no log is set aside first. Raises OSError."""
         async with self._turn(place, topic_id):
-            await self._run(self._set_aside, place, None)
+            await self.places.set_aside(place, None)
             return self._add(await self._run(make_log, self._data_dir, place, topic_id.bytes, config))
 
     def _add(self, local: PartitionLog) -> OpenLog:
@@ -216,67 +217,6 @@ class LogHost:
         finally:
             self._open.pop(_key(opened), None)
         return clean
-
-    async def set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
-        """Rename the directory of a closed log so that no start opens it; does nothing where a log of another topic
-        than `topic_id` lies (None: whatever lies there). Durable when it returns. Raises OSError."""
-        await self._run(self._set_aside, place, topic_id)
-
-    def _set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
-        path = self._data_dir.log_path(place.topic, place.partition)
-        if self._world.disk.stat(path) is None or (topic_id is not None and self._topic_id_at(place) != topic_id):
-            return
-        self._data_dir.mark_deleted(place.topic, place.partition, self._world.rng.uuid().hex)
-
-    async def topic_id_at(self, place: TopicPartition) -> UUID | None:
-        """Whose log lies there; None where none lies, or it does not say. Raises Corrupt, OSError."""
-        return await self._run(self._topic_id_at, place)
-
-    async def topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
-        """Whose the logs are that lie here, by place, those in `apart_from` excepted, which are not looked at. One that
-        does not say so is left out. Raises Corrupt, OSError."""
-        return await self._run(self._topic_ids, apart_from)
-
-    def _topic_ids(self, apart_from: Collection[TopicPartition]) -> dict[TopicPartition, UUID]:
-        places = (place for place in self._data_dir.partitions() if place not in apart_from)
-        found = ((place, self._topic_id_at(place)) for place in places)
-        return {place: topic_id for place, topic_id in found if topic_id is not None}
-
-    def _topic_id_at(self, place: TopicPartition) -> UUID | None:
-        disk = self._world.disk
-        metadata = f"{self._data_dir.log_path(place.topic, place.partition)}/{PARTITION_METADATA_FILE}"
-        if disk.stat(metadata) is None:
-            return None
-        return UUID(bytes=decode_partition_metadata(read_file(disk, metadata)))
-
-    async def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
-        """Rename the directory of this very topic's closed log so that nothing opens or removes it; its new path, None
-        where it does not lie here. Durable when it returns. Raises Corrupt, OSError."""
-        return await self._run(self._move_stray, place, topic_id)
-
-    def _move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
-        if self._topic_id_at(place) != topic_id:
-            return None
-        path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
-        log.warning(
-            "%s of topic id %s is not this broker's any more: moved to %s; remove it when nobody misses it",
-            place,
-            topic_id,
-            path,
-        )
-        return path
-
-    async def strays(self) -> list[str]:
-        """Directories that were moved aside so, by name. Raises OSError."""
-        return await self._run(self._data_dir.strays)
-
-    async def delete_set_aside(self) -> None:
-        """Remove what was set aside, by whomever. Raises OSError."""
-        await self._run(self._delete_set_aside)
-
-    def _delete_set_aside(self) -> None:
-        for path in self._data_dir.deleted_directories():
-            self._data_dir.remove_deleted(path)
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 

@@ -93,11 +93,11 @@ class Attached:
         """
         if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
             raise foreign
-        before = await self._logs.topic_id_at(place)
+        before = await self._logs.places.topic_id_at(place)
         if before is None or lead.is_deleted(before):
-            await self._logs.set_aside(place, None)
+            await self._logs.places.set_aside(place, None)
         else:
-            await self._logs.move_stray(place, before)
+            await self._logs.places.move_stray(place, before)
 
     async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
         """A log whose first segments only the bucket holds, because its topic was tiered until the last process ended,

@@ -81,7 +81,7 @@ class Removal:
     async def move_aside(self, place: TopicPartition, topic_id: UUID) -> None:
         """A closed log that nobody knows goes where nothing opens it, and nothing removes it."""
         try:
-            await self._logs.move_stray(place, topic_id)
+            await self._logs.places.move_stray(place, topic_id)
         except (Corrupt, OSError) as failure:  # it lies where it lay; whoever needs the place is told so
             self._report(f"move {place} aside", failure)
 
@@ -94,8 +94,8 @@ class Removal:
         async with self.turn(topic.name):
             for index in range(topic.partitions):
                 # A new topic may have taken the name since: its directory carries another id (C9).
-                await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
-        await self._logs.delete_set_aside()
+                await self._logs.places.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
+        await self._logs.places.delete_set_aside()
 
     async def purge_objects(self, topic: Topic) -> None:
         """Delete a topic's objects. Raises as `TierService.purge_topic`."""

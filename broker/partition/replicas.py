@@ -23,6 +23,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.partition.attempts import Attempts
 from broker.partition.follows import Follows
 from broker.partition.opening import Opening, is_alone
+from broker.partition.purging import Purging
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
 from broker.partition.replica import Partition
@@ -36,7 +37,7 @@ from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable, StorageFailed
 from logformat.values import TopicPartition
 from seams.crash_points import reach
-from seams.tasks import Tasks, supervise
+from seams.tasks import Tasks
 from seams.turns import next_turn
 from seams.world import World
 from tiering.service import TierService
@@ -45,7 +46,7 @@ log = logging.getLogger(__name__)
 
 _TOPICS_PER_TURN: Final = 50
 _CLOSING_MAX: Final = 16
-_PURGE_RETRY_MAX_S: Final = 300.0
+_STRAYS_LOOK_S: Final = 3600.0
 
 
 class LeadershipWatcher(Protocol):
@@ -90,15 +91,14 @@ class Replicas:
         self._tiers = tiers
         self._tasks = tasks
         self._report = report
-        self._forget = forget
         self._watchers: list[LeadershipWatcher] = []
         self._stops_clean = False
         self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
         self._behind: deque[str] = deque()  # ids of topics whose partitions obey older settings of the broker
-        self._purging: set[str] = set()  # ids of deleted topics
         self._resigning: dict[Partition, asyncio.Task[None]] = {}
         self._opening = Opening(config, logs, tiers, registry, metadata)
         self._removal = Removal(logs, tiers, tasks, report)
+        self._purging = Purging(config.now.node_id, metadata, self._removal, forget, tasks, world.rng, report)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
         self._follows = Follows(
@@ -149,7 +149,7 @@ class Replicas:
 
     async def _make_way(self, place: TopicPartition) -> None:
         """What lies there is of another topic: one that was deleted, and this one made, while this broker was away."""
-        topic_id = await self._logs.topic_id_at(place)
+        topic_id = await self._logs.places.topic_id_at(place)
         if topic_id is not None and is_stray(place, topic_id, self._metadata.image, self._node_id):
             await self._removal.move_aside(place, topic_id)
 
@@ -313,35 +313,29 @@ class Replicas:
             return withdrawn + [partition for partition in unpublished if partition not in withdrawn]
 
         def is_remembered() -> bool:
-            return topic.topic_id in self._purging or topic.topic_id in self._metadata.image.deleted
+            return self._purging.removes(topic.topic_id) or topic.topic_id in self._metadata.image.deleted
 
         self._removal.close(topic, ended, is_remembered)
 
     def purge(self, topic: Topic) -> None:
-        """Begin to remove a withdrawn topic's local files; where this broker decides, its objects then, and let it be
-        forgotten. Tried until nothing is left, or somebody else decides. Said again while it is under way, it changes
-        nothing."""
-        if topic.topic_id in self._purging:
-            return
-
-        async def attempt() -> None:
-            await self._removal.purge_files(topic)
-            if self._metadata.is_decided_by(self._node_id):
-                await self._removal.purge_objects(topic)
-                await self._forget(topic)
-
-        name = f"purge {topic.name}"
-        work = supervise(name, attempt, self._rng, self._report, backoff_max_s=_PURGE_RETRY_MAX_S)
-        self._purging.add(topic.topic_id)
-        task = self._tasks.spawn(name, work)
-        task.add_done_callback(lambda _: self._purging.discard(topic.topic_id))
+        """See `Purging.purge`."""
+        self._purging.purge(topic)
 
     async def move_strays(self, image: ClusterImage) -> None:
         """Move aside what lies here and is not this broker's by `image`, which holds its session; before anything is
         opened."""
-        found = await self._logs.topic_ids(assigned(image, self._node_id))
+        found = await self._logs.places.topic_ids(assigned(image, self._node_id))
         for place, topic_id in strays(found, image, self._node_id).items():
             await self._removal.move_aside(place, topic_id)
+
+    async def keep_removing_strays(self) -> None:
+        """Until cancelled: those that lie here for a week."""
+        while True:
+            try:
+                await self._logs.places.remove_old_strays()
+            except OSError as failure:  # they stay until the next look
+                self._report("strays", failure)
+            await asyncio.sleep(_STRAYS_LOOK_S)
 
     async def keep_expiring(self) -> None:
         """Until cancelled: local retention of what is copied; what is led expires with its tier."""

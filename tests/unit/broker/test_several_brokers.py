@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.groups.records import partition_of
@@ -320,3 +321,44 @@ async def _position_now(life: Life, group: str) -> int:
     request = OffsetFetchRequest(group_id=group, topics=[OffsetFetchRequestTopic(name="log", partition_indexes=[0])])
     answer = await life.call(ApiKey.OFFSET_FETCH, request, 5)
     return int(answer.error_code or answer.topics[0].partitions[0].committed_offset)
+
+
+def test_a_deletion_outlives_the_controller_that_began_it() -> None:
+    """It dies between objects, the record stands: the next one begins again. What the leader of a partition uploaded
+    while the objects went goes too; each broker's files go by themselves, also of one that was away meanwhile."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.replication.factor=1")
+        brokers = await two_brokers(place)
+        await made(brokers, brokers[1], "log", 4)
+        topic_id = brokers[1].context.metadata.topic("log").topic_id
+        place.store.script(Operation.DELETE, Fault.BEFORE, times=10_000)
+        request = DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="log")], timeout_ms=30_000)
+        (deleted,) = (await brokers[2].call(ApiKey.DELETE_TOPICS, request)).responses
+        assert deleted.error_code == NONE
+        await until(lambda: place.store.hits[Fault.BEFORE] > 1)
+        await brokers[1].crash()
+        two = brokers[2]
+        await until(lambda: two.context.metadata.is_decided_by(2))
+        assert any(topic_id in key for key in place.memory.objects)
+        place.store.calm()
+        await until(lambda: not any(topic_id in key for key in place.memory.objects))
+        brokers[1] = await place.start("node.id=1", directory="a")
+        await until(lambda: not two.context.metadata.image.deleted)
+
+        assert sorted(await made(brokers, brokers[1], "late", 2)) == [1, 2]
+        late_id = brokers[1].context.metadata.topic("late").topic_id
+        request = DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="late")], timeout_ms=30_000)
+        await brokers[1].call(ApiKey.DELETE_TOPICS, request)
+        await until(lambda: not any(late_id in key for key in place.memory.objects))
+        stray = f"topics/{late_id}/1/segments/{0:020d}-0-{UUID(int=5)}.log"
+        place.memory.objects[stray] = next(iter(place.memory.objects.values()))  # an upload that was under way
+        await until(lambda: not any(life.context.metadata.image.deleted for life in brokers.values()))
+        assert stray not in place.memory.objects
+        for directory in "ab":
+            names = place.disk.list_dir(f"/data/{directory}")
+            assert not any(name.startswith("late") for name in names), names
+        for life in reversed(brokers.values()):
+            await life.stop()
+
+    play(scenario())

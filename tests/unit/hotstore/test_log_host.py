@@ -24,6 +24,7 @@ from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, SteppedWork
 ID = UUID(int=1)
 OTHER = UUID(int=2)
 CONFIG = LogConfig()
+DAY_S = 24 * 3600.0
 
 
 def host(disk: CrashDisk) -> LogHost:
@@ -85,15 +86,15 @@ def test_a_log_of_another_topic_is_left_alone() -> None:
         await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
         with pytest.raises(ForeignLog):
             await logs.open(ORDERS, OTHER, CONFIG)
-        await logs.set_aside(ORDERS, OTHER)
+        await logs.places.set_aside(ORDERS, OTHER)
         again = await logs.open(ORDERS, ID, CONFIG)
         assert again is not None, "it is not the one that was to go"
         await logs.close(again, clean=True)
-        await logs.set_aside(ORDERS, ID)
+        await logs.places.set_aside(ORDERS, ID)
         assert await logs.open(ORDERS, OTHER, CONFIG) is None
         left = [name for name in disk.list_dir(DATA) if name.startswith("orders-0.")]
         assert len(left) == 1
-        await logs.delete_set_aside()
+        await logs.places.delete_set_aside()
         assert not any(name.startswith("orders-0") for name in disk.list_dir(DATA))
 
     run_fast(scenario())
@@ -134,5 +135,27 @@ def test_a_log_that_cannot_be_left_clean_says_so_and_is_closed() -> None:
         assert failed is not None
         failed.log.fail(OSError(errno.EIO, "a sync failed"))
         assert not await logs.close(failed, clean=True)
+
+    run_fast(scenario())
+
+
+def test_a_stray_is_removed_a_week_after_it_was_seen() -> None:
+    """Not a day before, whatever restarts come between."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        await logs.close(await logs.create(ORDERS, ID, CONFIG), clean=True)
+        await logs.places.move_stray(ORDERS, ID)
+        await logs.places.remove_old_strays()
+        await asyncio.sleep(4 * DAY_S)
+        again = host(disk.crash(SeededRng(1), 0.0))
+        await again.places.remove_old_strays()
+        await asyncio.sleep(2.9 * DAY_S)
+        await again.places.remove_old_strays()
+        assert len(await again.places.strays()) == 1
+        await asyncio.sleep(0.2 * DAY_S)
+        await again.places.remove_old_strays()
+        assert await again.places.strays() == []
 
     run_fast(scenario())

@@ -15,7 +15,7 @@ from broker.metadata.records import TopicCreated, TopicDeleted, TopicPurged
 from broker.partition.strays import assigned, is_stray, strays
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
-from tests.support.broker_kit import Place, play
+from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 from tests.support.cluster_kit import id_of, row, session
 from tests.support.neighbours import commit, join, move
 from tiering.service import TierService
@@ -152,5 +152,40 @@ def test_only_the_controllers_broker_purges_and_the_next_controllers_takes_it_up
                 await asyncio.sleep(0.001)
         assert purged == [topic.topic_id]
         await life.crash()
+
+    play(scenario())
+
+
+def test_cluster_d77_an_older_image_that_is_put_back_deletes_nothing() -> None:
+    """A running broker obeys none below its own; one that starts on it moves the log aside, and every object stays."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        older = place.memory.objects["cluster.json"]
+        await life.create("log", **SMALL_SEGMENTS)
+        for _ in range(20):
+            await life.produce("log", b"x" * 100)
+        topic_id = life.context.metadata.topic("log").topic_id
+        partition = life.partition("log")
+        async with asyncio.timeout(60):
+            while partition.tier.remote_end_offset < 10:
+                await asyncio.sleep(0.1)
+        newer = place.memory.objects["cluster.json"]
+        place.memory.objects["cluster.json"] = older
+        await asyncio.sleep(30)
+        assert life.context.metadata.topic_named("log") is not None, "its own image is newer"
+        assert (await life.produce("log", b"x")).error_code == 0
+        assert newer.etag != older.etag
+        await life.crash()
+        place.kill()
+
+        life = await place.start(take_over=True)
+        assert life.context.metadata.topic_named("log") is None
+        before = {key for key in place.memory.objects if topic_id in key}
+        await asyncio.sleep(60)
+        assert before == {key for key in place.memory.objects if topic_id in key}
+        assert len(before) > 3 and _directories(place) == ["log-0-stray"]
+        await life.stop()
 
     play(scenario())

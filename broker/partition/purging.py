@@ -1,0 +1,93 @@
+"""Deleted topics, until nothing of them is left: every broker removes its files, the controller's the objects (R24).
+
+Owns which deletions are under way here. Always true: only what the image names as deleted is removed; the controller's
+broker alone deletes objects and has the topic forgotten, whoever decided the deletion, so that what a controller began
+that died is begun again by the next; a topic is forgotten when every broker in session had the time to hear of it, else
+what it has of it would be a stray; what an upload that was under way left until then is deleted too. Must not know how
+files and objects go (removal).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from broker.following.metadata_cache import MetadataCache
+from broker.metadata.image import Topic
+from broker.partition.removal import Removal
+from seams.rng import Rng
+from seams.tasks import FailureReport, Tasks, supervise
+
+_RETRY_MAX_S: Final = 300.0
+_HEARD_S: Final = 10.0  # a session and a second: who has not heard of a commit by then has none
+
+
+class Purging:
+    """Of one broker. `forget` asks the controller to forget a deleted topic of which nothing is left; it raises while
+    it cannot."""
+
+    def __init__(
+        self,
+        node_id: int,
+        metadata: MetadataCache,
+        removal: Removal,
+        forget: Callable[[Topic], Awaitable[None]],
+        tasks: Tasks,
+        rng: Rng,
+        report: FailureReport,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._removal = removal
+        self._forget = forget
+        self._tasks = tasks
+        self._rng = rng
+        self._report = report
+        self._under_way: dict[str, bool] = {}  # by topic id: whether it was said again since the last look
+
+    def removes(self, topic_id: str) -> bool:
+        """Whether the removal of a topic's files is under way."""
+        return topic_id in self._under_way
+
+    def purge(self, topic: Topic) -> None:
+        """Begin to remove a withdrawn topic's local files; where this broker decides, its objects then, and let it be
+        forgotten. Tried until nothing is left, or somebody else decides. Said again while it is under way, it looks
+        again who decides."""
+        if topic.topic_id in self._under_way:
+            self._under_way[topic.topic_id] = True
+            return
+        self._under_way[topic.topic_id] = False
+        self._tasks.spawn(f"purge {topic.name}", self._purge(topic))
+
+    async def _purge(self, topic: Topic) -> None:
+        async def attempt() -> None:
+            await self._attempt(topic)
+
+        try:
+            await supervise(f"purge {topic.name}", attempt, self._rng, self._report, backoff_max_s=_RETRY_MAX_S)
+        finally:
+            del self._under_way[topic.topic_id]
+
+    async def _attempt(self, topic: Topic) -> None:
+        await self._removal.purge_files(topic)
+        while True:
+            self._under_way[topic.topic_id] = False
+            if self._decides:
+                await self._removal.purge_objects(topic)
+                if self._has_others:
+                    await asyncio.sleep(_HEARD_S)
+                    await self._removal.purge_objects(topic)
+                if self._decides:
+                    await self._forget(topic)
+            if not self._under_way[topic.topic_id]:
+                return
+
+    @property
+    def _decides(self) -> bool:
+        return self._metadata.is_decided_by(self._node_id)
+
+    @property
+    def _has_others(self) -> bool:
+        nodes = self._metadata.image.nodes.values()
+        return any(node.active and node.node_id != self._node_id for node in nodes)
