@@ -29,6 +29,10 @@ class StoreAway(StoreUnavailable):
     full or failing: that says nothing about what the store can do."""
 
 
+class StoreThrottled(StoreAway):
+    """429 or 503: too many requests, of one key perhaps (Cloudflare R2 and GCS take one write of a key a second)."""
+
+
 class PreconditionFailed(StoreError):
     """412, or 404 to If-Match, as the store said it; for a resent write it says nothing about the first attempt."""
 

@@ -1,9 +1,10 @@
 """A root in a bucket: load it, replace it. The shell around `root_commit.Commit`.
 
-Owns the newest root this process has seen under one key, and whether an attempt of ours may still land on it. Always
-true: commits of one `RootStore` run one after the other; an attempt whose outcome is unknown is remembered until the
-root was seen to have moved past it (`settled`), because until then what it named must not be deleted (C3). Must not
-know what the content means.
+Owns the newest root this process has seen under one key, whether an attempt of ours may still land on it, and how soon
+after one another they are sent: a store that answered "slow down" once is written to every `THROTTLED_S` at most from
+then on. Always true: commits of one `RootStore` run one after the other; an attempt whose outcome is unknown is
+remembered until the root was seen to have moved past it (`settled`), because until then what it named must not be
+deleted (C3). Must not know what the content means.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, Generic
 
 from coldstore.checked_get import get_start
-from coldstore.object_store import ObjectMissing, ObjectStore, StoreError
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, StoreThrottled
 from coldstore.root_commit import (
     Commit,
     Done,
@@ -68,6 +69,8 @@ __all__ = [
 ]
 
 DEADLINE_S: Final = 30.0
+THROTTLED_S: Final = 1.1
+"""Cloudflare R2 and GCS take one write of a key a second."""
 _READS: Final = 3  # of a root, before it is called damaged
 _LAST_CALL_S: Final = 1.0  # a call that begins just before the deadline still gets this long
 
@@ -96,6 +99,8 @@ class RootStore(Generic[T]):
         self._known: Root[T] | None = None
         self._unsettled_version = 0
         self._commits = asyncio.Lock()
+        self._put_s = float("-inf")
+        self._least_s = 0.0  # between two PUTs
 
     @property
     def key(self) -> str:
@@ -200,6 +205,9 @@ class RootStore(Generic[T]):
                 await asyncio.sleep(seconds)
                 return Waited()
             case Put(data, if_match):
+                if (early_s := self._put_s + self._least_s - self._clock.monotonic_s()) > 0:
+                    await asyncio.sleep(early_s)
+                self._put_s = self._clock.monotonic_s()
                 try:
                     if may_send is not None:
                         may_send()
@@ -209,6 +217,8 @@ class RootStore(Generic[T]):
                     async with asyncio.timeout(left_s):
                         etag = await self._store.put_root(self._key, data, if_match)
                 except (StoreError, ObjectMissing, TimeoutError) as unknown:
+                    if isinstance(unknown, StoreThrottled):
+                        self._least_s = THROTTLED_S
                     return PutUnknown(f"{type(unknown).__name__}: {unknown}")
                 return PutAccepted(etag) if etag else PutUnknown("200 without an ETag")
             case Get():

@@ -24,6 +24,7 @@ from coldstore.object_store import (
     ObjectMissing,
     PreconditionFailed,
     StoreAway,
+    StoreThrottled,
     StoreUnavailable,
 )
 from logformat.errors import InvalidRequest, ThermoclineError
@@ -40,7 +41,9 @@ NO_CREDENTIALS = (
 _PASSING = frozenset(
     {"RequestTimeout", "RequestTimeTooSkewed", "IncompleteBody", "SlowDown", "OperationAborted", "NoSuchUpload"}
 )
-_AWAY = frozenset({429, 502, 503, 504, 507})  # the store, or what stands before it, did not get to the request
+# 503 is SlowDown, or a store that has no strength left: both want fewer requests.
+_THROTTLED = frozenset({429, 503})
+_AWAY = frozenset({502, 504, 507})  # the store, or what stands before it, did not get to the request
 _CHECKSUM = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _CREDENTIALS = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "AuthorizationHeaderMalformed"})
 
@@ -50,6 +53,8 @@ def refusal(what: str, status: int, code: str, message: str, *, conditional: boo
     text = f"{what}: {status} {code} {message}".rstrip()
     if code in _CHECKSUM:
         return ChecksumRefused(text)
+    if status in _THROTTLED:
+        return StoreThrottled(text)
     if status in _AWAY:
         return StoreAway(text)
     if conditional:
