@@ -24,6 +24,7 @@ SHOWN: Final = {
     7: "test_cluster_d07_a_lowered_minimum_lets_the_dead_go_at_once",
     8: "test_cluster_d08_a_new_controller_gives_every_session_its_full_time_then_ends_it",
     9: "test_cluster_d09_a_stall_of_the_own_loop_extends_every_session",
+    10: "test_cluster_d10_a_controller_cut_off_from_all_others_ends_no_session_of_theirs",
     11: "test_cluster_d11_of_two_candidates_one_decides_and_stays",
     12: "test_cluster_d12_a_claim_that_comes_true_late_makes_its_author_controller",
     14: "test_cluster_d14_an_outage_of_the_store_makes_nobody_controller",
@@ -45,6 +46,8 @@ SHOWN: Final = {
     31: "test_cluster_d31_it_begins_no_earlier_than_the_bucket_ends",
     32: "test_cluster_d32_who_keeps_most_begins",
     33: "test_cluster_d33_a_copy_keeps_what_only_an_unverified_object_holds",
+    34: "test_cluster_d34_an_object_that_is_not_whole_begins_no_log",
+    35: "test_cluster_d35_a_bucket_that_is_away_ends_no_copying",
     36: "test_cluster_d36_a_deletion_is_answered_when_whoever_may_lead_next_knows_it",
     37: "test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does",
     38: "test_cluster_d38_a_log_that_failed_leads_nothing",
@@ -81,6 +84,7 @@ SHOWN: Final = {
     75: "test_cluster_d75_a_registration_is_conditional_on_the_last_broker_epoch",
     76: "test_cluster_d76_what_was_begun_before_a_suspension_is_not_sent_again_after_it",
     78: "test_cluster_d78_sessions_that_expire_one_by_one_are_counted_together",
+    79: "test_cluster_d79_where_everything_cold_expired_a_log_begins_with_nothing_known",
     82: "test_cluster_d82_the_survivor_of_three_goes_on_once_nobody_else_claimed",
 }
 
@@ -94,14 +98,10 @@ LATER: Final = {
 """Scenarios that cannot happen in what is built, and why."""
 
 NOT_YET: Final = {
-    10: "a controller cut off from all others",
     13: "a process that is paused while it decides",
     16: "a controller that dies between a topic's roots and its record",
-    34: "a bootstrap at an end that was not verified",
-    35: "a bootstrap that is sent on",
     48: "a process that stops while the store is away",
     77: "an older cluster.json put back",
-    79: "a bootstrap where everything cold expired",
 }
 """Scenarios without a test under their name, and what it would have to do."""
 
@@ -128,7 +128,7 @@ def main() -> None:
         found.setdefault(number, []).append(test)
     for number, what in scenarios().items():
         print(f"D{number}  {what}")
-        for test in found.get(number, [LATER.get(number) or NOT_YET[number]]):
+        for test in found.get(number) or [LATER.get(number) or NOT_YET.get(number, "nothing")]:
             print(f"      {test}")
 
 
