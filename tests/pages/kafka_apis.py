@@ -128,7 +128,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "ListTransactions": _TRANSACTIONS,
     "AlterReplicaLogDirs": "a broker has one log directory",
     "AlterPartitionReassignments": "one broker a bucket: there is nowhere to move a partition to",
-    "UnregisterBroker": "one broker a bucket",
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "DescribeQuorum": _QUORUM,
