@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.integration.test_replicas import TOPIC, Writing
 from tests.support.broker_process import BrokerProcess
 from tests.support.operations_kit import metrics_of
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.three_brokers import Three, three
+from tests.support.writing import Writing
+
+TOPIC = "ledger"
 
 
 @dataclass
@@ -108,7 +110,7 @@ def test_a_follower_that_is_stopped_is_late_and_then_away(directory_site: Site) 
         stopped = next(node for node in cluster.brokers if node not in (leader, seen.cluster["controller"]))
         cluster.pause(stopped)
         try:
-            writing = Writing(cluster.brokers[leader].kafka)
+            writing = Writing(cluster.brokers[leader].kafka, TOPIC)
             writing.write("late", 500)
             late = until(cluster, cluster.brokers[leader], lambda it: bool(it.partition()["late"]), "it is late")
             (one,) = late.partition()["late"]

@@ -26,7 +26,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.config.definitions import BROKER
 from broker.observe.conditions import Condition
-from tests.integration.test_replicas import Writing
 from tests.support import operations_kit as kit
 from tests.support.broker_process import running_broker, start_broker
 from tests.support.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
@@ -34,6 +33,7 @@ from tests.support.site import Site
 from tests.support.stock_clients import read_confluent
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
+from tests.support.writing import Writing
 from tiering.partition_state import Block
 
 ROOT = Path(__file__).parents[2]

@@ -44,7 +44,7 @@ CHECKS = {
     "store faults": "tests/integration/test_store_faults*.py",
     "archive tests": "tests/unit/pipeline/jobs/test_archive_exactly_once.py",
     "Spark tests": "tests/integration/test_spark_s*.py",
-    "three real brokers": "tests/integration/test_replicas.py",
+    "three real brokers": "tests/integration/test_cluster_cases.py",
     "lost logs": "tests/unit/broker/membership/test_lost_logs.py",
     "several simulated brokers": "tests/sim/test_sim_several.py",
     "cluster status": "tests/integration/test_cluster_status.py",

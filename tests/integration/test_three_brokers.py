@@ -5,10 +5,12 @@ Broker 1 comes first, so it decides. Every process is a real one; the image is r
 
 from __future__ import annotations
 
+import shutil
+
 from broker.metadata.records import NO_LEADER
 from tests.support.site import Site
-from tests.support.stock_clients import Written, create_topic, read_confluent, write_confluent
-from tests.support.three_brokers import three
+from tests.support.stock_clients import Written, read_confluent, write_confluent
+from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
 
 TOPIC = "events"
@@ -33,60 +35,64 @@ def test_three_brokers_register_and_leave(directory_site: Site) -> None:
         assert cluster.brokers[2].stop() == 0
 
 
-def test_cluster_d64_a_controller_that_is_killed_is_replaced_within_its_lease(directory_site: Site) -> None:
+def test_cluster_d64_a_controller_that_is_killed_is_replaced_within_its_lease(cluster: Three) -> None:
     """kill -9: another claims, its session ends in that commit, and the third is heard by the new one."""
-    with three(directory_site) as cluster:
-        before = cluster.root()[1]
-        cluster.brokers[1].kill()
-        lease_s = float(str(directory_site.settings["thermocline.lease.ms"])) / 1000
-        wait_until(lambda: cluster.root()[1].epoch > before.epoch, "another controller", lease_s + 2)
-        image, controller = cluster.root()
-        assert controller.node_id in (2, 3) and not image.nodes[1].active, cluster.logs()
-        sessions = cluster.active()
-        assert sessions.keys() == {2, 3}
-        cluster.start(1)
-        wait_until(lambda: cluster.active().keys() == {1, 2, 3}, "all three again")
-        assert {n: cluster.active()[n] for n in (2, 3)} == sessions, "nobody else lost his session"
-        assert cluster.root()[1] == controller
+    before = cluster.root()[1]
+    killed = before.node_id
+    cluster.kill(killed)
+    lease_s = float(str(cluster.site.settings["thermocline.lease.ms"])) / 1000
+    wait_until(lambda: cluster.root()[1].epoch > before.epoch, "another controller", lease_s + 2)
+    image, controller = cluster.root()
+    assert controller.node_id != killed and not image.nodes[killed].active, cluster.logs()
+    sessions = cluster.active()
+    assert sessions.keys() == {1, 2, 3} - {killed}
+    cluster.start(killed)
+    cluster.wait_active(1, 2, 3)
+    assert {n: cluster.active()[n] for n in sessions} == sessions, "nobody else lost his session"
+    assert cluster.root()[1] == controller
 
 
-def test_a_killed_brokers_partitions_wait_for_it(directory_site: Site) -> None:
+def test_a_killed_brokers_partitions_wait_for_it(cluster: Three) -> None:
     """At replication factor 1: NO_LEADER when its session ended, led again by it when it is back, nothing lost."""
-    with three(directory_site) as cluster:
-        create_topic(cluster.brokers[1].kafka, TOPIC, partitions=6)
-        led = {index: row.leader for index, row in enumerate(cluster.rows(TOPIC))}
-        assert set(led.values()) == {1, 2, 3}, "spread over brokers"
-        for index in led:
-            write_confluent(cluster.everywhere, TOPIC, index, some(f"p{index}"), "none", True)
-        cluster.brokers[3].kill()
-        cluster.wait_active(1, 2)
-        for index, row in enumerate(cluster.rows(TOPIC)):
-            assert row.leader == (NO_LEADER if led[index] == 3 else led[index])
-            assert row.in_sync == (led[index],)
-        cluster.start(3)
-        cluster.wait_active(1, 2, 3)
-        assert {index: row.leader for index, row in enumerate(cluster.rows(TOPIC))} == led
-        found = read_confluent(cluster.everywhere, TOPIC, dict.fromkeys(led, 10))
-        assert sorted(r.value or b"" for r in found) == sorted(w.value or b"" for i in led for w in some(f"p{i}"))
+    cluster.create(TOPIC, 6, replicas=1)
+    led = {index: row.leader for index, row in enumerate(cluster.rows(TOPIC))}
+    assert set(led.values()) == {1, 2, 3}, "spread over brokers"
+    for index in led:
+        write_confluent(cluster.everywhere, TOPIC, index, some(f"p{index}"), "none", True)
+    cluster.kill(3)
+    cluster.wait_active(1, 2)
+    for index, row in enumerate(cluster.rows(TOPIC)):
+        assert row.leader == (NO_LEADER if led[index] == 3 else led[index])
+        assert row.in_sync == (led[index],)
+    cluster.start(3)
+    cluster.wait_active(1, 2, 3)
+    assert {index: row.leader for index, row in enumerate(cluster.rows(TOPIC))} == led
+    found = read_confluent(cluster.everywhere, TOPIC, dict.fromkeys(led, 10))
+    assert sorted(r.value or b"" for r in found) == sorted(w.value or b"" for i in led for w in some(f"p{i}"))
 
 
-def test_cluster_d40_a_second_process_of_a_node_is_refused_while_the_first_lives(directory_site: Site) -> None:
-    """Another directory with the node id of a broker that is heard: exit 3; the first serves on."""
-    with three(directory_site) as cluster:
-        sessions = cluster.active()
-        with directory_site.broker("copy", "--node-id", "2", wait_ready=False) as second:
+def test_cluster_d40_a_second_process_of_a_node_is_refused_while_the_first_lives(cluster: Three) -> None:
+    """Another directory with the node id of a broker that is heard, and a copy of its directory: exit 3; the first
+    serves on."""
+    sessions = cluster.active()
+    site = cluster.site
+    shutil.copytree(site.data_dir("2"), site.data_dir("copied"))
+    with (
+        cluster.beside("another", 2) as another,
+        cluster.beside("copied", 2) as copied,
+    ):
+        for second in (another, copied):
             assert second.wait(60) == REFUSED, second.log()
             assert "Another broker is registered with that broker id" in second.log()
-        assert cluster.active() == sessions
+    assert cluster.active() == sessions
 
 
-def test_a_paused_broker_has_a_session_again_when_it_goes_on(directory_site: Site) -> None:
+def test_a_paused_broker_has_a_session_again_when_it_goes_on(cluster: Three) -> None:
     """SIGSTOP for longer than a session: it ends, and the same process begins another when it reads so."""
-    with three(directory_site) as cluster:
-        before = cluster.active()
-        cluster.pause(3)
-        cluster.wait_active(1, 2)
-        cluster.go_on(3)
-        cluster.wait_active(1, 2, 3)
-        assert cluster.active()[3] > max(before.values())
-        assert cluster.brokers[3].stop() == 0
+    before = cluster.active()
+    cluster.pause(3)
+    cluster.wait_active(1, 2)
+    cluster.go_on(3)
+    cluster.wait_active(1, 2, 3)
+    assert cluster.active()[3] > max(before.values())
+    assert cluster.stop(3) == 0

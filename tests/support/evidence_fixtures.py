@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.buckets import BUCKET_KINDS, Bucket, DirectoryBucket, Stores
+from tests.support.link_proxy import Links
 from tests.support.site import Site
+from tests.support.three_brokers import Three, three
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +38,24 @@ def site(tmp_path: Path, bucket: Bucket) -> Site:
 def directory_site(tmp_path: Path) -> Site:
     """A broker's place on a directory bucket."""
     return Site(tmp_path, DirectoryBucket(tmp_path / "bucket"))
+
+
+@pytest.fixture(scope="module")
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    """Three brokers on a directory bucket, and links between them, for all tests of a module: a start of three costs
+    more than most of them."""
+    directory = tmp_path_factory.mktemp("three")
+    with Links() as links, three(Site(directory, DirectoryBucket(directory / "bucket")), links) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(three_brokers: Three) -> Three:
+    """The module's three brokers: all run, all links carry, every replica is in sync, whatever the last test left."""
+    assert three_brokers.links is not None
+    three_brokers.links.heal()
+    for node_id in {1, 2, 3} - three_brokers.alive():
+        three_brokers.gone(node_id)
+        three_brokers.start(node_id)
+    three_brokers.wait(three_brokers.is_whole, "three brokers, and every replica in sync")
+    return three_brokers

@@ -42,7 +42,7 @@ class Three:
     buckets: Mapping[int, str] = field(default_factory=dict)
     brokers: dict[int, BrokerProcess] = field(default_factory=dict)
     _ports: dict[int, int] = field(default_factory=dict)
-    _listeners: dict[int, str] = field(default_factory=dict)
+    _listeners: dict[int, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node_id in NODES:
@@ -50,13 +50,7 @@ class Three:
             if self.links is not None:
                 behind = quiet_port()
                 told = self.links.door(str(node_id), behind)
-                name = "PLAINTEXT://127.0.0.1"
-                self._listeners[node_id] = (
-                    f"listeners={name}:{port},LINKS://127.0.0.1:{behind}\n"
-                    f"advertised.listeners={name}:{port},LINKS://127.0.0.1:{told}\n"
-                    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LINKS:PLAINTEXT\n"
-                    "inter.broker.listener.name=LINKS"
-                )
+                self._listeners[node_id] = _listeners(port, behind, told)
 
     @property
     def everywhere(self) -> str:
@@ -64,13 +58,13 @@ class Three:
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────
-    def start(self, node_id: int, *flags: str, wait_ready: bool = True, directory: str | None = None) -> BrokerProcess:
-        """Its next life, in `directory` if one is named."""
-        of_links = [word for line in self._listeners.get(node_id, "").splitlines() for word in ("--set", line)]
+    def start(self, node_id: int, *flags: str, wait_ready: bool = True) -> BrokerProcess:
+        """Its next life."""
+        of_links = self._listeners.get(node_id, [])
         if self.links is not None:
             self.links.set_open(str(node_id), True)
         broker = self.site.broker(
-            directory or str(node_id),
+            str(node_id),
             *("--node-id", str(node_id), *of_links, *flags),
             wait_ready=False,
             listen=None if of_links else f"127.0.0.1:{self._ports[node_id]}",
@@ -82,6 +76,17 @@ class Three:
         if wait_ready:
             found.await_ready()
         return found
+
+    @contextlib.contextmanager
+    def beside(self, name: str, node_id: int) -> Iterator[BrokerProcess]:
+        """One process more, which says that it is `node_id`, on directory `name` and ports of its own."""
+        of_links = _listeners(0, 0, 0) if self.links is not None else []
+        listen = None if of_links else "127.0.0.1:0"
+        words = ("--node-id", str(node_id), *of_links)
+        with self.site.broker(name, *words, wait_ready=False, listen=listen) as broker:
+            if self.links is not None:
+                self.links.owners[name] = broker.pid
+            yield broker
 
     def kill(self, node_id: int) -> None:
         """kill -9: its ports refuse from now on."""
@@ -169,6 +174,18 @@ class Three:
 
     def wait_active(self, *node_ids: int, timeout_s: float = SLACK_S) -> None:
         self.wait(lambda: self.active().keys() == set(node_ids), f"sessions of {node_ids}", timeout_s)
+
+
+def _listeners(port: int, behind: int, told: int) -> list[str]:
+    """Flags: `port` for clients, `behind` for brokers, who are told of `told` instead; 0 picks one."""
+    clients = f"PLAINTEXT://127.0.0.1:{port}"
+    settings = [
+        f"listeners={clients},LINKS://127.0.0.1:{behind}",
+        *([f"advertised.listeners={clients},LINKS://127.0.0.1:{told}"] if told else []),
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LINKS:PLAINTEXT",
+        "inter.broker.listener.name=LINKS",
+    ]
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 @contextlib.contextmanager
