@@ -1,0 +1,91 @@
+"""Stock clients that write and commit while the brokers they talk to are killed, one after the other, and come back.
+
+Three replicas, min.insync.replicas=2, an idempotent producer, a group that commits what it reads: a coordinator dies,
+then the leader of a partition. No position goes back below a commit that was acknowledged; every record that was
+acknowledged is there once, where the client was told, in the order it was sent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.groups.records import partition_of
+from broker.groups.topic import OFFSETS_TOPIC
+from tests.support.committing import CLIENTS, PARTITIONS, Run
+from tests.support.committing_java import begin_java
+from tests.support.kafka_tools import require_kafka
+from tests.support.site import Site
+from tests.support.stock_clients import read_confluent
+from tests.support.three_brokers import Three, three
+
+pytestmark = pytest.mark.timeout(300)
+
+TOPIC = "ledger"
+WAIT_S = 90.0  # an election and a client's patience, on a busy machine
+
+
+def _goes_on(cluster: Three, run: Run) -> None:
+    """It writes and commits now; what is committed was read, so it was acknowledged."""
+    sent, commits = run.sent, run.commits
+
+    def moved() -> bool:
+        run.check()
+        return run.sent > sent + 20 and run.commits > commits + 2
+
+    cluster.wait(moved, "records and commits", WAIT_S)
+
+
+def _coordinator(cluster: Three, group: str) -> int:
+    rows = cluster.rows(OFFSETS_TOPIC)
+    return rows[partition_of(group, len(rows))].leader
+
+
+@pytest.mark.parametrize("client", sorted(CLIENTS))
+def test_a_group_and_an_idempotent_producer_live_through_killed_coordinators_and_leaders(
+    directory_site: Site, client: str
+) -> None:
+    """One client of each kind, with one replica of everything on each of three brokers."""
+    with three(directory_site) as cluster:
+        cluster.create(TOPIC, PARTITIONS, min_insync_replicas=2)
+        run = Run(cluster.everywhere, TOPIC, f"group-{client}")
+        run.begin(*CLIENTS[client])
+        _lives_through(cluster, run)
+
+
+@pytest.mark.peer
+def test_the_java_client_lives_through_killed_coordinators_and_leaders(directory_site: Site, tmp_path: Path) -> None:
+    """The same, with Apache Kafka's own producer and consumer."""
+    require_kafka()
+    with three(directory_site) as cluster:
+        cluster.create(TOPIC, PARTITIONS, min_insync_replicas=2)
+        run = Run(cluster.everywhere, TOPIC, "group-java")
+        begin_java(run, tmp_path)
+        _lives_through(cluster, run)
+
+
+def _lives_through(cluster: Three, run: Run) -> None:
+    """A coordinator dies and comes back, then a leader; then nothing is missing."""
+    _goes_on(cluster, run)
+    for who in ("coordinator", "leader"):
+        victim = _coordinator(cluster, run.group) if who == "coordinator" else cluster.rows(TOPIC)[0].leader
+        cluster.kill(victim)
+        _goes_on(cluster, run)
+        assert victim not in (_coordinator(cluster, run.group), cluster.rows(TOPIC)[0].leader)
+        cluster.start(victim)
+        cluster.wait(cluster.is_whole, "all three in sync again", WAIT_S)
+        _goes_on(cluster, run)
+    run.end("write", WAIT_S)
+    cluster.wait(lambda: run.check() or run.has_read_all, "everything read", WAIT_S)
+    run.end("read", WAIT_S)
+
+    assert len(run.acknowledged) == run.sent > 100 and run.commits > 10
+    ends = {p: 1 + max(o for q, o in run.acknowledged.values() if q == p) for p in range(PARTITIONS)}
+    found = read_confluent(cluster.everywhere, TOPIC, ends)
+    assert len(found) == run.sent, "none lost, none doubled"
+    assert {int(r.value or b""): (r.partition, r.offset) for r in found} == run.acknowledged
+    for partition in range(PARTITIONS):
+        numbers = [int(r.value or b"") for r in found if r.partition == partition]
+        assert numbers == sorted(numbers), f"partition {partition} is reordered"
+    assert {number: (p, o) for p, o, number in run.read} == run.acknowledged
