@@ -1,6 +1,7 @@
-"""What became of partitions from one image to the next, as one broker counts and tells it.
+"""What became of a cluster from one image to the next, as one broker counts and tells it.
 
-Owns the counts since the start, and one line of log for what an image changed of what this broker leads. Always true:
+Owns the counts since the start, and the lines of log about it: who decides, whose session ended, and one for each thing
+an image changed of what this broker leads. Always true:
 an election is counted by whoever was elected, a set that shrank or grew by whoever leads the partition then, so that a
 sum over brokers counts each once; the first image is no change. Must not know what is done about an image.
 """
@@ -67,16 +68,17 @@ class Turnover:
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
-        self._image: ClusterImage | None = None
+        self._at: ImageAt | None = None
         self.elections = self.unclean_elections = 0
         self.shrinks = self.expansions = 0
 
     def obey(self, at: ImageAt) -> None:
         """This broker obeys `at` from now on."""
-        before, self._image = self._image, at.image
+        before, self._at = self._at, at
         if before is None:
             return
-        found = turned(before, at.image, self._node_id)
+        self._tell_of_brokers(before, at)
+        found = turned(before.image, at.image, self._node_id)
         self.elections += len(found.led)
         self.unclean_elections += len(found.unclean)
         self.shrinks += len(found.shrunk)
@@ -91,6 +93,25 @@ class Turnover:
             log.warning("%s: fewer in-sync replicas", _named(found.shrunk))
         if found.grown:
             log.info("%s: more in-sync replicas", _named(found.grown))
+
+    def _tell_of_brokers(self, before: ImageAt, at: ImageAt) -> None:
+        """But what this broker decided itself: the controller told it with its reasons."""
+        was, controller = before.controller, at.controller
+        is_new = controller is not None and (was is None or controller.epoch != was.epoch)
+        if controller is not None and is_new and controller.node_id != self._node_id:
+            log.info("broker %d decides now: controller epoch %d", controller.node_id, controller.epoch)
+        if is_new or controller is None or controller.node_id != self._node_id:
+            for node_id in _ended(before.image, at.image):
+                log.info("the session of broker %d ended", node_id)
+
+
+def _ended(before: ClusterImage, after: ClusterImage) -> list[int]:
+    """Whose session ended, and no other began."""
+    return sorted(
+        node_id
+        for node_id, node in before.nodes.items()
+        if node.active and ((now := after.nodes.get(node_id)) is None or not now.active)
+    )
 
 
 def _named(partitions: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
+_TELL_S: Final = 3.0  # between two lines about one wait
 _DUPLICATE_SESSIONS: Final = 2
 """So many sessions is waited for another process's to end, as one controller has it; then it lives, and this one is
 refused. A new controller gives every session its full time anew (D8)."""
@@ -88,6 +90,7 @@ class Joining:
         # One for every attempt to enter: an attempt whose answer was lost may have been the first one.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
         self._duplicate: tuple[int, float] | None = None  # the controller's epoch that said so first, and when
+        self._told = "", 0.0  # what was logged to be waited for, numbers left out, and when
         self._not_there: int | None = None  # the epoch of the controller whose port refused when it was asked last
 
     async def join(self, directory: DirectoryIdentity, who: RegistrationAsked) -> Joined:
@@ -140,7 +143,7 @@ class Joining:
         asked = replace(who, cluster_id=cluster_id, directory_id=directory_id, lost_logs=lost)
         if found is None or self._may_claim(found, asked, admission, sight):
             return await self._claim(asked, directory, admission, found, sight)
-        return await self._ask(asked, directory, admission, found)
+        return await self._ask(asked, directory, admission, found, sight)
 
     def _may_claim(self, found: Loaded, asked: RegistrationAsked, admission: Admittance, sight: LeaseSight) -> bool:
         if sight in FREE or found.controller is None or found.image.nodes.keys() <= {asked.node_id}:
@@ -172,7 +175,12 @@ class Joining:
         return self._joined(asked, directory, admission, at)
 
     async def _ask(
-        self, asked: RegistrationAsked, directory: DirectoryIdentity, admission: Admittance, found: Loaded
+        self,
+        asked: RegistrationAsked,
+        directory: DirectoryIdentity,
+        admission: Admittance,
+        found: Loaded,
+        sight: LeaseSight,
     ) -> Joined | None:
         """Register with the controller; a session counts when it is read in the image."""
         mine = found.image.nodes.get(asked.node_id)
@@ -181,7 +189,16 @@ class Joining:
         assert found.controller is not None
         node = found.image.nodes.get(found.controller.node_id)
         if node is None or node.node_id == asked.node_id:
-            self._wait("the controller's lease to stand still: its process served as this node")
+            if sight is LeaseSight.MOVING:
+                raise Refused(
+                    f"node {asked.node_id} is the controller, and lives: its lease still moves. Give this one another "
+                    "--node-id, or stop that process first; --take-over only if you know that it is dead"
+                )
+            still_s, moving_s = self._campaign.left_s()
+            self._wait(
+                f"the lease of node {asked.node_id}'s last process, which was the controller: over in {still_s:.0f} s "
+                f"if it stands still, refused in {moving_s:.0f} s if it goes on to move"
+            )
             return None
         self._gate.begin()
         last = NO_EPOCH if mine is None else mine.broker_epoch
@@ -233,4 +250,7 @@ class Joining:
 
     def _wait(self, what: str) -> None:
         self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)
-        log.info("not ready: %s", what)
+        kind, now = re.sub(r"\d+", "", what), self._world.clock.monotonic_s()
+        if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # each look counts down, the log need not
+            self._told = kind, now
+            log.info("not ready: %s", what)

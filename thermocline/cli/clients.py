@@ -61,7 +61,7 @@ _ADVICE: dict[int, str] = {
     KafkaError.TOPIC_ALREADY_EXISTS: "pick another name, or look at it with `thermocline topic describe`",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "see `thermocline topic list`, or create it with `thermocline topic create`",
     KafkaError._UNKNOWN_TOPIC: "see `thermocline topic list`, or create it with `thermocline topic create`",
-    KafkaError.INVALID_REPLICATION_FACTOR: "one broker can keep one replica: -r 1",
+    KafkaError.INVALID_REPLICATION_FACTOR: "-r is at most the number of brokers: see `thermocline cluster status`",
     KafkaError._ALL_BROKERS_DOWN: "is the broker running, and is -b its address?",
     KafkaError._TRANSPORT: "is the broker running, and is -b its address?",
     KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",

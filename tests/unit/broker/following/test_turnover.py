@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from broker.following.turnover import Turnover, turned
+from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node, Row, RowsSet, TopicCreated
@@ -60,7 +61,29 @@ def test_one_line_an_image_however_many_partitions(caplog: pytest.LogCaptureFixt
         assert not caplog.records
         counted.obey(ImageAt(2, ended(BEFORE, 1)))
     assert [record.getMessage() for record in caplog.records] == [
+        "the session of broker 1 ended",
         "leads log-0, log-1, log-2 and 2 more in a new leader epoch",
         "log-0, log-1, log-2 and 2 more: fewer in-sync replicas",
     ]
     assert (counted.elections, counted.shrinks, counted.expansions, counted.unclean_elections) == (5, 5, 0, 0)
+
+
+def test_who_decides_is_told_by_those_who_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    """An operator who looks at any broker's log learns it; the controller tells why a session ended, and is the only
+    one to, but where its claim ended it."""
+    one, two = ControllerAt(1, "i1", 4), ControllerAt(2, "i2", 5)
+    follower, decider = Turnover(3), Turnover(2)
+    with caplog.at_level(logging.INFO):
+        for turnover in (follower, decider):
+            turnover.obey(ImageAt(1, BEFORE, one))
+        follower.obey(ImageAt(2, ended(BEFORE, 1), two))
+        assert [record.getMessage() for record in caplog.records][:2] == [
+            "broker 2 decides now: controller epoch 5",
+            "the session of broker 1 ended",
+        ]
+        caplog.clear()
+        decider.obey(ImageAt(2, ended(BEFORE, 1), two))
+        assert caplog.records[0].getMessage() == "the session of broker 1 ended"
+        caplog.clear()
+        decider.obey(ImageAt(3, ended(ended(BEFORE, 1), 3), two))
+        assert not any("session" in record.getMessage() for record in caplog.records)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.membership.session import Session
+from broker.membership.session import Refused, Session
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import NO_LEADER
@@ -213,5 +214,41 @@ def test_who_leaves_is_missed_at_once() -> None:
             await lives.pop(1).stop()
             assert await until(lambda: controllers(lives) == [2], LEASE_S) < LEASE_S / 2
             assert active(lives[2]) == {2}
+
+    play(scenario())
+
+
+def test_an_empty_directory_under_the_node_id_of_a_living_controller_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A mistyped --node-id: it waited for ever for the lease to stand still, with a line a second. What is waited for
+    is told when it changes, and every three seconds."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 1, 2):
+            with pytest.raises(Refused, match=r"node 1 is the controller, and lives: .*another --node-id"):
+                async with asyncio.timeout(20 * LEASE_S):
+                    await place.start("node.id=1", directory="other")
+
+    with caplog.at_level(logging.INFO):
+        play(scenario())
+    waited = [record for record in caplog.records if "not ready: " in record.getMessage()]
+    assert 1 <= len(waited) <= 2 + 2 * LEASE_S / 3
+
+
+def test_an_empty_directory_replaces_a_controller_that_died() -> None:
+    """As soon as another one decides, and its session is over."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with brokers(place, 2) as lives:
+            first = await place.start("node.id=1", directory="1")
+            await until(lambda: active(lives[2]) == {1, 2}, 5)
+            assert session_of(lives[2]).is_controller
+            await first.crash()
+            again = await place.start("node.id=1", directory="new")
+            assert active(again) == {1, 2}
+            await again.stop()
 
     play(scenario())
