@@ -69,11 +69,12 @@ def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]])
     """Logs of `node_id`, by topic id and index, are gone or damaged while it runs: it leaves those in-sync sets, below
     the minimum too, in a new leader epoch whether it was in the set or not (R16, R18).
 
-    A log that nobody else is assigned stays as it is: there is nobody to lead instead, a person decides."""
+    Where nobody else has all of it, everything stays as it is: what is left there is more than the others have, a
+    person decides."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, least: int) -> Row:
-            if (topic_id, index) not in places or _is_alone(row, node_id):
+            if (topic_id, index) not in places or row.in_sync == (node_id,) or _is_alone(row, node_id):
                 return row
             return _log_gone(image, row, node_id, least, is_lost=True)
 

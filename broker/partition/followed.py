@@ -51,6 +51,10 @@ class ColdState(Protocol):
         """What its leader said last of what may be given."""
         ...
 
+    def forget(self, opened: OpenLog) -> None:
+        """The log is closed: what was told of it says nothing of the next one."""
+        ...
+
 
 class Followed:
     """Made over an open log whose tail is flushed (D65). `moved` is called when it can be asked for again after work

@@ -23,11 +23,13 @@ from broker.metadata.image import Topic
 from broker.metadata.records import NO_EPOCH, NO_LEADER, Node, Row
 from broker.partition.followed import ColdState, Followed
 from broker.partition.follower_retention import expire
+from broker.partition.opening import is_alone
 from broker.partition.registry import Registry
 from broker.replication.asking import VERSION, Key, Limits
 from broker.replication.fetcher import Fetcher
 from broker.wire.message import Message
 from broker.wire.messages import FetchRequest, FetchResponse
+from hotstore.errors import DamagedLog
 from hotstore.log_host import LogHost, OpenLog
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport, Tasks, supervise
@@ -123,6 +125,8 @@ class Follows:
     async def _begin(self, key: Key, role: _Role) -> None:
         async with self._slots:
             opened = await self._open(role.topic, role.index)
+            if opened is None:
+                return
             if opened.log.config.waits_for_flush:
                 await opened.flusher.flush()
         fetcher = None if role.row.leader == NO_LEADER else self._fetcher(role.row.leader)
@@ -143,16 +147,40 @@ class Follows:
         if fetcher is not None:
             fetcher.follow(key, followed)
 
-    async def _open(self, topic: Topic, index: int) -> OpenLog:
+    async def _open(self, topic: Topic, index: int) -> OpenLog | None:
+        """None: it is damaged, and not to be touched in this epoch."""
         place, topic_id = TopicPartition(topic.name, index), UUID(topic.topic_id)
         config = log_config_of(self._config(topic))
-        opened = await self._logs.open(place, topic_id, config) or await self._logs.create(place, topic_id, config)
         row = topic.rows[index]
+        try:
+            opened = await self._logs.open(place, topic_id, config)
+        except DamagedLog as damaged:
+            if is_alone(topic, index, self._node_id):
+                raise
+            self._registry.troubles.damaged((topic.topic_id, index), str(damaged))
+            opened = None
+        if (topic.topic_id, index) in self._registry.troubles.lost:
+            if self._node_id in row.in_sync or row.leader == NO_LEADER or not row.clean:
+                return None
+            await self._begin_anew(place, topic_id, opened)
+            opened = None
+        opened = opened or await self._logs.create(place, topic_id, config)
         if {*row.replicas, *row.target} != {self._node_id}:
             # Of when it led: what it allowed was given by others since (R21). While nobody leads the only replica,
             # nobody gives any.
             await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
         return opened
+
+    async def _begin_anew(self, place: TopicPartition, topic_id: UUID, opened: OpenLog | None) -> None:
+        """It is out of the set, so no report of it counts, and its leader serves (R16, R18): what is left of the log
+        goes aside, and it is copied as by an empty directory."""
+        why = self._registry.troubles.lost[str(topic_id), place.partition]
+        log.error("%s is copied anew, for the log here is damaged: %s", place, why)
+        if opened is not None:
+            await self._logs.close(opened, clean=False)
+            self._cold.forget(opened)
+        await self._logs.places.move_stray(place, topic_id)
+        self._registry.troubles.over((str(topic_id), place.partition))
 
     def leave(self, topic: Topic, indexes: Collection[int]) -> None:
         """Their role of an epoch is over, where they had one: nothing more is written from now on."""

@@ -9,6 +9,7 @@ know which partitions are to be led, nor who is told.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 from uuid import UUID
@@ -20,11 +21,14 @@ from broker.metadata.image import Topic
 from broker.partition.registry import Registry
 from broker.partition.replica import Partition
 from broker.replication.in_sync import AppliedRow
+from hotstore.errors import DamagedLog
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
 from tiering.service import TierService
 from tiering.tier_config import NO_SESSION, Lead, TierConfig
+
+log = logging.getLogger(__name__)
 
 _OPENING_MAX: Final = 16  # partitions on their way at once: bounded files and requests
 
@@ -72,7 +76,7 @@ class Opening:
                 resigned.lead(await self._tiers.attach(resigned.opened, lead), row)
                 return resigned
             place = TopicPartition(topic.name, index)
-            opened = await self._tiers.open_log(place, UUID(topic.topic_id), log_config_of(config), lead)
+            opened = await self._open_log(place, topic, lead)
             try:
                 tier = await self._tiers.attach(opened, lead)
             except (Retryable, Fenced):
@@ -82,6 +86,24 @@ class Opening:
                 raise
         registry = self._registry
         return Partition(opened, tier, row, config, registry.touched, registry.troubles, node_id)
+
+    async def _open_log(self, place: TopicPartition, topic: Topic, lead: Lead) -> OpenLog:
+        """One that is damaged is reported, so that another one leads (R18); where nobody has all that was acknowledged,
+        it goes aside, and this replica begins with what the bucket holds."""
+        topic_id, config = UUID(topic.topic_id), log_config_of(self.topic_config(topic))
+        troubles, of = self._registry.troubles, (topic.topic_id, place.partition)
+        try:
+            return await self._tiers.open_log(place, topic_id, config, lead)
+        except DamagedLog as damaged:
+            if lead.is_alone:
+                raise
+            if lead.unclean_after is None:
+                troubles.damaged(of, str(damaged))
+                raise
+            log.error("%s begins without the log here, which is damaged: %s", place, damaged)
+        await self._logs.places.move_stray(place, topic_id)
+        troubles.over(of)
+        return await self._tiers.open_log(place, topic_id, config, lead)
 
     async def _close(self, opened: OpenLog) -> None:
         try:

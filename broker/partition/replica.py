@@ -25,7 +25,7 @@ from broker.partition.waiters import Acked, Waiters, Watcher
 from broker.partition.written import Written
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
-from hotstore.errors import LogFailed, ReservationExhausted
+from hotstore.errors import DamagedLog, LogFailed, ReservationExhausted
 from hotstore.locator import LogSlice
 from hotstore.log_host import OpenLog
 from hotstore.log_owner import UNOWNED
@@ -187,10 +187,15 @@ class Partition:
         log = self.log
         if not log.is_cheap(offset) and offset not in self._prepared:
             return residency.once(f"index of {log.path} at", offset, self._load_index, offset)
-        found = log.read(offset, bytes_max, end_offset, min_one=min_one)
-        if found is None or found.length == 0:
-            return found
-        found = log.sound(found)
+        try:
+            found = log.read(offset, bytes_max, end_offset, min_one=min_one)
+            if found is None or found.length == 0:
+                return found
+            found = log.sound(found)
+        except DamagedLog as damaged:
+            if self.leader.is_shared:  # another one may have what was here
+                self._troubles.damaged((str(self.topic_id), self.index), str(damaged))
+            raise
         # The end of the log was written a moment ago; an old segment was not.
         if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
             return loading

@@ -37,12 +37,12 @@ class Three:
         port = 9000 + 100 * node_id + place.lives
         self.lives[node_id] = await place.start(f"listeners=PLAINTEXT://127.0.0.1:{port}")
 
-    async def fill(self) -> int:
-        """All started, `VALUES` acknowledged by all; who leads."""
+    async def fill(self, **configs: str) -> int:
+        """All started, `VALUES` acknowledged by all in a topic with these configs, too; who leads."""
         for node_id in NODES:
             await self.start(node_id)
         controller = self.lives[NODES[0]].context.controller
-        await controller.create_topic("log", 1, {"min.insync.replicas": "2"}, replication_factor=3)
+        await controller.create_topic("log", 1, {"min.insync.replicas": "2", **configs}, replication_factor=3)
         leader = self.row(NODES[0]).leader
         await until(lambda: ("log", 0) in self.lives[leader].context.registry.partitions, "it is led")
         for _, value in VALUES:
