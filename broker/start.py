@@ -12,62 +12,41 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
 from broker.context import Context
-from broker.controller import unclean_elections
-from broker.controller.attendance import Attendance
-from broker.controller.brokers import PartitionProposal, ProposalsAsked
 from broker.controller.cluster_defaults import settle_defaults
-from broker.controller.door import ControllerDoor
-from broker.controller.elsewhere import Elsewhere
-from broker.controller.office import Office
-from broker.controller.remote_brokers import RemoteBrokers
-from broker.controller.unclean_elections import UncleanElections
 from broker.dispatcher import BrokerDispatcher
-from broker.error_codes import ErrorCode
+from broker.entering import enter
 from broker.fetch_sessions import FetchSessions
 from broker.first_probe import first_probe
-from broker.following.image_feed import ImageFeed
-from broker.following.metadata_cache import MetadataCache
-from broker.following.publisher import Publisher
-from broker.following.turnover import Turnover
 from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.rewriting import Rewrites
 from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
-from broker.limits import check_tiering, tier_limits
+from broker.limits import tier_limits
 from broker.listening import Listening
 from broker.membership.fitness import OwnFitness
-from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
-from broker.metadata.records import NO_EPOCH, Listener, Node
+from broker.metadata.records import Listener
 from broker.metrics import BrokerMetrics
+from broker.obeying import Obeying, obeying
 from broker.observe.sources import Sources
 from broker.observe.status import Health, Waits
 from broker.offsets_topic import OffsetsTopic
 from broker.outage import Outage
-from broker.partition import candidates
-from broker.partition.proposing import Proposing
-from broker.partition.registry import Registry
-from broker.partition.replicas import Replicas
 from broker.partition.throttle import Throttle
-from broker.peers.forward import Forward
 from broker.peers.links import Links
-from broker.replication.proposal import Proposed
 from broker.rooms import Rooms
-from broker.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from hotstore.data_dir import DataDir
 from hotstore.log_host import LogHost
 from hotstore.residency import Residency
-from logformat.checkpoints import MetaProperties
-from seams.disk import is_full
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
 from tiering.service import TierService
@@ -77,19 +56,6 @@ log = logging.getLogger(__name__)
 _FRESH_S: Final = 10.0  # how old the newest answer may be for what lets go of data (R23)
 
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
-
-
-class Following(NamedTuple):
-    """What obeys the image, and who is asked to change it."""
-
-    registry: Registry
-    metadata: MetadataCache
-    replicas: Replicas
-    feed: ImageFeed
-    forward: Forward
-    controller: ControllerDoor
-    brokers: Attendance
-    turnover: Turnover
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +98,10 @@ class Start:
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
         self.rooms.links = links = Links(world.net, world.clock, config.node_id, listener, answer_bytes_max)
         self.rooms.session = session = self._session(store, cluster, links)
-        joined = await self._join(session, data_dir)
+        self.health.starting("waiting for the right to serve the bucket")
+        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
+        joined = await enter(session, data_dir, config, listeners, world.workers)
+        self._keep("session", self.keep_session)
         logs = LogHost(data_dir, world, self.report)
         limits = tier_limits(self.config, probed)
         self.rooms.tiers = tiers = TierService(
@@ -144,7 +113,22 @@ class Start:
             report=self.report,
             is_fresh=lambda: world.clock.boottime_s() - session.confirmed_s <= _FRESH_S,
         )
-        following = self._following(cluster, joined, logs, tiers, session)
+        assert joined.identity.cluster_id is not None
+        following = obeying(
+            self.live,
+            world,
+            cluster,
+            joined.identity.cluster_id,
+            logs,
+            tiers,
+            links,
+            self.tasks,
+            self.report,
+            session.step_back,
+        )
+        self.rooms.replicas = following.replicas
+        for name, service in following.kept.items():
+            self._keep(name, service)
         await tiers.start()
         fitness = OwnFitness(following.registry.troubles, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
@@ -172,7 +156,7 @@ class Start:
             following.turnover,
         )
 
-    async def _settle_defaults(self, following: Following) -> None:
+    async def _settle_defaults(self, following: Obeying) -> None:
         door, metadata, config = following.controller, following.metadata, self.config
 
         async def settle() -> None:
@@ -191,115 +175,8 @@ class Start:
             waits_for=self.health.starting,
         )
 
-    async def _join(self, session: Session, data_dir: DataDir) -> Joined:
-        """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and
-        that its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
-        config = self.config
-        self.health.starting("waiting for the right to serve the bucket")
-        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
-        identity = _identity(data_dir, config)
-        if identity.incarnations is not None:  # before anybody can learn of this process
-            await self._note(data_dir, (*identity.incarnations, session.incarnation))
-        joined = await session.join(identity, config.node_id, listeners, rack=config.rack, take_over=config.take_over)
-        settled = joined.identity
-        assert settled.cluster_id is not None and settled.directory_id is not None
-        if joined.verdict is not Verdict.RESUME:
-            meta = MetaProperties(settled.cluster_id, config.node_id, settled.directory_id)
-            await self.world.workers.run(data_dir.format, meta)
-        check_tiering(config, joined.at.image)
-        await self._note(data_dir, (session.incarnation,))
-        await self.world.workers.run(data_dir.unmark)
-        self._keep("session", self.keep_session)
-        return joined
-
-    async def _note(self, data_dir: DataDir, incarnations: tuple[str, ...]) -> None:
-        """Note who writes here. Where the disk has no room for it the next start copies from others what it has."""
-        try:
-            await self.world.workers.run(data_dir.note_incarnations, incarnations)
-        except OSError as failure:
-            if not is_full(failure):
-                raise
-            log.warning("this process is not noted in %s: %s", data_dir.path, failure)
-
-    def _following(
-        self, cluster: ClusterRoot, joined: Joined, logs: LogHost, tiers: TierService, session: Session
-    ) -> Following:
-        assert joined.identity.cluster_id is not None
-        metadata = MetadataCache(joined.identity.cluster_id, self.world.clock.monotonic_s)
-        config, links = self.config, self.rooms.links
-        registry = Registry(metadata, config.node_id)
-        assert links is not None
-        self.rooms.replicas = replicas = Replicas(
-            self.live,
-            self.world,
-            logs,
-            registry,
-            tiers,
-            self.tasks,
-            self.report,
-            metadata,
-            links,
-            forget=lambda topic: controller.forget(topic),
-        )
-        feed = ImageFeed(Publisher(replicas, metadata, self.live, self.config.node_id))
-        feed.watch(lambda at: links.obey(at.image.nodes))
-        turnover = Turnover(config.node_id)
-        feed.watch(turnover.obey)
-        forward = Forward(metadata, feed, links, self.config.node_id, self.config.brokers_listener)
-        office = Office(cluster, feed)
-        attendance = Attendance(
-            office,
-            cluster,
-            self.world.clock,
-            config.node_id,
-            joined.identity.cluster_id,
-            config.times,
-            step_back=session.step_back,
-        )
-
-        async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-            if node.node_id == config.node_id:
-                return candidates.answer(registry, request)
-            answer = await links.to(node, unclean_elections.PURPOSE).ask(
-                request, unclean_elections.VERSION, unclean_elections.ANSWER_S
-            )
-            assert isinstance(answer, OffsetForLeaderEpochResponse)
-            return answer
-
-        unclean = UncleanElections(
-            office, metadata, self.world.clock, config.node_id, ask_candidate, config.times.session_s
-        )
-        self._keep("unclean elections", unclean.keep)
-        controller = ControllerDoor(
-            office, metadata, self.live, self.world.rng, replicas.opened, Elsewhere(forward), unclean.look
-        )
-        self._keep("controller", office.keep)
-        self._keep("attendance", attendance.keep)
-
-        async def propose(broker_epoch: int, proposed: list[Proposed]) -> tuple[ErrorCode, ...]:
-            proposals = tuple(
-                PartitionProposal((of.topic_id, of.index), of.leader_epoch, of.partition_epoch, of.in_sync)
-                for of in proposed
-            )
-            asked = ProposalsAsked(config.node_id, broker_epoch, proposals)
-            at = metadata.controller
-            if at is None or at.node_id == config.node_id:
-                return await attendance.alter_partition(asked)
-            node = metadata.image.nodes.get(at.node_id)
-            if node is None:
-                raise ConnectionError(f"the controller, broker {at.node_id}, is not registered; nothing was sent")
-            return await RemoteBrokers(lambda purpose: links.to(node, purpose), config.times).alter_partition(asked)
-
-        def broker_epoch() -> int:
-            node = metadata.image.nodes.get(config.node_id)
-            return NO_EPOCH if node is None else node.broker_epoch
-
-        proposing = Proposing(registry, broker_epoch, propose, config.replica_lag_ms_max)
-        self._keep("proposals", proposing.keep)
-        return Following(registry, metadata, replicas, feed, forward, controller, attendance, turnover)
-
     async def _publish(
-        self, following: Following, session: Session, tiers: TierService, joined: Joined, fitness: OwnFitness
+        self, following: Obeying, session: Session, tiers: TierService, joined: Joined, fitness: OwnFitness
     ) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
@@ -318,7 +195,7 @@ class Start:
         self._keep("retention of copies", replicas.keep_expiring)
         self._keep("strays", replicas.keep_removing_strays)
 
-    def _groups(self, following: Following, session: Session) -> GroupCoordinator:
+    def _groups(self, following: Obeying, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world
 
         def in_session() -> bool:
@@ -351,7 +228,7 @@ class Start:
         self._keep("group rewrites", Rewrites(groups.log).keep)
         return groups
 
-    def _context(self, following: Following, joined: Joined, session: Session, tiers: TierService) -> Context:
+    def _context(self, following: Obeying, joined: Joined, session: Session, tiers: TierService) -> Context:
         config, world = self.live.now, self.world
         self.rooms.residency = residency = Residency(world.workers, report=self.report)
         return Context(
@@ -376,12 +253,3 @@ class Start:
 
     def _keep(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
         self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))
-
-
-def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
-    meta, logs = data_dir.meta, frozenset(data_dir.partitions())
-    if meta is None:
-        return DirectoryIdentity(None, None, None, bool(logs))
-    is_unsynced = not config.flush_sync and not data_dir.was_clean
-    ids = meta.cluster_id, meta.node_id, meta.directory_id
-    return DirectoryIdentity(*ids, bool(logs), logs, is_unsynced, data_dir.incarnations)

@@ -20,6 +20,7 @@ from broker.config.times import ClusterTimes
 from broker.controller import fitness as fitnesses
 from broker.controller import proposals, registrations
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
+from broker.controller.decision import not_controller
 from broker.controller.fitness import FIT, Fitness
 from broker.controller.office import Office
 from broker.controller.registrations import SessionId
@@ -147,7 +148,7 @@ class Attendance:
         is_new = self.told(asked.node_id, asked.broker_epoch, fitness)
         await self._news_for(asked.position, until_settled=is_new)
         if self._sessions is None:
-            raise _not_controller()
+            raise not_controller()
         if self._is_away():
             return HeartbeatAnswer(self._office.epoch, store_away=True)
         newest = self._root.encoded
@@ -274,9 +275,5 @@ class Attendance:
 
     def _there(self) -> Sessions:
         if self._sessions is None:
-            raise _not_controller()
+            raise not_controller()
         return self._sessions
-
-
-def _not_controller() -> ApiError:
-    return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")

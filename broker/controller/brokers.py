@@ -12,6 +12,7 @@ from typing import Protocol
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_EPOCH, Listener, LogPlace
+from broker.replication.proposal import PartitionProposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +71,6 @@ class HeartbeatAnswer:
     store_away: bool = False
     lease_counter: int = -1
     may_stop: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionProposal:
-    """One partition of AlterPartition (56): the leader in `leader_epoch` proposes `in_sync`, pairs of node id and
-    broker epoch, on top of the row of `partition_epoch`. A member that joins is
-    named with the broker epoch of its report (R16). `is_done`: an unclean start came to its end (R20,
-    LeaderRecoveryState 0)."""
-
-    place: LogPlace
-    leader_epoch: int
-    partition_epoch: int
-    in_sync: tuple[tuple[int, int], ...]
-    is_done: bool = True
 
 
 @dataclass(frozen=True, slots=True)

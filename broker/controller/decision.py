@@ -41,3 +41,8 @@ def check_room(image_bytes: int) -> None:
             f"the cluster's metadata takes {image_bytes >> 20} MiB, at most {IMAGE_BYTES_MAX >> 20} are kept: delete "
             "topics, or configs of topics",
         )
+
+
+def not_controller() -> ApiError:
+    """What whoever asks hears where another broker decides, in Kafka's words."""
+    return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")

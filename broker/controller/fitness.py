@@ -1,10 +1,10 @@
 """Who is fit to lead, and what follows where somebody unfit does (R9; D20, D38, D39). Pure.
 
 Owns the preference: a log that failed leads nothing, where others are assigned too; an unfit broker leads only what no
-fit one can. Always true: leadership moves by a clean election, nobody leaves an in-sync set for it; what nobody is
-fitter for stays where it is, so two unfit brokers do not pass it to and fro. It is a correction of what stands, made
-again after each image: elections for other reasons know nothing of it. Must not know heartbeats, nor why somebody is
-unfit.
+fit one can. Always true: leadership moves by a clean election; nobody leaves an in-sync set for it but whose log
+failed, down to the minimum: it reports nothing any more, and the rest would wait for it; what nobody is fitter for
+stays where it is, so two unfit brokers do not pass it to and fro. It is a correction of what stands, made again after
+each image: elections for other reasons know nothing of it. Must not know heartbeats, nor why somebody is unfit.
 """
 
 from __future__ import annotations
@@ -55,4 +55,7 @@ def moved(image: ClusterImage, unfit: Mapping[int, Fitness]) -> Decision[None]:
         is_alone = {*row.replicas, *row.target} == {row.leader}
         return NO_LEADER if now == _NEVER and not is_alone else row.leader
 
-    return Decision(tuple(handed_over(image, unfit.keys(), chosen)), None)
+    def failed_at(place: LogPlace) -> list[int]:
+        return [node_id for node_id, places in failed.items() if place in places]
+
+    return Decision(tuple(handed_over(image, unfit.keys(), chosen, failed_at)), None)

@@ -20,9 +20,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
-from broker.controller.decision import Decider, T
-from broker.error_codes import ErrorCode
-from broker.errors import ApiError
+from broker.controller.decision import Decider, T, not_controller
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_root import COMMIT_BYTES_MAX, CommitTooLarge, ImageAt
 from broker.metadata.image import ClusterImage
@@ -115,7 +113,7 @@ class Office:
         outcome; and as a commit does. A caller that waits no longer takes back what was not begun, and nothing else.
         """
         if not self._is_controller:
-            raise _not_controller()
+            raise not_controller()
         if len(self._queue) >= QUEUE_MAX:
             raise Retryable(f"{QUEUE_MAX} changes of the cluster wait already; ask again")
         asked = _Asked(decider)
@@ -138,7 +136,7 @@ class Office:
         """Another process is the controller: decide nothing more. What this broker leads and answers is not touched."""
         self._is_controller = False
         for asked in self._taken():
-            asked.refuse(_not_controller())
+            asked.refuse(not_controller())
 
     def take_office(self) -> None:
         """This process is the controller, again: what is in doubt since the last time is settled before all else."""
@@ -236,14 +234,10 @@ class Office:
             return failure
         log.error("not the controller any more: %s", failure)
         self.stand_down()
-        return _not_controller()
+        return not_controller()
 
     def _taken(self) -> list[_Asked]:
         """All that waits, which waits no more."""
         taken = list(self._queue)
         self._queue.clear()
         return taken
-
-
-def _not_controller() -> ApiError:
-    return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")

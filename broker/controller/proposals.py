@@ -7,7 +7,7 @@ minimum or above it. Must not know offsets, nor how a row follows another (rows)
 
 from __future__ import annotations
 
-from broker.controller.brokers import PartitionProposal, ProposalsAsked
+from broker.controller.brokers import ProposalsAsked
 from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -15,6 +15,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import effective_min
 from broker.metadata.records import LogPlace, Row
 from broker.metadata.rows import proposed, rows_set
+from broker.replication.proposal import PartitionProposal
 
 
 def decide(image: ClusterImage, asked: ProposalsAsked) -> Decision[tuple[ErrorCode, ...]]:

@@ -16,7 +16,6 @@ from broker.config.times import ClusterTimes
 from broker.controller.brokers import (
     HeartbeatAnswer,
     HeartbeatAsked,
-    PartitionProposal,
     ProposalsAsked,
     RegistrationAsked,
 )
@@ -24,6 +23,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.records import Listener, LogPlace
 from broker.peers.connection import PeerConnection
+from broker.replication.proposal import PartitionProposal
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.message import Message
 from broker.wire.messages import (

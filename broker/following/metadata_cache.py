@@ -14,6 +14,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.records import NO_EPOCH
 from broker.metadata.topic_facts import TopicFacts
 
 
@@ -56,7 +57,16 @@ class MetadataCache:
 
     def is_decided_by(self, node_id: int) -> bool:
         """Whether this node is the controller, as of this image."""
-        return self.controller is None or self.controller.node_id == node_id
+        return self.decided_elsewhere(node_id) is None
+
+    def decided_elsewhere(self, node_id: int) -> ControllerAt | None:
+        """The controller, where that is another node than this one."""
+        return None if self.controller is None or self.controller.node_id == node_id else self.controller
+
+    def broker_epoch(self, node_id: int) -> int:
+        """Of the node's last session, as of this image; NO_EPOCH: it never had one."""
+        node = self.image.nodes.get(node_id)
+        return NO_EPOCH if node is None else node.broker_epoch
 
     def topic_named(self, name: str) -> Topic | None:
         return self._by_name.get(name)

@@ -92,7 +92,6 @@ class Heartbeats:
             if node is None or own is None or own.incarnation != self._incarnation:
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            self._links.obey(at.image.nodes)
             if not own.active:
                 await self._ended()
                 await asyncio.sleep(_AGAIN_S)

@@ -99,17 +99,30 @@ def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsS
     return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), *node_ids)
 
 
-def handed_over(image: ClusterImage, node_ids: Collection[int], chosen: _Choice) -> list[RowsSet]:
-    """What one of `node_ids` leads whoever is `chosen` leads, or nobody; everybody stays in the in-sync sets."""
+def handed_over(
+    image: ClusterImage,
+    node_ids: Collection[int],
+    chosen: _Choice,
+    failed: Callable[[LogPlace], Collection[int]] = lambda _: (),
+) -> list[RowsSet]:
+    """What one of `node_ids` leads whoever is `chosen` leads, or nobody. Those of whose log of a partition is said that
+    it `failed` report nothing any more: they leave its set down to the minimum, everybody else stays."""
     found = []
     for topic in image.topics.values():
         changed = []
         for index, row in enumerate(topic.rows):
-            if row.leader not in node_ids:
-                continue
-            leader = chosen((topic.topic_id, index), row, _candidates(image, row))
-            if leader != row.leader:
-                changed.append((index, _next(row, _led_by(row, leader))))
+            place = topic.topic_id, index
+            after = row
+            if row.leader in node_ids:
+                leader = chosen(place, row, _candidates(image, row))
+                after = row if leader == row.leader else _led_by(row, leader)
+            if silent := [node_id for node_id in failed(place) if node_id in row.in_sync and node_id != after.leader]:
+                least = effective_min(topic, row, image) if after.leader != NO_LEADER else len(row.in_sync)
+                going = silent[: max(len(row.in_sync) - least, 0)]
+                if going:
+                    after = replace(after, in_sync=tuple(n for n in row.in_sync if n not in going))
+            if after is not row:
+                changed.append((index, _next(row, after)))
         if changed:
             found.append(RowsSet(topic.topic_id, tuple(changed)))
     return found

@@ -80,7 +80,7 @@ class Followed:
         self.topic_id = UUID(bytes=local.topic_id)
         self.index = local.partition
         self.leader_epoch = row.leader_epoch
-        self.failure = ""
+        self.failure = local.failure
         """Why nothing is copied any more; empty while something is."""
         self.verified_end = -1
         """As its leader said last."""

@@ -20,7 +20,7 @@ from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
-from broker.metadata.records import NO_EPOCH, NO_LEADER, Node, Row
+from broker.metadata.records import NO_LEADER, Node, Row
 from broker.partition.followed import ColdState, Followed
 from broker.partition.follower_retention import expire
 from broker.partition.opening import is_alone
@@ -127,7 +127,7 @@ class Follows:
             opened = await self._open(role.topic, role.index)
             if opened is None:
                 return
-            if opened.log.config.waits_for_flush:
+            if opened.log.config.waits_for_flush and not opened.log.failure:
                 await opened.flusher.flush()
         fetcher = None if role.row.leader == NO_LEADER else self._fetcher(role.row.leader)
         role.followed = followed = Followed(
@@ -271,5 +271,4 @@ class Follows:
         return answer
 
     def _session(self) -> tuple[int, int]:
-        node = self._metadata.image.nodes.get(self._node_id)
-        return self._node_id, NO_EPOCH if node is None else node.broker_epoch
+        return self._node_id, self._metadata.broker_epoch(self._node_id)

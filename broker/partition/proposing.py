@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from broker.error_codes import ErrorCode
-from broker.metadata.records import NO_EPOCH
 from broker.partition.registry import Registry
 from broker.partition.replica import Partition
-from broker.replication.proposal import Behind, Proposed, wanted
+from broker.replication.proposal import Behind, PartitionProposal, wanted
 from logformat.errors import ThermoclineError
 
 log = logging.getLogger(__name__)
@@ -29,17 +28,15 @@ _PROPOSALS_MAX: Final = 1_000  # in one request: a row of three is 60 bytes
 
 class Proposing:
     """Of one broker. `propose` carries a request, of this session, to the controller; ThermoclineError and OSError: its
-    outcome is not known, or it was refused. `broker_epoch`: of this broker's session as the image has it."""
+    outcome is not known, or it was refused."""
 
     def __init__(
         self,
         registry: Registry,
-        broker_epoch: Callable[[], int],
-        propose: Callable[[int, list[Proposed]], Awaitable[tuple[ErrorCode, ...]]],
+        propose: Callable[[list[PartitionProposal]], Awaitable[tuple[ErrorCode, ...]]],
         lag_ms_max: int,
     ) -> None:
         self._registry = registry
-        self._broker_epoch = broker_epoch
         self._propose = propose
         self._lag_ms_max = lag_ms_max
         self._behind: dict[Partition, tuple[int, Behind]] = {}  # with the leader epoch it is of
@@ -51,19 +48,18 @@ class Proposing:
         while True:
             await asyncio.sleep(_LOOK_S)
             proposals = self.look(int(loop.time() * 1000))
-            broker_epoch = self._broker_epoch()
-            if not proposals or broker_epoch == NO_EPOCH:
+            if not proposals:
                 continue
             try:
-                codes = await self._propose(broker_epoch, proposals)
+                codes = await self._propose(proposals)
             except (ThermoclineError, OSError) as unknown:  # ConnectionError and TimeoutError among them
                 log.warning("%d in-sync sets were proposed, the outcome is not known: %s", len(proposals), unknown)
                 continue
             for proposal, code in zip(proposals, codes, strict=True):
                 if code is not ErrorCode.NONE:
-                    log.info("in-sync set of %s-%d was refused: %s", proposal.topic_id, proposal.index, code.name)
+                    log.info("in-sync set of %s-%d was refused: %s", *proposal.place, code.name)
 
-    def look(self, now_ms: int) -> list[Proposed]:
+    def look(self, now_ms: int) -> list[PartitionProposal]:
         """What is to be proposed now; it counts from now on."""
         led = self._registry.partitions.values()
         shared = [partition for partition in led if partition.leader.is_shared]
@@ -82,7 +78,7 @@ class Proposing:
                 break
         return found[:_PROPOSALS_MAX]
 
-    def _look_at(self, partition: Partition, now_ms: int) -> Proposed | None:
+    def _look_at(self, partition: Partition, now_ms: int) -> PartitionProposal | None:
         leader, epoch = partition.leader, partition.leader_epoch
         known = self._behind.get(partition)
         if known is None or known[0] != epoch:
@@ -99,11 +95,11 @@ class Proposing:
         """Whether the last proposal is settled, or long enough ago."""
         return partition.leader.in_sync.is_settled or now_ms - self._proposed_ms.get(partition, 0) >= _AGAIN_MS
 
-    def _propose_set(self, partition: Partition, target: frozenset[int], now_ms: int) -> Proposed:
+    def _propose_set(self, partition: Partition, target: frozenset[int], now_ms: int) -> PartitionProposal:
         leader = partition.leader
         self._proposed_ms[partition] = now_ms
         before = sorted(leader.in_sync.row.in_sync)
         at, epochs = leader.propose(target)
         log.debug("%s-%d: in-sync set %s → %s is proposed", partition.topic, partition.index, before, sorted(target))
         members = tuple(sorted(epochs.items()))
-        return Proposed(str(partition.topic_id), partition.index, partition.leader_epoch, at, members)
+        return PartitionProposal((str(partition.topic_id), partition.index), partition.leader_epoch, at, members)

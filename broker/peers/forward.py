@@ -65,7 +65,7 @@ class Forward:
 
     def is_elsewhere(self) -> bool:
         """Whether the image names another broker as the controller."""
-        return self._elsewhere() is not None
+        return not self._metadata.is_decided_by(self._node_id)
 
     async def pass_on(self, peer: Peer, header: RequestHeader, request: Message) -> bytes | None:
         """The answer to `request` of `peer` as the controller framed it, without length prefix; None when no controller
@@ -98,7 +98,7 @@ class Forward:
             return None
         request = EnvelopeRequest(frame, peer.principal.encode(), _address(peer), peer.listener)
         for _ in range(2):
-            at = self._elsewhere()
+            at = self._metadata.decided_elsewhere(self._node_id)
             if at is None:
                 return None
             answer = await self._ask(at, request, timeout_s)
@@ -114,10 +114,6 @@ class Forward:
             if not await self._another_than(at):
                 return None
         return None
-
-    def _elsewhere(self) -> ControllerAt | None:
-        at = self._metadata.controller
-        return None if at is None or at.node_id == self._node_id else at
 
     async def _ask(self, at: ControllerAt, request: EnvelopeRequest, timeout_s: float) -> EnvelopeResponse | None:
         """None: it may have been heard, or cannot be sent. NOT_CONTROLLER where nobody listens: that one is gone."""

@@ -11,21 +11,23 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from broker.metadata.records import LogPlace
 from broker.replication.leader import Leader
 
 _SAMPLES: Final = 4  # of the log's end within the longest time a replica may lag
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
-    """One partition's: `in_sync` on top of the row of `partition_epoch`, pairs of node id and broker epoch, of a joiner
-    that of its report (KIP-903). `topic_id`: a UUID in canonical text form."""
+class PartitionProposal:
+    """One partition of AlterPartition (56): the leader in `leader_epoch` proposes `in_sync`, pairs of node id and
+    broker epoch, on top of the row of `partition_epoch`. A member that joins is named with the broker epoch of its
+    report (R16, KIP-903). `is_done`: an unclean start came to its end (R20, LeaderRecoveryState 0)."""
 
-    topic_id: str
-    index: int
+    place: LogPlace
     leader_epoch: int
     partition_epoch: int
     in_sync: tuple[tuple[int, int], ...]
+    is_done: bool = True
 
 
 class Behind:

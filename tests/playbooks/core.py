@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
+from broker.controller.brokers import ProposalsAsked, RegistrationAsked
 from broker.controller.fitness import Fitness, moved
 from broker.controller.proposals import decide
 from broker.controller.registrations import end_records, register
@@ -27,7 +27,7 @@ from broker.replication.applied import applied_row
 from broker.replication.follower import Cut, FetchPosition, Follower, Take
 from broker.replication.in_sync import InSync
 from broker.replication.leader import Leader, Report
-from broker.replication.proposal import wanted
+from broker.replication.proposal import PartitionProposal, wanted
 from logformat.leader_epochs import EpochEnd
 from logformat.values import TopicPartition
 from tests.playbooks.disks import Disk, Record

@@ -12,9 +12,9 @@ UNFIT = Fitness(unfit_all=True)
 FAILED = Fitness(unfit=((T, 0),))
 
 
-def cluster(*rows: Row, ended: tuple[int, ...] = ()) -> ClusterImage:
+def cluster(*rows: Row, ended: tuple[int, ...] = (), minimum: int = 1) -> ClusterImage:
     sessions = [session(node_id=n, broker_epoch=n, active=n not in ended) for n in (1, 2, 3)]
-    return ClusterImage().with_records([*sessions, TopicCreated(T, "t", rows, {})])
+    return ClusterImage().with_records([*sessions, TopicCreated(T, "t", rows, {"min.insync.replicas": str(minimum)})])
 
 
 def full(leader: int = 1, in_sync: tuple[int, ...] = (1, 2, 3)) -> Row:
@@ -22,11 +22,13 @@ def full(leader: int = 1, in_sync: tuple[int, ...] = (1, 2, 3)) -> Row:
 
 
 def leaders(image: ClusterImage, unfit: dict[int, Fitness]) -> list[int]:
-    """After it; nobody leaves a set, and who changes begins a new leader epoch."""
+    """After it; nobody leaves a set but whose log failed, and who changes begins a new leader epoch."""
     after = image.with_records(moved(image, unfit).records)
     check(after)
-    for before, row in zip(image.topics[T].rows, after.topics[T].rows, strict=True):
-        assert row.in_sync == before.in_sync and row.leader_epoch - before.leader_epoch == (row.leader != before.leader)
+    for index, (before, row) in enumerate(zip(image.topics[T].rows, after.topics[T].rows, strict=True)):
+        failed = {node_id for node_id, fitness in unfit.items() if (T, index) in fitness.unfit}
+        assert set(before.in_sync) - failed <= set(row.in_sync)
+        assert row.leader_epoch - before.leader_epoch == (row.leader != before.leader)
     assert moved(after, unfit).records == (), "what was settled stays so"
     return [row.leader for row in after.topics[T].rows]
 
@@ -60,3 +62,19 @@ def test_who_is_to_move_prefers_whose_log_is_whole() -> None:
     """The first in the order of assignment has a failed log, the second is unfit, the third neither."""
     assert leaders(cluster(full(1)), {1: UNFIT, 2: FAILED}) == [3]
     assert leaders(cluster(full(1, (1, 2))), {1: UNFIT, 2: FAILED}) == [1]
+
+
+def test_whose_log_failed_leaves_the_set_down_to_the_minimum() -> None:
+    """It reports nothing any more: what waits for it would wait for `replica.lag.time.max.ms`. Also of a follower's;
+    where nobody can lead nobody leaves."""
+
+    def set_after(image: ClusterImage, failed: tuple[int, ...]) -> tuple[int, ...]:
+        after = image.with_records(moved(image, dict.fromkeys(failed, FAILED)).records)
+        check(after)
+        return after.topics[T].rows[0].in_sync
+
+    assert set_after(cluster(full()), (1,)) == (2, 3)
+    assert set_after(cluster(full()), (3,)) == (1, 2)
+    assert set_after(cluster(full(in_sync=(1, 2)), minimum=2), (1,)) == (1, 2)
+    assert set_after(cluster(full(), minimum=2), (2, 3)) == (1, 3)
+    assert set_after(cluster(full()), (1, 2, 3)) == (1, 2, 3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
+from broker.controller.brokers import ProposalsAsked, RegistrationAsked
 from broker.controller.elections import ElectionType, elect
 from broker.controller.proposals import decide
 from broker.controller.registrations import claim_records, end_records, forget, lost_logs, register, unregister
@@ -15,6 +15,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import FORGOTTEN, NO_LEADER, ConfigsSet, Row, TopicCreated
+from broker.replication.proposal import PartitionProposal
 from tests.support.cluster_kit import CLUSTER, id_of, row, session
 
 T = id_of(1)

@@ -13,7 +13,6 @@ from broker.config.times import ClusterTimes
 from broker.controller.brokers import (
     HeartbeatAnswer,
     HeartbeatAsked,
-    PartitionProposal,
     ProposalsAsked,
     RegistrationAsked,
 )
@@ -22,6 +21,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.records import Listener
 from broker.peers.links import Links
+from broker.replication.proposal import PartitionProposal
 from logformat.errors import Retryable
 from logformat.values import uuid_text
 from tests.support.broker_kit import Life, Place, play

@@ -46,8 +46,11 @@ def test_cluster_d38_a_leader_whose_log_failed_hands_it_over_at_once(operation: 
             assert now.leader != NO_LEADER and now.leader_epoch == before[index].leader_epoch + 1
             assert [it.row(i) for i in range(3) if i != index] == [before[i] for i in range(3) if i != index]
             await it.led_by(now.leader, 5, index)
+            took_s = await until(lambda: it.lives[now.leader].partition("log", index).high_watermark >= 1, 5)
+            assert took_s < 2, "nobody waits for a report of what failed"
+            assert (await it.lives[now.leader].produce("log", b"c", index=index)).error_code == 0
             values = [value for _, value in await it.lives[now.leader].read_all("log", index)]
-            assert values[0] == b"a"
+            assert values[0] == b"a" and values[-1] == b"c"
 
     play(scenario())
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from broker.error_codes import ErrorCode
 from broker.partition.proposing import Proposing
 from broker.replication.leader import Report
-from broker.replication.proposal import Proposed
+from broker.replication.proposal import PartitionProposal
 from logformat.errors import Retryable
 from tests.support.broker_kit import Place, play
 
@@ -27,17 +27,17 @@ def test_cluster_d69_neither_a_refusal_nor_silence_drops_a_proposal() -> None:
         shared = replace(row, partition_epoch=row.partition_epoch + 1, sessions={**row.sessions, 2: SESSION})
         partition.applied(shared)
         partition.reported(2, Report(partition.log.log_end_offset, SESSION), partition.leader_epoch)
-        asked: list[Proposed] = []
+        asked: list[PartitionProposal] = []
         answers = [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INELIGIBLE_REPLICA, None]
 
-        async def propose(broker_epoch: int, proposals: list[Proposed]) -> tuple[ErrorCode, ...]:
+        async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
             asked.extend(proposals)
             answer = answers[min(len(asked), len(answers)) - 1]
             if answer is None:
                 raise Retryable("nobody decides")
             return (answer,)
 
-        keeping = asyncio.ensure_future(Proposing(life.context.registry, lambda: 1, propose, LAG_MS).keep())
+        keeping = asyncio.ensure_future(Proposing(life.context.registry, propose, LAG_MS).keep())
         async with asyncio.timeout(60.0):
             while len(asked) < 4:
                 await asyncio.sleep(0.1)

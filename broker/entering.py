@@ -1,0 +1,65 @@
+"""The right to serve, as a data directory comes to it: what it says of itself, and what is noted in it.
+
+Owns the order: a process is noted in the directory before anybody can learn of it, what joining settled before its
+logs are written, and then the clean-shutdown marker goes. Must not know how a session comes about (membership), nor
+what is served.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker.config.resolve import BrokerConfig
+from broker.limits import check_tiering
+from broker.membership.identity import DirectoryIdentity, Verdict
+from broker.membership.session import Joined, Session
+from broker.metadata.records import Listener
+from hotstore.data_dir import DataDir
+from logformat.checkpoints import MetaProperties
+from seams.disk import is_full
+from seams.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+async def enter(
+    session: Session,
+    data_dir: DataDir,
+    config: BrokerConfig,
+    listeners: tuple[Listener, ...],
+    workers: Workers,
+) -> Joined:
+    """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and that
+    its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
+    identity = _identity(data_dir, config)
+    if identity.incarnations is not None:  # before anybody can learn of this process
+        await _note(data_dir, (*identity.incarnations, session.incarnation), workers)
+    joined = await session.join(identity, config.node_id, listeners, rack=config.rack, take_over=config.take_over)
+    settled = joined.identity
+    assert settled.cluster_id is not None and settled.directory_id is not None
+    if joined.verdict is not Verdict.RESUME:
+        meta = MetaProperties(settled.cluster_id, config.node_id, settled.directory_id)
+        await workers.run(data_dir.format, meta)
+    check_tiering(config, joined.at.image)
+    await _note(data_dir, (session.incarnation,), workers)
+    await workers.run(data_dir.unmark)
+    return joined
+
+
+async def _note(data_dir: DataDir, incarnations: tuple[str, ...], workers: Workers) -> None:
+    """Note who writes here. Where the disk has no room for it the next start copies from others what it has."""
+    try:
+        await workers.run(data_dir.note_incarnations, incarnations)
+    except OSError as failure:
+        if not is_full(failure):
+            raise
+        log.warning("this process is not noted in %s: %s", data_dir.path, failure)
+
+
+def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
+    meta, logs = data_dir.meta, frozenset(data_dir.partitions())
+    if meta is None:
+        return DirectoryIdentity(None, None, None, bool(logs))
+    is_unsynced = not config.flush_sync and not data_dir.was_clean
+    ids = meta.cluster_id, meta.node_id, meta.directory_id
+    return DirectoryIdentity(*ids, bool(logs), logs, is_unsynced, data_dir.incarnations)

@@ -1,0 +1,110 @@
+"""What obeys the image of the cluster in this broker, and who is asked to change it: made once, by a start.
+
+Owns how these are tied to one another: images go to the publisher, then to whoever watches; the controller's rooms
+decide on the image that is obeyed here; leaders ask whoever decides. Always true: nothing is obeyed before the start
+publishes the first image. Must not know what any of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from broker.config.live import LiveConfig
+from broker.controller import unclean_elections
+from broker.controller.attendance import Attendance
+from broker.controller.door import ControllerDoor
+from broker.controller.elsewhere import Elsewhere
+from broker.controller.office import Office
+from broker.controller.unclean_elections import UncleanElections
+from broker.controller.whoever import WhoeverDecides
+from broker.following.image_feed import ImageFeed
+from broker.following.metadata_cache import MetadataCache
+from broker.following.publisher import Publisher
+from broker.following.turnover import Turnover
+from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.records import Node
+from broker.partition import candidates
+from broker.partition.proposing import Proposing
+from broker.partition.registry import Registry
+from broker.partition.replicas import Replicas
+from broker.peers.forward import Forward
+from broker.peers.links import Links
+from broker.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from hotstore.log_host import LogHost
+from seams.tasks import FailureReport, Tasks
+from seams.world import World
+from tiering.service import TierService
+
+
+class Obeying(NamedTuple):
+    """The rooms; `kept` are their services, by name, for the start to keep."""
+
+    registry: Registry
+    metadata: MetadataCache
+    replicas: Replicas
+    feed: ImageFeed
+    forward: Forward
+    controller: ControllerDoor
+    brokers: Attendance
+    turnover: Turnover
+    kept: Mapping[str, Callable[[], Awaitable[None]]]
+
+
+def obeying(
+    live: LiveConfig,
+    world: World,
+    cluster: ClusterRoot,
+    cluster_id: str,
+    logs: LogHost,
+    tiers: TierService,
+    links: Links,
+    tasks: Tasks,
+    report: FailureReport,
+    step_back: Callable[[], None],
+) -> Obeying:
+    """`step_back` gives the controller's lease away."""
+    config = live.now
+    node_id = config.node_id
+    metadata = MetadataCache(cluster_id, world.clock.monotonic_s)
+    registry = Registry(metadata, node_id)
+    replicas = Replicas(
+        live,
+        world,
+        logs,
+        registry,
+        tiers,
+        tasks,
+        report,
+        metadata,
+        links,
+        forget=lambda topic: controller.forget(topic),
+    )
+    feed = ImageFeed(Publisher(replicas, metadata, live, node_id))
+    feed.watch(lambda at: links.obey(at.image.nodes))
+    turnover = Turnover(node_id)
+    feed.watch(turnover.obey)
+    forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
+    office = Office(cluster, feed)
+    attendance = Attendance(office, cluster, world.clock, node_id, cluster_id, config.times, step_back=step_back)
+
+    async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        if node.node_id == node_id:
+            return candidates.answer(registry, request)
+        answer = await links.to(node, unclean_elections.PURPOSE).ask(
+            request, unclean_elections.VERSION, unclean_elections.ANSWER_S
+        )
+        assert isinstance(answer, OffsetForLeaderEpochResponse)
+        return answer
+
+    unclean = UncleanElections(office, metadata, world.clock, node_id, ask_candidate, config.times.session_s)
+    controller = ControllerDoor(office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look)
+    decider = WhoeverDecides(attendance, metadata, links, node_id, config.times)
+    proposing = Proposing(registry, decider.propose, config.replica_lag_ms_max)
+    kept = {
+        "unclean elections": unclean.keep,
+        "controller": office.keep,
+        "attendance": attendance.keep,
+        "proposals": proposing.keep,
+    }
+    return Obeying(registry, metadata, replicas, feed, forward, controller, attendance, turnover, kept)
