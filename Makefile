@@ -50,8 +50,8 @@ planted: $(READY)  ## every planted bug must be caught, each with its seed
 fuzz: $(READY)  ## hostile bytes into every parser, 10^7 of them (Atheris, installed when missing); RUNS=n ONLY=a,b KEEP=1
 	$(BIN)/python -m tests.fuzz $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep)
 
-soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then half as long without kills; the books must balance
-	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30)
+soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then half as long without kills; BROKERS=3: of three; the books must balance
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(BROKERS),--brokers $(BROKERS))
 
 campaign: $(READY)  ## make campaign MINUTES=5 SEED=7 BUCKET=versitygw: three brokers, stock clients, a nemesis; the books must balance
 	$(BIN)/python -m tests.campaign --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) --bucket $(or $(BUCKET),directory)

@@ -279,10 +279,10 @@ def replay(bootstrap: str, topic: str, partition: int, records_max: int) -> int:
         consumer.close()
 
 
-def make_and_drop_topic(bootstrap: str, turn: int) -> None:
+def make_and_drop_topic(bootstrap: str, turn: int, replicas: int) -> None:
     """A topic's whole life: created, written, read back, deleted."""
     topic = f"short-lived-{turn}"
-    create_topic(bootstrap, topic, 2)
+    create_topic(bootstrap, topic, 2, replicas)
     producer = Producer({**_BASE, "bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 20_000})
     for number in range(100):
         producer.produce(topic, value_of(number), partition=number % 2)

@@ -1,7 +1,7 @@
 """A soak's course: start, load, kill and start again, drain, judge.
 
-Owns the broker process of the moment and the verdict. Always true: a broker is killed only by its own pid; the verdict
-counts what was checked, not only what failed.
+Owns the broker processes of the moment and the verdict. Always true: a broker is killed only by its own pid; the
+verdict counts what was checked, not only what failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.soak.load import (
     replay,
 )
 from tests.soak.samples import Growth, Sample, Sampler, curve, growth
-from tests.support.broker_process import BrokerProcess, start_broker
+from tests.support.broker_process import BrokerProcess, await_ready, start_broker
 from tests.support.ports import quiet_port
 from tests.support.site import thermocline
 from tests.support.stock_clients import create_topic, end_offsets
@@ -53,7 +53,8 @@ SETTINGS: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Times in seconds; `kill_every_s` None: no kills, one life. `bytes_per_s` over all producers."""
+    """Times in seconds; `kill_every_s` None: no kills, one life. `bytes_per_s` over all producers. Several `brokers`
+    hold three replicas of everything, or as many as there are; one of them is killed at a time."""
 
     seconds: float
     kill_every_s: tuple[float, float] | None
@@ -61,6 +62,11 @@ class Plan:
     warm_up_s: float = 30.0
     admin_every_s: float = 20.0
     seed: int = 1
+    brokers: int = 1
+
+    @property
+    def replicas(self) -> int:
+        return min(3, self.brokers)
 
 
 @dataclass
@@ -81,14 +87,14 @@ class Verdict:
 
 
 class Soak:
-    """One run in `directory`: `broker` (data) and `bucket`."""
+    """One run in `directory`: `broker-<n>` (data) and `bucket`."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self._directory, self._plan = directory, plan
-        self._port = quiet_port()
-        self._bootstrap = f"127.0.0.1:{self._port}"
+        self._ports = {node_id: quiet_port() for node_id in range(1, plan.brokers + 1)}
+        self._bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
         self._bucket = f"file://{directory}/bucket"
-        self._serving: tuple[int, BrokerProcess] | None = None
+        self._serving: dict[int, tuple[int, BrokerProcess]] = {}  # node id → its life, its process
         self._verdict = Verdict(plan)
         self._rng = random.Random(plan.seed)
 
@@ -96,67 +102,74 @@ class Soak:
         verdict, plan = self._verdict, self._plan
         began = time.monotonic()
         (self._directory / "bucket").mkdir(parents=True, exist_ok=True)
-        self._start()
         try:
+            for node_id in self._ports:
+                self._start(node_id)
             self._load(time.monotonic() + plan.seconds)
         finally:
-            if self._serving is not None and self._serving[1].process.poll() is None:
-                self._serving[1].kill()
+            for _, broker in self._serving.values():
+                if broker.process.poll() is None:
+                    broker.kill()
         verdict.seconds = time.monotonic() - began
         return verdict
 
-    # ── the broker ───────────────────────────────────────────────────────────────────────────────────────────────
-    def _start(self) -> None:
+    # ── the brokers ──────────────────────────────────────────────────────────────────────────────────────────────
+    def _start(self, node_id: int) -> None:
         began = time.monotonic()
-        flags = ("--listen", self._bootstrap)
-        broker = start_broker(self._directory / "broker", self._bucket, *flags, settings=SETTINGS)
+        broker = self._process(node_id)
+        await_ready(broker)
         self._verdict.ready_s.append(time.monotonic() - began)
-        self._serving = (self._verdict.lives, broker)
+        self._serving = {**self._serving, node_id: (self._verdict.lives, broker)}
         self._verdict.lives += 1
 
+    def _process(self, node_id: int) -> BrokerProcess:
+        flags = ("--node-id", str(node_id), "--listen", f"127.0.0.1:{self._ports[node_id]}")
+        home = self._directory / f"broker-{node_id}"
+        return start_broker(home, self._bucket, *flags, settings=SETTINGS, wait_ready=False)
+
     def _kill_until(self, end: float) -> None:
-        """Kill and start again at random distances; every third time once more while it recovers."""
+        """Kill one and start it again at random distances; every third time once more while it recovers."""
         while self._plan.kill_every_s is not None:
             at = time.monotonic() + self._rng.uniform(*self._plan.kill_every_s)
             if at > end - LAST_LIFE_S:
                 break
             _sleep_until(at)
-            assert self._serving is not None
-            life, broker = self._serving
-            if broker.process.poll() is not None:
-                self._verdict.problems.append(f"broker of life {life} ended by itself: {broker.log()[-2000:]}")
-            self._serving = None
+            self._look_for_ended()
+            node_id = self._rng.choice(list(self._serving))
+            _, broker = self._serving[node_id]
+            self._serving = {n: one for n, one in self._serving.items() if n != node_id}
             broker.kill()
             self._verdict.kills += 1
             if self._verdict.kills % 3 == 0:
-                again = start_broker(
-                    self._directory / "broker", self._bucket, "--listen", self._bootstrap, settings=SETTINGS,
-                    wait_ready=False,
-                )  # fmt: skip
+                again = self._process(node_id)
                 time.sleep(self._rng.uniform(0.1, 1.5))
                 again.kill()
                 self._verdict.kills += 1
-            self._start()
+            self._start(node_id)
         _sleep_until(end)
 
-    def _pid(self) -> tuple[int, int] | None:
-        serving = self._serving
-        return None if serving is None else (serving[0], serving[1].pid)
+    def _look_for_ended(self) -> None:
+        for life, broker in self._serving.values():
+            if broker.process.poll() is not None:
+                self._verdict.problems.append(f"broker of life {life} ended by itself: {broker.log()[-2000:]}")
+
+    def _pids(self) -> dict[int, int]:
+        return {life: broker.pid for life, broker in self._serving.values()}
 
     # ── the load ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _load(self, end: float) -> None:
         plan, problems = self._plan, self._verdict.problems
+        # A killed leader may take with it what it alone had acknowledged, as acks=1 asks.
+        acks = {"events": "all", "trimmed": "all", "quick": "1" if plan.replicas == 1 else "all"}
         books = {
-            topic: {p: Books(f"{topic}-{p}", exactly_once=topic != "quick") for p in range(PARTITIONS)}
-            for topic in ("events", "trimmed", "quick")
+            topic: {p: Books(f"{topic}-{p}", exactly_once=acks[topic] == "all") for p in range(PARTITIONS)}
+            for topic in acks
         }
+        more = {"min_insync_replicas": 2} if plan.replicas > 2 else {}
         for topic in books:
-            create_topic(self._bootstrap, topic, PARTITIONS)
+            create_topic(self._bootstrap, topic, PARTITIONS, plan.replicas, **more)
         share = plan.bytes_per_s / len(books)
-        writers = [
-            Writer(self._bootstrap, topic, books[topic], share, "1" if topic == "quick" else "all", problems)
-            for topic in books
-        ]
+        writers = [Writer(self._bootstrap, topic, books[topic], share, acks[topic], problems) for topic in books]
         readers = [Reader(self._bootstrap, topic, books[topic], problems) for topic in books]
         group = GroupMember(self._bootstrap, "events", problems)
         replayed = [0]
@@ -170,7 +183,7 @@ class Soak:
             delete_records(self._bootstrap, "trimmed", below, floors)
 
         def topics(turn: int) -> None:
-            make_and_drop_topic(self._bootstrap, turn)
+            make_and_drop_topic(self._bootstrap, turn, plan.replicas)
 
         periodic = [
             Periodic("replay", plan.admin_every_s, cold, problems),
@@ -178,7 +191,7 @@ class Soak:
             Periodic("topics", plan.admin_every_s, topics, problems),
         ]
         actors: list[Actor] = [*writers, *readers, group, *periodic]
-        with Sampler(self._pid) as sampler:
+        with Sampler(self._pids) as sampler:
             for actor in actors:
                 actor.start()
             self._kill_until(end)
@@ -239,14 +252,14 @@ class Soak:
 
     def _finish(self) -> None:
         """SIGTERM, then the bucket's own books."""
-        assert self._serving is not None
-        broker = self._serving[1]
-        code = broker.stop()
-        if code != 0:
-            self._verdict.problems.append(f"SIGTERM: exit code {code}: {broker.log()[-2000:]}")
-        if "Traceback" in broker.log():
-            at = broker.log().index("Traceback")
-            self._verdict.problems.append(f"the broker's log has a stack trace: {broker.log()[at : at + 1500]}")
+        self._look_for_ended()
+        for _, broker in self._serving.values():
+            code = broker.stop()
+            if code != 0:
+                self._verdict.problems.append(f"SIGTERM: exit code {code}: {broker.log()[-2000:]}")
+            if "Traceback" in broker.log():
+                at = broker.log().index("Traceback")
+                self._verdict.problems.append(f"a broker's log has a stack trace: {broker.log()[at : at + 1500]}")
         verified = thermocline("bucket", "verify", self._bucket, "--deep", timeout_s=300)
         if verified.returncode != 0:
             self._verdict.problems.append(f"bucket verify: {verified.returncode}: {verified.stdout[-1500:]}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -31,11 +31,11 @@ class Sample:
 
 
 class Sampler:
-    """Samples the process that `pid_of` names, once a second, in a thread of its own."""
+    """Samples the processes that `pids_of` names, once a second, in a thread of its own."""
 
-    def __init__(self, pid_of: Callable[[], tuple[int, int] | None]) -> None:
-        """`pid_of`: (life, pid) of the broker that serves, None while none does."""
-        self._pid_of = pid_of
+    def __init__(self, pids_of: Callable[[], Mapping[int, int]]) -> None:
+        """`pids_of`: life → pid of the brokers that serve."""
+        self._pids_of = pids_of
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._began: dict[int, float] = {}
@@ -51,15 +51,12 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_S):
-            serving = self._pid_of()
-            if serving is None:
-                continue
-            life, pid = serving
-            began = self._began.setdefault(life, time.monotonic())
-            try:
-                self.samples.append(_look(life, pid, time.monotonic() - began))
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # killed this instant
+            for life, pid in self._pids_of().items():
+                began = self._began.setdefault(life, time.monotonic())
+                try:
+                    self.samples.append(_look(life, pid, time.monotonic() - began))
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # killed this instant
 
 
 def _look(life: int, pid: int, at_s: float) -> Sample:

@@ -358,11 +358,11 @@ def missing_clients() -> list[str]:
 # ── admin ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1, **configs: object) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, replicas: int = 1, **configs: object) -> None:
     """A topic with `configs`, dots written as underscores."""
     named = {name.replace("_", "."): str(value) for name, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=named)
+    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=named)
     for created in admin.create_topics([wanted], request_timeout=30, operation_timeout=30).values():
         created.result(40)
 
