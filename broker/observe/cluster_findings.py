@@ -67,11 +67,16 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
     for one in brokers:
         if not one.active:
             at = f" ({one.host}:{one.port})" if one.host else ""
-            yield Finding(
-                BROKER_AWAY,
-                f"broker {one.node}{at} has no session",
-                "start it again on its data directory, or on an empty one when its disk is lost",
-            )
+            if one.given_up:
+                what = f"broker {one.node}{at} was given up, and replicas are still assigned to it"
+                do = "start a broker under its node id, on any directory: it copies everything"
+            else:
+                what = f"broker {one.node}{at} has no session"
+                do = (
+                    "start it again on its data directory, or on an empty one when its disk is lost; "
+                    f"when nothing of it comes back: thermocline cluster forget {one.node}"
+                )
+            yield Finding(BROKER_AWAY, what, do)
 
 
 def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
@@ -142,7 +147,8 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
         do = f"start {named_brokers(away)} again" if away else "wait for half a minute"
         return (
             "every replica that held all that was acknowledged lost its log",
-            f"{do}: when all replicas were heard, the one that has most leads",
+            f"{do}: when all replicas were heard, the one that has most leads; "
+            "what never comes back is waited for until thermocline cluster forget",
         )
     away = sorted(set(partition.in_sync) - set(active))
     if away:

@@ -16,14 +16,15 @@ from broker.config.addresses import show_address
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import effective_min
-from broker.metadata.records import NO_LEADER, Node, Row
+from broker.metadata.records import FORGOTTEN, NO_LEADER, Node, Row
 from seams.turns import Turns, next_turn
 
 
 class BrokerRow(msgspec.Struct, frozen=True):
     """A node that is registered. `host` and `port`: where clients reach it, by its first listener; `active`: it has a
     session, the last one was `broker_epoch`; `leaders` and `replicas`: how many partitions it leads and holds;
-    `brokers_at`: where other brokers reach it, empty where that is not said; `machine`: the run of its machine."""
+    `brokers_at`: where other brokers reach it, empty where that is not said; `machine`: the run of its machine;
+    `given_up`: by `cluster forget`: what lies on its disk counts for nothing."""
 
     node: int
     host: str
@@ -35,6 +36,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
     replicas: int = 0
     brokers_at: str = ""
     machine: str = ""
+    given_up: bool = False
 
 
 class PartitionRow(msgspec.Struct, frozen=True, gc=False):
@@ -146,4 +148,5 @@ def broker_row(node: Node, brokers_listener: str = "", leaders: int = 0, replica
         replicas,
         "" if among is None else show_address(*among),
         node.boot_id,
+        node.directory_id == FORGOTTEN,
     )

@@ -147,7 +147,7 @@ def _brokers(seen: Seen) -> str:
             str(one.node),
             f"{one.host}:{one.port}",
             plain(one.rack),
-            "away" if not one.active else "silent" if one.node in seen.silent else "active",
+            _broker_state(seen, one),
             plain(one.broker_epoch),
             {None: "-", True: "reached", False: "away"}[seen.store_reachable(one.node)],
             _heard(seen.standings.get(one.node)),
@@ -157,6 +157,12 @@ def _brokers(seen: Seen) -> str:
         for one in seen.brokers
     ]
     return table(header, rows, right=("broker", "epoch", "leads", "holds"))
+
+
+def _broker_state(seen: Seen, broker: BrokerRow) -> str:
+    if not broker.active:
+        return "given up" if broker.given_up else "away"
+    return "silent" if broker.node in seen.silent else "active"
 
 
 def _heard(standing: InCluster | None) -> str:

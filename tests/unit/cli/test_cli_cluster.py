@@ -116,6 +116,17 @@ def test_who_decides_and_who_does_not_answer() -> None:
     assert "another takes over" in findings(Seen(CLUSTER, BROKERS, [], {1: "no answer"}))[0].do
 
 
+def test_a_broker_that_was_given_up_is_not_waited_for() -> None:
+    """`cluster forget` named it: its directory counts for nothing, so none is asked for."""
+    gone = [replace(one, given_up=not one.active) for one in away(2)]
+    seen = Seen(CLUSTER, gone, [LOG])
+    (found,) = findings(seen)
+    assert "was given up" in found.what and "on any directory" in found.do
+    assert any(" given up " in line for line in "\n".join(picture(seen, [], [])).splitlines())
+    (found,) = findings(Seen(CLUSTER, away(2), [LOG]))
+    assert found.do.endswith("thermocline cluster forget 2")
+
+
 def test_nothing_is_said_twice() -> None:
     """A broker whose session ended is away, though the one that was asked first still lists it; and a condition that
     the image shows is the image's."""

@@ -50,7 +50,7 @@ def test_brokers_and_partitions_of_one_image() -> None:
     ]
     first = found.brokers[0]
     assert (first.host, first.port, first.rack, first.broker_epoch) == ("out", 9091, "r1", 11)
-    assert (first.brokers_at, first.machine) == ("[::1]:7001", "boot")
+    assert (first.brokers_at, first.machine, first.given_up) == ("[::1]:7001", "boot", False)
     assert [(each.topic, each.partition, each.leader, each.leader_epoch) for each in found.partitions] == [
         ("a", 0, None, 1),
         ("a", 1, 1, 0),
