@@ -50,7 +50,7 @@ def committed(admin: AdminClient, group: str) -> dict[Place, int]:
 
 def offsets(admin: AdminClient, places: Iterable[Place], spec: Any) -> dict[Place, int]:
     """What `spec` (an OffsetSpec) stands for in each partition; −1 where no record is of that time or later."""
-    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
 
     from thermocline.cli.clients import REQUEST_TIMEOUT_S, failing
 
@@ -62,9 +62,11 @@ def offsets(admin: AdminClient, places: Iterable[Place], spec: Any) -> dict[Plac
     found = {}
     for place, future in futures.items():
         try:
-            found[place.topic, place.partition] = future.result().offset
+            offset = future.result().offset
         except KafkaException:
             continue  # this partition's business; whoever needs it says so
+        if offset != OFFSET_INVALID:  # librdkafka's word for a leader that it did not reach: no answer, no error
+            found[place.topic, place.partition] = offset
     return found
 
 

@@ -137,7 +137,7 @@ def _new_starts(
 ) -> dict[int, int]:
     if isinstance(before, int):
         return dict.fromkeys(indexes, before)
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import OFFSET_INVALID, TopicPartition
 
     from thermocline.cli.clients import REQUEST_TIMEOUT_S, OffsetSpec, failing
 
@@ -150,6 +150,11 @@ def _new_starts(
     for partition, future in answers.items():
         with failing(f"asking for the time in {topic}-{partition.partition}"):
             offset = future.result().offset
+        if offset == OFFSET_INVALID:  # librdkafka's word for a leader that it did not reach: no answer, no error
+            raise CommandFailed(
+                f"{topic}-{partition.partition} has no leader that answers: nothing is deleted; ask again when "
+                "`thermocline cluster status` shows one"
+            )
         # None of that time or later (-1): all there is goes.
         starts[partition.partition] = offset if offset >= 0 else ends[partition.partition] or 0
     return starts

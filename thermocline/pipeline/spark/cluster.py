@@ -1,20 +1,22 @@
 """What the running cluster says while a read is planned: its topics, and first and last offsets.
 
 Owns the client of the driver. Always true: an end is one below which everything is committed and decided (the last
-stable offset), so that rows planned now read the same later. Only built when `kafka.bootstrap.servers` is set. Must not
+stable offset), so that rows planned now read the same later; a partition between two leaders is waited for, never taken
+for empty. Only built when `kafka.bootstrap.servers` is set. Must not
 know buckets.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -26,6 +28,21 @@ log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 30.0
 _HALF: Final = (1 << 64) - 1
+_ONE_ASK_S: Final = 5.0  # within that: a leader that died is not waited for
+_AGAIN_S: Final = 0.2
+_BETWEEN_LEADERS: Final = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+    }
+)
 _CONSUMER_ONLY: Final = ("group.id",)  # an admin client warns about them
 
 
@@ -55,7 +72,7 @@ class Cluster:
                 name for name, topic in self._admin.list_topics(timeout=ASK_TIMEOUT_S).topics.items() if not topic.error
             ]
         except KafkaException as error:
-            raise self._unreachable("its topics", error) from None
+            raise self._unreachable("its topics", error.args[0]) from None
         if not names:
             return {}
         answers = self._admin.describe_topics(TopicCollection(names), request_timeout=ASK_TIMEOUT_S)
@@ -66,7 +83,7 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue  # deleted between the two questions
-                raise self._unreachable(f"topic {name}", error) from None
+                raise self._unreachable(f"topic {name}", error.args[0]) from None
             found[name] = ClusterTopic(
                 name, _uuid(described.topic_id), len(described.partitions), described.is_internal
             )
@@ -88,22 +105,56 @@ class Cluster:
     def _offsets(self, asked: Mapping[TopicPartition, Any], what: str) -> dict[TopicPartition, int]:
         if not asked:
             return {}
+        found: dict[TopicPartition, int] = {}
+        until_s = time.monotonic() + ASK_TIMEOUT_S
+        while len(found) < len(asked):
+            left = {tp: spec for tp, spec in asked.items() if tp not in found}
+            told, unanswered = self._offsets_now(left, what)
+            found |= told
+            if unanswered and time.monotonic() >= until_s:
+                tp, why = next(iter(unanswered.items()))
+                raise self._unreachable(f"{what} of {tp}", why)
+            if unanswered:
+                time.sleep(_AGAIN_S)
+                self._look_who_leads()
+        return found
+
+    def _look_who_leads(self) -> None:
+        """librdkafka asks the leaders it knows, dead ones too, until it asked for metadata again."""
+        try:
+            self._admin.list_topics(timeout=_ONE_ASK_S)
+        except KafkaException as error:
+            raise self._unreachable("who leads", error.args[0]) from None
+
+    def _offsets_now(
+        self, asked: Mapping[TopicPartition, Any], what: str
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
+        """What leaders said, and why those partitions have no answer that may have one soon: another is elected."""
         answers: dict[ClientTopicPartition, Future[Any]] = self._admin.list_offsets(
             {ClientTopicPartition(*tp): spec for tp, spec in asked.items()},
             isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=ASK_TIMEOUT_S,
+            request_timeout=_ONE_ASK_S,
         )
-        found = {}
+        found, unanswered = {}, {}
         for place, answer in answers.items():
             tp = TopicPartition(place.topic, place.partition)
             try:
-                found[tp] = int(answer.result(ASK_TIMEOUT_S).offset)
+                offset = int(answer.result(ASK_TIMEOUT_S).offset)
             except KafkaException as error:
-                raise self._unreachable(f"{what} of {tp}", error) from None
-        return found
+                reason: KafkaError = error.args[0]
+                if reason.code() not in _BETWEEN_LEADERS:
+                    raise self._unreachable(f"{what} of {tp}", reason) from None
+                unanswered[tp] = reason
+            else:
+                if (
+                    offset == OFFSET_INVALID
+                ):  # librdkafka's word for a leader that it did not reach: no error of its own
+                    unanswered[tp] = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                else:
+                    found[tp] = offset
+        return found, unanswered
 
-    def _unreachable(self, what: str, error: KafkaException) -> Exception:
-        reason: KafkaError = error.args[0]
+    def _unreachable(self, what: str, reason: KafkaError) -> Exception:
         text = f"kafka.bootstrap.servers {self._servers}: no answer about {what}: {reason.name()}: {reason.str()}"
         if reason.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
             return InvalidRequest(f"{text}; this user may not read it")
