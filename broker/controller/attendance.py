@@ -250,7 +250,7 @@ class Attendance:
             log.warning("the sessions of brokers %s are over and cannot be ended: %s", who, refused)
             await asyncio.sleep(_REFUSED_S)
         else:
-            log.warning("brokers %s were silent: their sessions ended, others lead what they led", who)
+            log.warning("silent, so the session ended and others lead what it led: broker %s", who)
 
     async def _end(self, sessions: tuple[SessionId, ...]) -> None:
         await self._office.decide(lambda image: registrations.end(image, sessions))

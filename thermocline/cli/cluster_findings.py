@@ -19,7 +19,7 @@ from broker.observe.cluster_findings import (
     shared_domains,
 )
 from broker.observe.conditions import SILENCE_WARN_MS
-from thermocline.cli.cluster_status import Seen
+from thermocline.cli.cluster_status import STORE_AWAY, Seen
 
 
 def findings(seen: Seen) -> list[Finding]:
@@ -87,11 +87,18 @@ def _of_brokers(seen: Seen) -> Iterator[Finding]:
                 f"broker {node} obeys version {standing.version}, the newest is {newest}",
                 "look again; when it lasts, check its way to the controller (--internal) and to the bucket",
             )
-    for node, held in sorted(seen.conditions.items()):
-        for condition in held:
-            if condition.name not in OF_IMAGE:
-                yield Finding(
-                    condition.name,
-                    f"broker {node}: {condition.name}: {condition.says}",
-                    f"see {condition.name} in docs/operations.md",
-                )
+    held: dict[str, list[tuple[int, str]]] = {}
+    for node, conditions in sorted(seen.conditions.items()):
+        for condition in conditions:
+            held.setdefault(condition.name, []).append((node, condition.says))
+    for name, told in held.items():
+        if name in OF_IMAGE:
+            continue
+        (first, says), *others = told
+        who = f"broker {first}"
+        if others:
+            who += f" (and {', '.join(str(node) for node, _ in others)})"
+        do = f"see {name} in docs/operations.md"
+        if name == STORE_AWAY and len(active) > 1:
+            do += "; nothing is decided until the bucket answers, so restart no broker meanwhile"
+        yield Finding(name, f"{who}: {name}: {says}", do)

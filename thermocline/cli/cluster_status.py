@@ -22,7 +22,7 @@ from thermocline.units import show_size
 
 _PARTITIONS_SHOWN_MAX: Final = 20
 _LATE_SHOWN_MS: Final = 2_000  # a replica that is late for less is on its way
-_STORE_AWAY: Final = "store_unreachable"
+STORE_AWAY: Final = "store_unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Seen:
     def store_reachable(self, node: int) -> bool | None:
         """None: it did not say."""
         held = self.conditions.get(node)
-        return None if held is None else all(one.name != _STORE_AWAY for one in held)
+        return None if held is None else all(one.name != STORE_AWAY for one in held)
 
     def late(self) -> dict[tuple[str, int], list[LateReplica]]:
         """Replicas that are behind, by partition, as their leaders say."""

@@ -127,6 +127,16 @@ def test_a_broker_that_was_given_up_is_not_waited_for() -> None:
     assert found.do.endswith("thermocline cluster forget 2")
 
 
+def test_what_all_brokers_say_is_one_finding() -> None:
+    """The bucket is away from everybody: three sentences said the same. What must not be done now is said too."""
+    held = {node: (Condition("store_unreachable", f"the bucket does not answer; {node} tries"),) for node in (1, 2, 3)}
+    (found,) = findings(Seen(CLUSTER, BROKERS, [LOG], conditions=held))
+    assert found.what == "broker 1 (and 2, 3): store_unreachable: the bucket does not answer; 1 tries"
+    assert found.do.endswith("restart no broker meanwhile")
+    (alone,) = findings(Seen(CLUSTER, BROKERS[:1], [], conditions={1: held[1]}))
+    assert alone.do == "see store_unreachable in docs/operations.md"
+
+
 def test_nothing_is_said_twice() -> None:
     """A broker whose session ended is away, though the one that was asked first still lists it; and a condition that
     the image shows is the image's."""
