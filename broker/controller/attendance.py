@@ -122,9 +122,10 @@ class Attendance:
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"broker {self._node_id} is the controller and lives: give this one another --node-id",
             )
-        is_live = sessions.is_live(asked.node_id, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
         epoch = await self._office.decide(
-            lambda image: registrations.register(image, asked, self._cluster_id, is_live=is_live)
+            lambda image: registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
         )
         log.info("broker %d has a session: broker epoch %d", asked.node_id, epoch)
         return epoch

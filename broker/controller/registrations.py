@@ -74,9 +74,11 @@ def claim_records(image: ClusterImage, asked: RegistrationAsked, replaced: int |
     return records
 
 
-def register(image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, is_live: bool) -> Decision[int]:
+def register(
+    image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, is_live: bool, is_silent: bool = True
+) -> Decision[int]:
     """The broker epoch of the session that `asked` gets. `is_live`: the session that its node has is another process's,
-    heard of lately.
+    heard of lately; `is_silent`: it has had none for a lease.
 
     ApiError as `Brokers.register`.
     """
@@ -94,6 +96,12 @@ def register(image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, 
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Another broker is registered with that broker id: incarnation {node.incarnation}, broker epoch {last}.",
         )
+    if node is not None and not is_silent and not asked.take_over and _takes_the_last_seat(image, node, asked):
+        raise ApiError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"What only broker {asked.node_id} has would be given up, and its last process (incarnation "
+            f"{node.incarnation}, broker epoch {last}) was heard within a lease.",
+        )
     if asked.previous_broker_epoch != last:
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH,
@@ -101,6 +109,13 @@ def register(image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, 
             "read cluster.json again before registering",
         )
     return Decision(tuple(session_records(image, asked)), image.next_broker_epoch)
+
+
+def _takes_the_last_seat(image: ClusterImage, node: Node, asked: RegistrationAsked) -> bool:
+    """Whether another directory registers where the one before is all that holds some partition (R22)."""
+    return asked.directory_id != node.directory_id != FORGOTTEN and any(
+        row.in_sync == (node.node_id,) for topic in image.topics.values() for row in topic.rows
+    )
 
 
 def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[None]:

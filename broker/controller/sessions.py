@@ -53,7 +53,9 @@ class Sessions:
         self._looked_s = now_s
         self._time_s = 0.0  # of this loop: stalls left out
         self._sure_until_s = UNTIMED_S if is_sure else 0.0
+        self._lease_s = times.lease_s
         self._sessions: dict[int, _Session] = {}
+        self._without_s: dict[int, float] = {}  # since when a node that is registered has no session
         self._had: deque[tuple[float, frozenset[int]]] = deque()  # who had a session, since when, oldest first
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -67,6 +69,9 @@ class Sessions:
             else _Session(broker_epoch, None, time_s + self._session_s)
             for node_id, broker_epoch in active.items()
             if node_id != self._own
+        }
+        self._without_s = {
+            node_id: self._without_s.get(node_id, time_s) for node_id, node in image.nodes.items() if not node.active
         }
         members = frozenset(active) | {self._own}
         if not self._had or self._had[-1][1] != members:
@@ -112,6 +117,12 @@ class Sessions:
         if session is None or (session.heard_s is None and time_s > self._heard_s):
             return False
         return session.ends_s - time_s > self._closed_s
+
+    def is_silent(self, node_id: int, now_s: float) -> bool:
+        """Whether it has had no session for a lease, as far as this controller saw: its process, if there is one, knows
+        by then, and answers nobody (R22)."""
+        since_s = self._without_s.get(node_id)
+        return since_s is not None and self._at(now_s) - since_s >= self._lease_s
 
     def _is_blind(self, time_s: float) -> bool:
         """Whether fewer than half of the brokers that had sessions a session-time ago were heard lately."""

@@ -229,3 +229,23 @@ def test_cluster_d70_a_log_lost_while_running_counts_for_the_session_that_says_s
     assert lost_logs(image, (2, 1), [(T, 0)]).records == ()
     after = image.with_records(lost_logs(image, (2, 2), [(T, 0)]).records)
     assert (after.topics[T].rows[0].in_sync, after.topics[T].rows[0].leader_epoch) == ((1,), 6)
+
+
+def test_the_last_seat_is_given_up_when_its_process_was_silent_for_a_lease() -> None:
+    """An empty directory under the id of a broker that is merely cut off (R22): it waits, or an operator takes over."""
+    image = cluster(Row((1, 2, 3), 2, 5, 7, (2,), 5))
+    away = image.with_records(end_records(image, [(2, 2)]))
+    empty = asked(directory_id="another")
+    with pytest.raises(ApiError) as refused_so:
+        register(away, empty, CLUSTER, is_live=False, is_silent=False)
+    assert refused_so.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    for decided in (
+        register(away, empty, CLUSTER, is_live=False, is_silent=True),
+        register(away, replace(empty, take_over=True), CLUSTER, is_live=False, is_silent=False),
+    ):
+        assert away.with_records(decided.records).topics[T].rows[0].in_sync == ()
+    assert register(away, asked(), CLUSTER, is_live=False, is_silent=False).records, (
+        "its own directory waits for nobody"
+    )
+    others = cluster(WHOLE)
+    assert register(others, empty, CLUSTER, is_live=False, is_silent=False).records, "others have all of it"

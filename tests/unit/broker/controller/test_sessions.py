@@ -138,3 +138,19 @@ def test_what_the_image_ended_is_no_session() -> None:
     assert not play.sessions.heard(3, 3, play.now_s)
     assert play.go(SESSION_S - STEP_S) == Due()
     assert play.go(STEP_S * 2) == Due(((4, 4),))
+
+
+def test_who_has_no_session_is_silent_after_a_lease_of_this_controller() -> None:
+    """Counted from when it was seen without one; another session starts anew."""
+    play = Play(2)
+    away = image(1, 2).with_records([session(node_id=2, broker_epoch=2, active=False)])
+    assert not play.sessions.is_silent(2, play.now_s), "it has one"
+    play.sessions.follow(away, play.now_s)
+    play.beating.clear()
+    play.go(TIMES.lease_s - STEP_S)
+    assert not play.sessions.is_silent(2, play.now_s)
+    play.go(2 * STEP_S)
+    assert play.sessions.is_silent(2, play.now_s) and not play.sessions.is_silent(3, play.now_s)
+    back = away.with_records([session(node_id=2, broker_epoch=9)])
+    play.sessions.follow(back, play.now_s)
+    assert not play.sessions.is_silent(2, play.now_s)
