@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests start hundreds of short processes: each would compile all it imports where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-all check bench run sim planted fuzz soak campaign reliability pages lock format clean
+.PHONY: demo test test-fast test-all check bench run sim sim-cluster planted fuzz soak campaign reliability pages lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -43,6 +43,9 @@ run: $(READY)  ## a broker on ./demo-data, bucket beside it
 
 sim: $(READY)  ## make sim SEED=7 replays one simulated run; BROKERS=3: of several brokers
 	$(BIN)/python -m tests.sim --seed $(or $(SEED),1) $(if $(BROKERS),--brokers $(BROKERS))
+
+sim-cluster: $(READY)  ## 3 000 simulated runs of three brokers: hours; SEEDS=1..100 a part of them
+	$(BIN)/python -m tests.sim --brokers 3 --seeds $(or $(SEEDS),1..3000)
 
 planted: $(READY)  ## every planted bug must be caught, each with its seed
 	$(BIN)/python -m tests.sim.planted

@@ -43,6 +43,23 @@ def test_epochs_that_fall_or_stand_are_told() -> None:
     assert fell == ["here: node 0 has broker epoch 2 after 3"]
 
 
+def test_who_leaves_a_set_below_its_minimum_is_told() -> None:
+    """But for one that begins again in another session (his log may be gone), and with a lower minimum."""
+    short, row = replace(ROW, partition_epoch=8, in_sync=(0,)), ROW
+    nodes = {n: Node(n, 3, "directory", "incarnation", "boot", ()) for n in (0, 1)}
+    anew = nodes | {1: Node(1, 4, "another", "incarnation", "boot", ())}
+
+    def at(row: Row, minimum: str, nodes: dict[int, Node]) -> ClusterImage:
+        return ClusterImage(
+            topics={"id": Topic("id", "log", (row,), {"min.insync.replicas": minimum}, False)}, nodes=nodes
+        )
+
+    told = list(of_step(at(row, "2", nodes), at(short, "2", nodes), "here"))
+    assert len(told) == 1 and "node 1 left a set that is below its minimum of 2" in told[0]
+    assert list(of_step(at(row, "2", nodes), at(short, "2", anew), "here")) == []
+    assert list(of_step(at(row, "2", nodes), at(short, "1", nodes), "here")) == []
+
+
 def test_a_leader_without_a_session_is_told() -> None:
     """Ended, or never there."""
     for wrong in (image(ROW, active=False), image(replace(ROW, leader=1))):

@@ -1,8 +1,9 @@
 """Planted bugs: patches that break one promise each, to prove that the simulation can see.
 
-Owns the patch files and how they are applied. A patch begins with what it breaks and who catches it (`sim`, or the name
-of a test), then a unified diff against the source tree. Always true: a hunk applies where its old lines stand exactly
-once, or not at all; line numbers are not looked at, so patches outlive edits elsewhere in a file.
+Owns the patch files and how they are applied. A patch begins with what it breaks and who catches it (`sim`, with its
+options, or the name of a test), then a unified diff against the source tree. Always true: a hunk
+applies where its old lines stand exactly once, or not at all; line numbers are not looked at, so patches outlive edits
+elsewhere in a file.
 """
 
 from __future__ import annotations

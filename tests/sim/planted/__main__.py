@@ -18,6 +18,7 @@ import time
 from tests.sim.planted import ROOT, DoesNotApply, PlantedBug, planted_bugs
 
 SEEDS_MAX = 500
+SEEDS_OF_SEVERAL_MAX = 300
 SEEDS_AT_ONCE = 10
 TIMEOUT_S = 600.0
 CAUGHT_SHARE_MIN = 0.95
@@ -27,30 +28,31 @@ SOURCE = ("seams", "logformat", "hotstore", "coldstore", "tiering", "broker", "t
 def catch(bug: PlantedBug, tree: str) -> tuple[str, str] | None:
     """(who caught it: a seed or a test, what it said), or None."""
     environment = {**os.environ, "PYTHONPATH": tree, "PYTHONDONTWRITEBYTECODE": "1"}
-    if bug.caught_by != "sim":
+    simulation, *options = bug.caught_by.split()
+    if simulation != "sim":
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", bug.caught_by]
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         return (bug.caught_by, "failed, as it should") if done.returncode == 1 else None
-    for first in range(1, SEEDS_MAX + 1, SEEDS_AT_ONCE):
+    for first in range(1, (SEEDS_OF_SEVERAL_MAX if options else SEEDS_MAX) + 1, SEEDS_AT_ONCE):
         last = first + SEEDS_AT_ONCE - 1
-        command = [sys.executable, "-m", "tests.sim", "--seeds", f"{first}..{last}", "--until-found"]
+        command = [sys.executable, "-m", "tests.sim", *options, "--seeds", f"{first}..{last}", "--until-found"]
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         lines = done.stdout.splitlines()
         for line, following in zip(lines, [*lines[1:], ""], strict=True):
-            if line.endswith("FINDINGS") and _is_clean(line.split(":")[0].removeprefix("seed ")):
+            if line.endswith("FINDINGS") and _is_clean(line.split(":")[0].removeprefix("seed "), options):
                 return line.split(":")[0], following.strip()[:110]
         if done.returncode and "FINDINGS" not in done.stdout:
             raise RuntimeError(f"seeds {first}..{last}: the simulation itself failed:\n{done.stderr[-4000:]}")
     return None
 
 
-def _is_clean(seed: str) -> bool:
+def _is_clean(seed: str, options: list[str]) -> bool:
     """Whether the seed has no finding without the patch: only then the patch is what was caught."""
-    command = [sys.executable, "-m", "tests.sim", "--seed", seed]
+    command = [sys.executable, "-m", "tests.sim", *options, "--seed", seed]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         print(f"seed {seed} has findings without any patch")

@@ -144,8 +144,22 @@ class Crowd(Stage):
     def told(self, send: Send) -> None:
         assert isinstance(self.cluster, Fleet)
         super().told(send)
-        if send.outcome is Outcome.OK and (wrong := self.cluster.acks.acknowledged(send)):
+        if send.outcome is not Outcome.OK:
+            return
+        if wrong := self.cluster.acks.acknowledged(send):
             self.unexpected.append(wrong)
+        for seat in self.cluster.seats:
+            short_s = seat.short_since_s.get(send.place)
+            if (
+                short_s is not None
+                and seat.node is not None
+                and seat.node.name == send.node
+                and short_s < send.invoked_s
+            ):
+                self.unexpected.append(
+                    f"too few in sync: {send.node} acknowledged {send.place} {send.offset}, first sent at "
+                    f"{send.invoked_s:.3f} s; in its image the set is too small since {short_s:.3f} s"
+                )
 
     def beside(self, client: Client, place: Place) -> Client:
         """What requests that only a leader answers go by, for who else talks to any broker."""

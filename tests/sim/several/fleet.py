@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from unittest import mock
 
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Content
 from broker.metadata.image import ClusterImage
+from broker.metadata.minimum import effective_min
 from broker.metadata.records import Row
 from broker.partition.replica import Partition
 from broker.replication.in_sync import AppliedRow
@@ -38,9 +39,12 @@ FIRST_PORT = 9092
 
 @dataclass
 class Seat:
-    """Where one node id lives. `back_at_s`: before that nobody starts it again; `blank`: its directory was lost and no
-    process has registered with a new one since; `well_since_s`: it serves and reaches the store (None: it does not),
-    `well_until_s`: where the last such time of `COMMIT_LOSS_S` at least ended."""
+    """Where one node id lives.
+
+    `back_at_s`: before that nobody starts it again; `blank`: its directory was lost and no process has registered with
+    a new one since; `well_since_s`: it serves and reaches the store (None: it does not), `well_until_s`: where the last
+    such time of `COMMIT_LOSS_S` at least ended; `short_since_s`: of partitions whose in-sync sets are smaller than
+    their minimums in the image that its broker obeys, since when they are."""
 
     node_id: int
     machine: Machine
@@ -50,6 +54,7 @@ class Seat:
     blank: bool = False
     well_since_s: float | None = None
     well_until_s: float = 0.0
+    short_since_s: dict[Place, float] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -165,6 +170,23 @@ class Fleet(Cluster):
             node = seat.node
             if node is not None and not node.dead and node.feed is not None and node.feed.position >= 0:
                 yield Obeyed(node, node.feed.position, node.feed.image)
+
+    def look_at_sets(self) -> None:
+        """Note which in-sync sets are too small in the image that each broker obeys."""
+        now_s = self.loop.time()
+        for seat in self.seats:
+            node = seat.node
+            if node is None or node.dead or node.feed is None or node.paused:
+                seat.short_since_s = {}
+                continue
+            image = node.feed.image
+            short = {
+                (topic.name, index)
+                for topic in image.topics.values()
+                for index, row in enumerate(topic.rows)
+                if sum(image.nodes[member].active for member in row.in_sync) < effective_min(topic, row, image)
+            }
+            seat.short_since_s = {place: seat.short_since_s.get(place, now_s) for place in short}
 
     def newest(self) -> Obeyed | None:
         """The newest image that anybody obeyed, when it was asked for."""

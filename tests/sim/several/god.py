@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Iterator
 
 from broker.metadata.cluster_content import ClusterContent
-from broker.metadata.image import ClusterImage
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.minimum import effective_min
 from broker.metadata.records import NO_LEADER, Row
 from logformat.errors import Corrupt
 from tests.sim.invariants import look_at
@@ -51,6 +52,7 @@ class God:
     def look(self) -> None:
         """Now."""
         self._fleet.newest()
+        self._fleet.look_at_sets()
         for broken in (*self._of_controllers(), *self._of_images(), *self._of_leaders(), *self._copies.wrong()):
             self._said(broken)
         self._stage.checked += self._copies.taken()
@@ -118,11 +120,28 @@ def of_step(before: ClusterImage | None, after: ClusterImage, where: str) -> Ite
                 yield f"{where}: {topic.name}-{index} is led by node {row.leader}, which has no session: {row}"
             known = None if before is None else before.topics.get(topic.topic_id)
             if known is not None and index < len(known.rows):
-                yield from (f"{where}: {topic.name}-{index}: {wrong}" for wrong in _of_rows(known.rows[index], row))
+                wrongs = (*_of_rows(known.rows[index], row), *_of_sets(before, after, known, topic, index))
+                yield from (f"{where}: {topic.name}-{index}: {wrong}" for wrong in wrongs)
     for node_id, node in after.nodes.items():
         known_node = None if before is None else before.nodes.get(node_id)
         if known_node is not None and node.broker_epoch < known_node.broker_epoch:
             yield f"{where}: node {node_id} has broker epoch {node.broker_epoch} after {known_node.broker_epoch}"
+
+
+def _of_sets(
+    before: ClusterImage | None, after: ClusterImage, topic_before: Topic, topic: Topic, index: int
+) -> Iterator[str]:
+    """Who left an in-sync set below the minimum though his log was not gone (R4): he has the same directory, and in the
+    same session nobody began a leader epoch for a log that he lost."""
+    assert before is not None
+    old, new = topic_before.rows[index], topic.rows[index]
+    least = min(effective_min(topic_before, old, before), effective_min(topic, new, after))
+    if len(new.in_sync) >= min(least, len(old.in_sync)) or new.leader_epoch != old.leader_epoch:
+        return
+    for node_id in set(old.in_sync) - set(new.in_sync):
+        was, now = before.nodes.get(node_id), after.nodes.get(node_id)
+        if was is not None and now is not None and was.broker_epoch == now.broker_epoch:
+            yield f"node {node_id} left a set that is below its minimum of {least}: {old}, then {new}"
 
 
 def _of_rows(before: Row, after: Row) -> Iterator[str]:
