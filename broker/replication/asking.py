@@ -45,6 +45,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.told: dict[Key, FetchPosition] = {}
+        self._anew: set[Key] = set()
         self._session_id = _NO_SESSION
         self._epoch = 0
         self._broker_epoch = -1
@@ -58,9 +59,10 @@ class Asking:
             self._broker_epoch = broker_epoch
             self.lost()
         is_full = self._epoch == 0
-        named = {key: at for key, at in wanted.items() if is_full or self.told.get(key) != at}
+        named = {key: at for key, at in wanted.items() if is_full or key in self._anew or self.told.get(key) != at}
         forgotten = [] if is_full else [key for key in self.told if key not in wanted]
         self.told = dict(wanted)
+        self._anew.clear()
         return FetchRequest(
             replica_state=FetchRequestReplicaState(replica_id=node_id, replica_epoch=broker_epoch),
             max_wait_ms=of.wait_ms,
@@ -83,6 +85,11 @@ class Asking:
         if self._session_id != _NO_SESSION:
             self._epoch = 1 if self._epoch == _INT32_MAX else self._epoch + 1
         return True
+
+    def anew(self, key: Key) -> None:
+        """Name it in the next question that has it, also where it asks for the same again: what the answer said was not
+        taken, and its leader tells nothing twice."""
+        self._anew.add(key)
 
     def lost(self) -> None:
         """No answer came, or one that cannot be used: begin another session."""

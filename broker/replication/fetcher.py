@@ -137,16 +137,22 @@ class Fetcher:
     def _took(self, key: Key, copy: Copy, at: FetchPosition, part: FetchResponsePartition) -> bool:
         if part.error_code == ErrorCode.NONE:
             try:
-                return copy.answered(at, part)
+                is_taken = copy.answered(at, part)
+                if copy.next_fetch() is None:  # it is cut, or begins elsewhere, perhaps to ask for the same again
+                    self._asking.anew(key)
+                return is_taken
             except ThermoclineError as failure:
                 log.warning("%s-%d takes nothing from broker %d: %s", *key, self.leader_id, failure)
                 self._delay(key, _FAILED_S)
-        elif not copy.refused(at, part):
+        elif copy.refused(at, part):
+            self._asking.anew(key)
+        else:
             self._delay(key, _REFUSED_S)
         return False
 
     def _delay(self, key: Key, delay_s: float) -> None:
         self._not_before_s[key] = asyncio.get_running_loop().time() + delay_s
+        self._asking.anew(key)
 
 
 async def _first(moved: Awaitable[object], wait_s: float | None) -> None:
