@@ -1,41 +1,31 @@
-"""One simulated run: a seed in, an outcome out.
+"""One simulated run of one broker: a seed in, an outcome out.
 
-Owns the draw of a run's shape (bucket, flush mode, fault kinds, load) from its seed, and its three acts: faults, heal
-and reach the end (G13), audit. Always true: same seed, same digest (for one commit and Python minor version).
+Owns the draw of a run's shape (bucket, flush mode, fault kinds, load) from its seed, and what its acts are in a world
+of one broker. Always true: same seed, same digest (for one commit and Python minor version).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import sys
-import warnings
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
-from unittest import mock
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from broker import app
 from coldstore.stores.faulty import Fault
-from hotstore import ahead
-from logformat.errors import Corrupt
 from seams.rng import SeededRng
-from tests.sim import acts, checker
-from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
+from tests.sim import acts
+from tests.sim.actors import Reader, Stage
 from tests.sim.cluster import Cluster, Observed
-from tests.sim.history import History, Place
+from tests.sim.history import History
 from tests.sim.invariants import watch_partitions, watch_roots
-from tests.sim.loop import Deadlock, Livelock, SimLoop
+from tests.sim.loop import SimLoop
 from tests.sim.nemesis import LATER, LEASE_S, Kind, Nemesis
+from tests.sim.playing import Load, Outcome, Play, played
 
-WRITES_RESUME_S = 40.0
-TIERING_DRAINS_S = 60.0
 ORPHANS_GO_S = 12.0
+PARTITIONS = {"log": 2, "kept": 1}
 FAULTY = tuple(fault for fault in Fault if fault not in (Fault.OUTAGE, Fault.DENIED, Fault.READ_ONLY))
 
-AHEAD_UNIT_BYTES = 512  # segments are small here, and their logs take room ahead of them as large ones do
 BROKER_SETTINGS = (
     f"thermocline.lease.ms={int(LEASE_S * 1000)}",
     "thermocline.lease.interval.ms=800",
@@ -70,22 +60,6 @@ class Shape:
     producers: int
     pace_s: float
     segment_bytes: int
-
-
-@dataclass
-class Outcome:
-    """What came of it. `findings` is empty when every promise was kept."""
-
-    shape: object
-    digest: str
-    simulated_s: float
-    callbacks: int
-    acked: int
-    polls: int
-    checked: int  # invariants looked at
-    hits: Counter[str] = field(default_factory=Counter)
-    errors: dict[str, int] = field(default_factory=dict)
-    findings: list[checker.Finding] = field(default_factory=list)
 
 
 def shape_of(seed: int, duration_s: float) -> Shape:
@@ -124,142 +98,74 @@ def simulate(seed: int, duration_s: float = 12.0) -> Outcome:
     """Run a seed to its end. Deterministic; nothing of it touches the real world."""
     shape = shape_of(seed, duration_s)
 
-    def make(loop: SimLoop) -> _Run:
+    def make(loop: SimLoop) -> OneBroker:
         settings = [*BROKER_SETTINGS, *shape.settings]
-        return _Run(shape, Cluster(loop, f"run/{seed}", directory_bucket=shape.directory_bucket, settings=settings))
+        return OneBroker(
+            shape, Cluster(loop, f"run/{seed}", directory_bucket=shape.directory_bucket, settings=settings)
+        )
 
     return played(make)
 
 
-class Run(Protocol):
-    """The acts of one run, over its cluster."""
-
-    cluster: Cluster
-
-    async def play(self) -> Outcome: ...
-    def outcome(self, *more: checker.Finding) -> Outcome: ...
-
-
-def played(make: Callable[[SimLoop], Run]) -> Outcome:
-    """Play a run to its end on a loop of its own; nothing of it is left."""
-    loop = SimLoop()
-    gc_was_on = gc.isenabled()
-    gc.disable()  # a collection would run finalisers of dead processes at a moment that the seed does not decide
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda _: None  # dead processes' coroutines, thrown away at the end
-    run: Run | None = None
-    try:
-        asyncio.set_event_loop(loop)
-        with mock.patch.object(app, "Broker", Observed), mock.patch.object(ahead, "UNIT_BYTES", AHEAD_UNIT_BYTES):
-            run = make(loop)
-            try:
-                return loop.run_until_complete(run.play())
-            except (Deadlock, Livelock) as stuck:
-                return run.outcome(checker.Finding("stuck", str(stuck)))
-            except Corrupt as broken:  # what lies in the bucket, met by those who look behind the brokers' backs
-                return run.outcome(checker.Finding("unreadable", str(broken)))
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # coroutines of the dead that never ran
-            if run is not None:
-                run.cluster.bury()
-            asyncio.set_event_loop(None)
-            with contextlib.suppress(RuntimeError):
-                loop.close()
-            del run, loop
-            gc.collect()
-        sys.unraisablehook = hook
-        if gc_was_on:
-            gc.enable()
-
-
-class _Run:
+class OneBroker(Play):
     """The acts of one run."""
 
+    several = False
+
     def __init__(self, shape: Shape, cluster: Cluster) -> None:
-        self._shape = shape
-        self.cluster = cluster
-        self._history = History()
         node = cluster.start("a")
-        self._stage = Stage(cluster, self._history, lambda: self._nemesis.node, asyncio.Event(), [], {})
-        self._nemesis = Nemesis(self._stage, node, list(shape.kinds), list(shape.faults), sync=shape.sync)
-        self._findings: list[checker.Finding] = []
-        self._places: list[Place] = [("log", 0), ("log", 1), ("kept", 0)]
+        stage = Stage(cluster, History(), lambda: self._nemesis.node, asyncio.Event(), [], {})
+        load = Load(shape.duration_s, shape.producers, shape.pace_s, shape.segment_bytes)
+        super().__init__(shape, load, cluster, stage, PARTITIONS)
+        self._nemesis = Nemesis(stage, node, list(shape.kinds), list(shape.faults), sync=shape.sync)
 
-    def _found(self, kind: str, detail: str) -> None:
-        self._findings.append(checker.Finding(kind, detail))
+    @property
+    def hits(self) -> Mapping[str, int]:
+        return self._nemesis.hits
 
-    async def play(self) -> Outcome:
-        stage, shape = self._stage, self._shape
-        if not await self._nemesis.ready(20.0):
-            self._found("not-ready", "the first broker did not come up on an empty disk and bucket")
-            return self.outcome()
-        await acts.create_topics(stage, self._found, {"log": 2, "kept": 1}, shape.segment_bytes)
-        producers = [
-            Producer(stage, f"p{i}", self._places[i % len(self._places)], shape.pace_s) for i in range(shape.producers)
-        ]
-        readers = [
+    def watch(self) -> list[Coroutine[Any, Any, None]]:
+        cluster, stage = self.cluster, self._stage
+        return [watch_partitions(cluster, stage), watch_roots(cluster, stage), self._nemesis.keep_up()]
+
+    async def begin(self) -> bool:
+        is_ready = await self._nemesis.ready(20.0)
+        if not is_ready:
+            self.found("not-ready", "the first broker did not come up on an empty disk and bucket")
+        return is_ready
+
+    def readers(self) -> list[Reader]:
+        stage = self._stage
+        return [
             Reader(stage, "again0", ("log", 0), again=True),
             Reader(stage, "again1", ("log", 1), again=True),
             Reader(stage, "tail0", ("log", 0), again=False),
             Reader(stage, "tail2", ("kept", 0), again=False),
         ]
-        member = GroupMember(stage, "group0", ("log", 0))
-        writing = [asyncio.create_task(producer.run()) for producer in producers]
-        others = [asyncio.create_task(actor.run()) for actor in (*readers, member, Admin(stage, self._places))]
-        others.append(asyncio.create_task(watch_partitions(self.cluster, stage)))
-        others.append(asyncio.create_task(watch_roots(self.cluster, stage)))
-        keeper = asyncio.create_task(self._nemesis.keep_up())
-        breaking = asyncio.create_task(self._nemesis.run())
-        await asyncio.sleep(shape.duration_s)
-        stage.stopping.set()
-        await breaking
+
+    async def break_things(self) -> None:
+        await self._nemesis.run()
+
+    async def mend(self) -> None:
         await self._nemesis.heal()
-        _, late = await asyncio.wait(writing, timeout=WRITES_RESUME_S)
-        if late:
-            self._found("writes-stuck", f"{len(late)} producers unanswered {WRITES_RESUME_S} s after the last fault")
-        for task in (*late, *others):
-            task.cancel()
-        for task in await asyncio.gather(*writing, *others, return_exceptions=True):
-            if isinstance(task, Exception):
-                raise task
-        await self._read_all()
-        await acts.read_group(member, self._found)
-        await self._audit()
-        await self._once_more()
-        keeper.cancel()
-        return self.outcome()
-
-    async def _read_all(self) -> None:
         if not await self._nemesis.ready(30.0):
-            self._found("not-ready", "no broker serves 30 s after the last fault")
-            return
-        await acts.read_all(self._stage, self._found, self._places)
+            self.found("not-ready", "no broker serves 30 s after the last fault")
 
-    async def _audit(self) -> None:
-        """Quiescence: the backlog drained, the books of every manifest balance, nothing but orphans of dead epochs."""
-        cluster, node = self.cluster, self._nemesis.node
-        deadline_s = cluster.loop.time() + TIERING_DRAINS_S
-        while (lagging := _lagging(node.broker)) and cluster.loop.time() < deadline_s:
-            await asyncio.sleep(1.0)
-        if lagging:
-            self._found("tiering-stuck", f"not drained {TIERING_DRAINS_S} s after the last fault: {lagging}")
-        await asyncio.sleep(10.0)  # late writes land, graces pass
-        await acts.audit_bucket(cluster, self._found)
-
-    async def _once_more(self) -> None:
+    async def end(self) -> None:
         """A clean stop and a start: the same records again, and no object left that a claim should have collected."""
+        await self.drained(lambda: _lagging(self._nemesis.node.broker))
         await self._nemesis.restart()
         if not await self._nemesis.ready(30.0):
-            self._found("not-ready", "no broker serves 30 s after a clean restart")
+            self.found("not-ready", "no broker serves 30 s after a clean restart")
             return
-        await acts.read_again(self._stage, self._found, self._places)
+        await acts.read_again(self._stage, self.found, self._places)
         await asyncio.sleep(ORPHANS_GO_S)
-        cluster, node = self.cluster, self._nemesis.node
-        if node.broker is None or node.broker.rooms.replicas is None:
+        await self._no_orphans(self._nemesis.node.broker)
+
+    async def _no_orphans(self, broker: Observed | None) -> None:
+        if broker is None or broker.rooms.replicas is None:
             return
-        topics = node.broker.rooms.replicas._topics
-        inspector = acts.inspector_of(cluster)
+        topics = broker.rooms.replicas._topics
+        inspector = acts.inspector_of(self.cluster)
         for topic_id, partition in await inspector.partitions():
             view = await inspector.view(topic_id, partition)
             topic = topics.get(str(topic_id))
@@ -268,43 +174,7 @@ class _Run:
                 continue  # nothing to copy, so not claimed: its orphans wait for the next claim (G7)
             plan = await inspector.plan_gc(topic_id, partition)
             if plan.deletable:
-                self._found("orphan-leak", f"{topic_id}/{partition}: {[info.key for info in plan.deletable]}")
-
-    def outcome(self, *more: checker.Finding) -> Outcome:
-        """What came of it so far."""
-        self._findings += more
-        return concluded(self._shape, self._stage, self._nemesis.hits, self._findings)
-
-
-def concluded(
-    shape: object,
-    stage: Stage,
-    hits: Mapping[str, int],
-    findings: Sequence[checker.Finding],
-    *,
-    several: bool = False,
-) -> Outcome:
-    """What came of a run: `findings` of its acts, all that was not expected, and what the history says."""
-    cluster, history = stage.cluster, stage.history
-    found = [*findings, *(checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures))]
-    found += checker.check(history.events, retained=["kept"], several=several)
-    counted = Counter(hits)
-    counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
-    counted.update({f"net {name}": count for name, count in cluster.net.hits.items()})
-    for machine in cluster.machines:
-        counted.update({f"disk {name}": n for name, n in machine.disk.hits.items() if name.startswith("fault:")})
-    return Outcome(
-        shape,
-        history.digest(),
-        cluster.loop.time(),
-        cluster.loop.callbacks,
-        stage.acked,
-        sum(1 for event in history.events if type(event).__name__ == "Poll"),
-        stage.checked,
-        counted,
-        stage.errors,
-        list(dict.fromkeys(found)),
-    )
+                self.found("orphan-leak", f"{topic_id}/{partition}: {[info.key for info in plan.deletable]}")
 
 
 def _lagging(broker: Observed | None) -> list[str]:

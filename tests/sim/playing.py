@@ -1,0 +1,224 @@
+"""What every simulated run is made of, of one broker or several: the loop it is played on, its acts, what comes of it.
+
+Owns the order of the acts: topics, load and faults; the last fault mended, writes resume and the end is reached (G13);
+audit; everything again. What differs between worlds are the hooks of `Play`. Always true: nothing of a run is left when
+it is over; what did not come true in time is a finding. Must not know faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from unittest import mock
+
+from broker import app
+from hotstore import ahead
+from logformat.errors import Corrupt
+from tests.sim import acts, checker
+from tests.sim.actors import Admin, GroupMember, Producer, Reader, Stage
+from tests.sim.cluster import Cluster, Observed
+from tests.sim.history import Place
+from tests.sim.loop import Deadlock, Livelock, SimLoop
+
+WRITES_RESUME_S = 40.0
+TIERING_DRAINS_S = 60.0
+AHEAD_UNIT_BYTES = 512  # segments are small here, and their logs take room ahead of them as large ones do
+
+
+@dataclass
+class Outcome:
+    """What came of a run. `findings` is empty when every promise was kept."""
+
+    shape: object
+    digest: str
+    simulated_s: float
+    callbacks: int
+    acked: int
+    polls: int
+    checked: int  # invariants looked at
+    hits: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=dict)
+    findings: list[checker.Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What clients do, and for how long while things break."""
+
+    duration_s: float
+    producers: int
+    pace_s: float
+    segment_bytes: int
+
+
+class Play(ABC):
+    """The acts of one run over its cluster. `partitions`: of each topic."""
+
+    several: ClassVar[bool]
+
+    def __init__(
+        self, shape: object, load: Load, cluster: Cluster, stage: Stage, partitions: Mapping[str, int]
+    ) -> None:
+        self.cluster = cluster
+        self._shape = shape
+        self._load = load
+        self._stage = stage
+        self._partitions = partitions
+        self._findings: list[checker.Finding] = []
+        self._places: list[Place] = [(name, i) for name, count in partitions.items() for i in range(count)]
+
+    # --- what differs ---
+    @property
+    @abstractmethod
+    def hits(self) -> Mapping[str, int]:
+        """Faults that took effect."""
+
+    @abstractmethod
+    def watch(self) -> list[Coroutine[Any, Any, None]]:
+        """What looks on, and keeps brokers up, from the first moment until the run is over."""
+
+    @abstractmethod
+    async def begin(self) -> bool:
+        """Wait for brokers; whether there are any."""
+
+    @abstractmethod
+    def readers(self) -> list[Reader]: ...
+
+    @abstractmethod
+    async def break_things(self) -> None:
+        """Until the stage is told to stop."""
+
+    @abstractmethod
+    async def mend(self) -> None:
+        """The end of all faults, and what has to be so soon after it."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """After everything was written and read: what has to be so in quiet times, and after clean restarts."""
+
+    def configs(self) -> Mapping[str, str]:
+        """Of every topic, beside those of all runs."""
+        return {}
+
+    def admin(self) -> Admin:
+        return Admin(self._stage, self._places)
+
+    # --- the acts ---
+    def found(self, kind: str, detail: str) -> None:
+        self._findings.append(checker.Finding(kind, detail))
+
+    async def play(self) -> Outcome:
+        watching = [asyncio.create_task(watcher) for watcher in self.watch()]
+        if not await self.begin():
+            return self.outcome()
+        stage, load = self._stage, self._load
+        await acts.create_topics(stage, self.found, self._partitions, load.segment_bytes, self.configs())
+        member = await self._under_load()
+        await acts.read_all(stage, self.found, self._places)
+        await acts.read_group(member, self.found)
+        await self.end()
+        await _over(watching)
+        return self.outcome()
+
+    async def _under_load(self) -> GroupMember:
+        stage, load, places = self._stage, self._load, self._places
+        producers = [Producer(stage, f"p{i}", places[i % len(places)], load.pace_s) for i in range(load.producers)]
+        member = GroupMember(stage, "group0", ("log", 0))
+        writing = [asyncio.create_task(producer.run()) for producer in producers]
+        others = [asyncio.create_task(actor.run()) for actor in (*self.readers(), member, self.admin())]
+        breaking = asyncio.create_task(self.break_things())
+        await asyncio.sleep(load.duration_s)
+        stage.stopping.set()
+        await breaking
+        await self.mend()
+        _, late = await asyncio.wait(writing, timeout=WRITES_RESUME_S)
+        if late:
+            self.found("writes-stuck", f"{len(late)} producers unanswered {WRITES_RESUME_S} s after the last fault")
+        await _over([*writing, *others], [*late, *others])
+        return member
+
+    async def drained(self, lagging: Callable[[], Sequence[str]]) -> None:
+        """Quiescence: what is led is copied, the books of every manifest balance."""
+        loop = self.cluster.loop
+        deadline_s = loop.time() + TIERING_DRAINS_S
+        while (left := lagging()) and loop.time() < deadline_s:
+            await asyncio.sleep(1.0)
+        if left:
+            self.found("tiering-stuck", f"not drained {TIERING_DRAINS_S} s after the last fault: {left}")
+        await asyncio.sleep(10.0)  # late writes land, graces pass
+        await acts.audit_bucket(self.cluster, self.found)
+
+    def outcome(self, *more: checker.Finding) -> Outcome:
+        """What came of it so far: findings of its acts, all that was not expected, and what the history says."""
+        self._findings += more
+        stage, cluster = self._stage, self.cluster
+        found = [*self._findings]
+        found += (checker.Finding("unexpected", text) for text in (*stage.unexpected, *cluster.failures))
+        found += checker.check(stage.history.events, retained=["kept"], several=self.several)
+        counted = Counter(self.hits)
+        counted.update({f"bucket {fault.value}": count for fault, count in cluster.store.hits.items()})
+        counted.update({f"net {name}": count for name, count in cluster.net.hits.items()})
+        for machine in cluster.machines:
+            counted.update({f"disk {name}": n for name, n in machine.disk.hits.items() if name.startswith("fault:")})
+        return Outcome(
+            self._shape,
+            stage.history.digest(),
+            cluster.loop.time(),
+            cluster.loop.callbacks,
+            stage.acked,
+            sum(1 for event in stage.history.events if type(event).__name__ == "Poll"),
+            stage.checked,
+            counted,
+            stage.errors,
+            list(dict.fromkeys(found)),
+        )
+
+
+async def _over(tasks: Sequence[asyncio.Task[Any]], cancelled: Sequence[asyncio.Task[Any]] | None = None) -> None:
+    """Wait for the end of tasks, after some (all) were cancelled; what failed fails the run."""
+    for task in tasks if cancelled is None else cancelled:
+        task.cancel()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise ended
+
+
+def played(make: Callable[[SimLoop], Play]) -> Outcome:
+    """Play a run to its end on a loop of its own; nothing of it is left."""
+    loop = SimLoop()
+    gc_was_on = gc.isenabled()
+    gc.disable()  # a collection would run finalisers of dead processes at a moment that the seed does not decide
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None  # dead processes' coroutines, thrown away at the end
+    run: Play | None = None
+    try:
+        asyncio.set_event_loop(loop)
+        with mock.patch.object(app, "Broker", Observed), mock.patch.object(ahead, "UNIT_BYTES", AHEAD_UNIT_BYTES):
+            run = make(loop)
+            try:
+                return loop.run_until_complete(run.play())
+            except (Deadlock, Livelock) as stuck:
+                return run.outcome(checker.Finding("stuck", str(stuck)))
+            except Corrupt as broken:  # what lies in the bucket, met by those who look behind the brokers' backs
+                return run.outcome(checker.Finding("unreadable", str(broken)))
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # coroutines of the dead that never ran
+            if run is not None:
+                run.cluster.bury()
+            asyncio.set_event_loop(None)
+            with contextlib.suppress(RuntimeError):
+                loop.close()
+            del run, loop
+            gc.collect()
+        sys.unraisablehook = hook
+        if gc_was_on:
+            gc.enable()
