@@ -85,6 +85,7 @@ class Node(Process):
         self.broker: Observed | None = None
         self.feed: ImageFeed | None = None  # in worlds of several brokers
         self.led: Callable[[Place, Any], None] | None = None  # told of each leadership there, as it begins
+        self.obeys: Callable[[Any], None] | None = None  # and of each image of the cluster that it obeys
         self.ready_at: float | None = None
         self.store: ObjectStore
 

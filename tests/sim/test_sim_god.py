@@ -55,7 +55,7 @@ def test_who_leaves_a_set_below_its_minimum_is_told() -> None:
         )
 
     told = list(of_step(at(row, "2", nodes), at(short, "2", nodes), "here"))
-    assert len(told) == 1 and "node 1 left a set that is below its minimum of 2" in told[0]
+    assert len(told) == 1 and "nodes [1] left a set that is below its minimum of 2" in told[0]
     assert list(of_step(at(row, "2", nodes), at(short, "2", anew), "here")) == []
     assert list(of_step(at(row, "2", nodes), at(short, "1", nodes), "here")) == []
 

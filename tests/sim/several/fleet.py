@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
 from broker.following.image_feed import ImageFeed
 from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Content
+from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.minimum import effective_min
 from broker.metadata.records import Row
@@ -109,7 +111,20 @@ class Fleet(Cluster):
         extra = (f"node.id={seat.node_id}",)
         seat.node = self.start(seat.directory, seat.address[1], *extra, machine=seat.machine)
         seat.node.led = self.acks.began
+        seat.node.obeys = partial(self._obeys, seat)
+        seat.short_since_s = {}
         return seat.node
+
+    def _obeys(self, seat: Seat, image: ClusterImage) -> None:
+        """The broker of a seat obeys another image now: note which in-sync sets are too small in it."""
+        now_s = self.loop.time()
+        short = [
+            (topic.name, index)
+            for topic in image.topics.values()
+            for index, row in enumerate(topic.rows)
+            if sum(image.nodes[member].active for member in row.in_sync) < effective_min(topic, row, image)
+        ]
+        seat.short_since_s = {place: seat.short_since_s.get(place, now_s) for place in short}
 
     def reaches_store(self, seat: Seat) -> bool:
         """Whether its requests to the store are served and answered."""
@@ -171,23 +186,6 @@ class Fleet(Cluster):
             if node is not None and not node.dead and node.feed is not None and node.feed.position >= 0:
                 yield Obeyed(node, node.feed.position, node.feed.image)
 
-    def look_at_sets(self) -> None:
-        """Note which in-sync sets are too small in the image that each broker obeys."""
-        now_s = self.loop.time()
-        for seat in self.seats:
-            node = seat.node
-            if node is None or node.dead or node.feed is None or node.paused:
-                seat.short_since_s = {}
-                continue
-            image = node.feed.image
-            short = {
-                (topic.name, index)
-                for topic in image.topics.values()
-                for index, row in enumerate(topic.rows)
-                if sum(image.nodes[member].active for member in row.in_sync) < effective_min(topic, row, image)
-            }
-            seat.short_since_s = {place: seat.short_since_s.get(place, now_s) for place in short}
-
     def newest(self) -> Obeyed | None:
         """The newest image that anybody obeyed, when it was asked for."""
         known = () if self._newest is None else (self._newest,)
@@ -205,6 +203,7 @@ class Fleet(Cluster):
 
 
 _make = ImageFeed.__init__
+_take = ImageFeed.take
 _lead = Partition.lead
 
 
@@ -213,6 +212,14 @@ def _remembered(feed: ImageFeed, *args: Any, **more: Any) -> None:
     process = PROCESS.get()
     if isinstance(process, Node):
         process.feed = feed
+
+
+def _took(feed: ImageFeed, at: ImageAt) -> bool:
+    is_newer = _take(feed, at)
+    process = PROCESS.get()
+    if is_newer and isinstance(process, Node) and process.obeys is not None:
+        process.obeys(feed.image)
+    return is_newer
 
 
 def _led(partition: Partition, tier: Any, row: AppliedRow) -> None:
@@ -224,9 +231,10 @@ def _led(partition: Partition, tier: Any, row: AppliedRow) -> None:
 
 
 def brokers_are_seen() -> AbstractContextManager[object]:
-    """While it is entered each process's feed of images is remembered, `Node.feed`, and `Node.led` is told of each
-    leadership as it begins."""
+    """While it is entered each process's feed of images is remembered, `Node.feed`, and processes tell of each
+    leadership as it begins (`Node.led`), and of each image as it is obeyed (`Node.obeys`)."""
     seen = ExitStack()
     seen.enter_context(mock.patch.object(ImageFeed, "__init__", _remembered))
+    seen.enter_context(mock.patch.object(ImageFeed, "take", _took))
     seen.enter_context(mock.patch.object(Partition, "lead", _led))
     return seen
