@@ -27,6 +27,7 @@ SHOWN: Final = {
     10: "test_cluster_d10_a_controller_cut_off_from_all_others_ends_no_session_of_theirs",
     11: "test_cluster_d11_of_two_candidates_one_decides_and_stays",
     12: "test_cluster_d12_a_claim_that_comes_true_late_makes_its_author_controller",
+    13: "test_cluster_d13_a_stopped_controller_decides_nothing_when_it_goes_on",
     14: "test_cluster_d14_an_outage_of_the_store_makes_nobody_controller",
     15: "test_cluster_d15_a_topic_whose_creation_landed_unseen_is_not_created_twice",
     17: "test_cluster_d17_what_comes_late_or_again_changes_nothing",
@@ -60,6 +61,7 @@ SHOWN: Final = {
     45: "test_cluster_d45_an_append_of_an_older_epoch_confirms_nothing",
     46: "test_cluster_d46_a_new_coordinator_loads_its_groups_though_the_bucket_holds_nothing_it_can_read",
     47: "test_cluster_d47_no_broker_epoch_is_given_twice",
+    48: "test_cluster_d48_a_stop_does_not_wait_for_a_store_that_is_away",
     49: "test_cluster_d49_all_restart_and_nothing_is_unclean",
     50: "test_cluster_d50_every_other_replica_is_waited_for",
     51: "test_cluster_d51_a_commit_that_does_not_fit_the_root_is_two_puts",
@@ -83,6 +85,7 @@ SHOWN: Final = {
     74: "test_cluster_d74_a_reservation_of_an_earlier_leadership_allows_nothing",
     75: "test_cluster_d75_a_registration_is_conditional_on_the_last_broker_epoch",
     76: "test_cluster_d76_what_was_begun_before_a_suspension_is_not_sent_again_after_it",
+    77: "test_cluster_d77_an_older_image_that_is_put_back_deletes_nothing",
     78: "test_cluster_d78_sessions_that_expire_one_by_one_are_counted_together",
     79: "test_cluster_d79_where_everything_cold_expired_a_log_begins_with_nothing_known",
     82: "test_cluster_d82_the_survivor_of_three_goes_on_once_nobody_else_claimed",
@@ -98,10 +101,7 @@ LATER: Final = {
 """Scenarios that cannot happen in what is built, and why."""
 
 NOT_YET: Final = {
-    13: "a process that is paused while it decides",
     16: "a controller that dies between a topic's roots and its record",
-    48: "a process that stops while the store is away",
-    77: "an older cluster.json put back",
 }
 """Scenarios without a test under their name, and what it would have to do."""
 
