@@ -16,6 +16,7 @@ from broker.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
     FindCoordinatorRequest,
+    InitProducerIdRequest,
     MetadataRequest,
     MetadataRequestTopic,
     OffsetCommitRequest,
@@ -26,7 +27,7 @@ from broker.wire.messages import (
 )
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
-from tests.support.broker_kit import Life, Place, play
+from tests.support.broker_kit import Life, Place, batch_of, play, produce_request
 
 NONE = ErrorCode.NONE
 Brokers = dict[int, Life]
@@ -36,6 +37,13 @@ async def two_brokers(place: Place) -> Brokers:
     """Both registered, and both know it."""
     brokers = {1: await place.start("node.id=1"), 2: await place.start("node.id=2", directory="b")}
     await until(lambda: all(len(actives(life)) == 2 for life in brokers.values()))
+    return brokers
+
+
+async def _three(place: Place) -> Brokers:
+    brokers = await two_brokers(place)
+    brokers[3] = await place.start("node.id=3", directory="c")
+    await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
     return brokers
 
 
@@ -219,9 +227,7 @@ def test_groups_survive_their_coordinator_where_its_partition_has_replicas() -> 
 
     async def scenario() -> None:
         place = Place("offsets.topic.num.partitions=3")
-        brokers = await two_brokers(place)
-        brokers[3] = await place.start("node.id=3", directory="c")
-        await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
+        brokers = await _three(place)
         await made(brokers, brokers[1], "log", 1)
         groups = [next(f"g{at}" for at in range(100) if partition_of(f"g{at}", 3) == index) for index in range(3)]
         at = {group: await _coordinator(brokers, brokers[1], group) for group in groups}
@@ -246,9 +252,7 @@ def test_cluster_d46_a_new_coordinator_loads_its_groups_though_the_bucket_holds_
 
     async def scenario() -> None:
         place = Place("offsets.topic.num.partitions=3")
-        brokers = await two_brokers(place)
-        brokers[3] = await place.start("node.id=3", directory="c")
-        await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
+        brokers = await _three(place)
         await made(brokers, brokers[1], "log", 1)
         groups = [next(f"g{at}" for at in range(100) if partition_of(f"g{at}", 3) == index) for index in range(3)]
         (group,) = [group for group in groups if await _coordinator(brokers, brokers[1], group) == 2]
@@ -278,9 +282,7 @@ def test_cluster_r25_a_coordinator_that_no_controller_answered_for_a_session_sen
 
     async def scenario() -> None:
         place = Place("offsets.topic.num.partitions=3")
-        brokers = await two_brokers(place)
-        brokers[3] = await place.start("node.id=3", directory="c")
-        await until(lambda: all(len(actives(life)) == 3 for life in brokers.values()))
+        brokers = await _three(place)
         await made(brokers, brokers[1], "log", 1)
         controller = brokers[1].context.metadata.controller
         assert controller is not None and controller.node_id == 1
@@ -360,5 +362,88 @@ def test_a_deletion_outlives_the_controller_that_began_it() -> None:
             assert not any(name.startswith("late") for name in names), names
         for life in reversed(brokers.values()):
             await life.stop()
+
+    play(scenario())
+
+
+async def _producer_id(life: Life) -> int:
+    answer = await life.call(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None))
+    assert answer.error_code == NONE and answer.producer_epoch == 0
+    return int(answer.producer_id)
+
+
+def test_cluster_d47_no_two_brokers_give_one_producer_id_whatever_became_of_store_and_sessions() -> None:
+    """They are made of the broker epoch, which one session has: with the store away, after a session ended and began
+    anew, after a restart."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=3")
+        brokers = await _three(place)
+        given = [await _producer_id(life) for life in brokers.values() for _ in range(3)]
+        place.store.down = True
+        await asyncio.sleep(60)
+        given += [await _producer_id(life) for life in brokers.values() for _ in range(3)]
+        place.store.calm()
+        before = brokers[1].context.metadata.image.nodes[3].broker_epoch
+        await brokers[3].crash()
+        await until(lambda: actives(brokers[1]) == [1, 2])
+        brokers[3] = await place.start("node.id=3", directory="c")
+        await until(lambda: actives(brokers[1]) == [1, 2, 3])
+        assert brokers[1].context.metadata.image.nodes[3].broker_epoch > before
+        given += [await _producer_id(life) for life in brokers.values() for _ in range(3)]
+        assert len(set(given)) == len(given) == 27
+        for life in brokers.values():
+            await life.crash()
+
+    play(scenario())
+
+
+def test_a_new_leader_knows_the_last_five_batches_of_a_producer() -> None:
+    """What the dead leader acknowledged, or appended and did not live to acknowledge, is a resend there: answered with
+    its offset, and not appended again. What follows is taken; what is older is refused."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=3")
+        brokers = await _three(place)
+        wanted = CreateTopicsRequestTopic(name="log", num_partitions=1, replication_factor=3)
+        (made,) = (await brokers[1].call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[wanted]))).topics
+        assert made.error_code == NONE
+
+        def leader() -> int:
+            found = brokers[2].context.metadata.topic_named("log")
+            return -1 if found is None else found.rows[0].leader
+
+        await until(lambda: leader() > 0)
+        old = leader()
+        await serves(brokers[old], "log", 0)
+        producer_id = await _producer_id(brokers[2])
+        batches = [
+            batch_of(b"a%d" % n, b"b%d" % n, producer_id=producer_id, producer_epoch=0, base_sequence=2 * n)
+            for n in range(7)
+        ]
+
+        async def produced(life: Life, number: int) -> tuple[int, int]:
+            request = produce_request("log", batches[number], timeout_ms=20_000)
+            answer = (await life.call(ApiKey.PRODUCE, request, 9)).responses[0].partition_responses[0]
+            return answer.error_code, answer.base_offset
+
+        for number in range(6):
+            assert await produced(brokers[old], number) == (NONE, 2 * number)
+        await brokers[old].crash()
+        left = {node_id: life for node_id, life in brokers.items() if node_id != old}
+        some = next(iter(left.values()))
+        await until(lambda: some.context.metadata.topic("log").rows[0].leader in left)
+        new = left[some.context.metadata.topic("log").rows[0].leader]
+        await until(lambda: ("log", 0) in new.context.registry.partitions)
+        for number in range(1, 6):
+            assert await produced(new, number) == (NONE, 2 * number)
+        assert (await produced(new, 0))[0] in (
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        )
+        assert new.partition("log").log.log_end_offset == 12
+        assert await produced(new, 6) == (NONE, 12)
+        for life in left.values():
+            await life.crash()
 
     play(scenario())
