@@ -12,32 +12,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import TypeVar, cast
 from uuid import UUID
 
-from broker.config.groups import CLIENT_ID_CHARS_MAX, GroupConfig, is_too_long
+from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
 from broker.groups.admin import GroupAdmin
 from broker.groups.cleaner import Cleaner
 from broker.groups.events import (
-    NO_MEMBER,
     Effect,
-    Heartbeat,
-    HeartbeatReply,
-    Join,
-    JoinReply,
-    Leave,
-    Leaver,
-    LeaveReply,
-    LeftMember,
-    Result,
-    Sync,
-    SyncReply,
     Unload,
 )
 from broker.groups.fate import patience
 from broker.groups.lag import EndLookup, Survey, survey
+from broker.groups.member_requests import MemberRequests
 from broker.groups.memory_usage import MemoryUsage
 from broker.groups.offset_requests import OffsetRequests
 from broker.groups.offsets import any_topic
@@ -56,8 +43,6 @@ from seams.rng import Rng
 from seams.tasks import Tasks, supervise
 
 log = logging.getLogger(__name__)
-
-R = TypeVar("R", bound=Result)
 
 
 def _no_name(_: UUID) -> None:
@@ -110,6 +95,7 @@ class GroupCoordinator:
             self._cleaner.shard_loaded,
             keep_objects,
         )
+        self.members = MemberRequests(self.shard_of, self._performer, self._memory, rng, config)
         self.offsets = OffsetRequests(self.shard_of, self._performer, self._memory, clock, config, topics)
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
@@ -175,7 +161,7 @@ class GroupCoordinator:
         """How far behind the groups are."""
         return await survey(self.log.all_ready(), self._topics, ends)
 
-    # ---- membership requests ---------------------------------------------------------------------------------------
+    # ---- where a group is ---------------------------------------------------------------------------------------
 
     async def find(self, group_id: str) -> ErrorCode:
         """Make sure that there is somewhere to coordinate `group_id` (FindCoordinator)."""
@@ -204,76 +190,6 @@ class GroupCoordinator:
         """The broker that coordinates the group (NO_LEADER: none), as this one knows."""
         return self._topic.leader(self._index_of(group_id))
 
-    async def join(self, group_id: str, event: Join) -> JoinReply:
-        """Answered when the join phase ends: after the rebalance timeout of the slowest member at the latest, and for
-        new members after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
-        shard, error = self.shard_of(group_id, empty_is_valid=False)
-        if shard is None:
-            return JoinReply(error, event.member_id)
-        group = shard.groups.get(group_id)
-        if group is None and event.member_id != NO_MEMBER:
-            return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id)
-        metadata_bytes = sum(len(protocol.metadata) for protocol in event.protocols)
-        if self._memory.is_full(metadata_bytes, new_group=group is None):
-            return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        future = self._future(JoinReply)
-        prefix = event.client_id[:CLIENT_ID_CHARS_MAX] if event.instance_id is None else event.instance_id
-        named = replace(
-            event,
-            token=future,
-            new_member_id=self._new_member_id(prefix, group),
-            client_id=event.client_id[:CLIENT_ID_CHARS_MAX],
-        )
-        self._performer.give(shard, group or shard.create(group_id), named)
-        return await future
-
-    def _new_member_id(self, prefix: str, group: Group | None) -> str:
-        while True:  # a source of randomness that begins again after a restart must not name two members alike
-            member_id = f"{prefix}-{self._rng.uuid()}"
-            if group is None or not group.machine.knows(member_id):
-                return member_id
-
-    async def sync(self, group_id: str, event: Sync) -> SyncReply:
-        """Answered when the leader's assignments are durable, or the rebalance starts over. `event`'s token is filled
-        in here."""
-        shard, error = self.shard_of(group_id, empty_is_valid=False)
-        if shard is None:
-            return SyncReply(error)
-        group = shard.groups.get(group_id)
-        if group is None:
-            return SyncReply(ErrorCode.UNKNOWN_MEMBER_ID)
-        if self._memory.is_full(sum(len(assignment) for _, assignment in event.assignments), new_group=False):
-            return SyncReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        future = self._future(SyncReply)
-        self._performer.give(shard, group, replace(event, token=future))
-        return await future
-
-    async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """While the group is being loaded everybody is alive, as in Kafka: an error would only make them rejoin."""
-        shard, error = self.shard_of(group_id, empty_is_valid=False)
-        if shard is None:
-            return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
-        group = shard.groups.get(group_id)
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        future = self._future(HeartbeatReply)
-        self._performer.give(shard, group, Heartbeat(future, member_id, generation, instance_id))
-        return future.result().error
-
-    async def leave(self, group_id: str, members: Sequence[Leaver]) -> LeaveReply:
-        shard, error = self.shard_of(group_id, empty_is_valid=False)
-        if shard is None:
-            return LeaveReply(error)
-        if len(members) > self._config.leavers_max:
-            return LeaveReply(ErrorCode.INVALID_REQUEST)
-        group = shard.groups.get(group_id)
-        if group is None:
-            unknown = ErrorCode.UNKNOWN_MEMBER_ID
-            return LeaveReply(members=tuple(LeftMember(m.member_id, m.instance_id, unknown) for m in members))
-        future = self._future(LeaveReply)
-        self._performer.give(shard, group, Leave(future, tuple(members)))
-        return future.result()
-
     # ---- shards ----------------------------------------------------------------------------------------------------
 
     def shard_of(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[GroupShard | None, ErrorCode]:
@@ -296,9 +212,6 @@ class GroupCoordinator:
 
     def _index_of(self, group_id: str) -> int:
         return partition_of(group_id, self._topic.partitions)
-
-    def _future(self, _: type[R]) -> asyncio.Future[R]:
-        return cast("asyncio.Future[R]", asyncio.get_running_loop().create_future())
 
 
 def _limits_of(config: GroupConfig) -> LogLimits:

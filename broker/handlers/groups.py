@@ -119,7 +119,7 @@ async def handle_join_group(
 ) -> JoinGroupResponse:
     """v0 has no rebalance timeout (the session's counts); v4+ must rejoin with the id it is given; v9 may skip the
     assignment when a static leader returns."""
-    reply = await coordinator.join(
+    reply = await coordinator.members.join(
         request.group_id,
         Join(
             token=None,
@@ -163,7 +163,7 @@ async def handle_sync_group(
     """v5+ names the protocol, which must be the group's; both names are mandatory there (KIP-559)."""
     if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    reply = await coordinator.sync(
+    reply = await coordinator.members.sync(
         request.group_id,
         Sync(
             token=None,
@@ -186,7 +186,7 @@ async def handle_sync_group(
 async def handle_heartbeat(
     coordinator: GroupCoordinator, request: HeartbeatRequest, version: int, client: ClientInfo
 ) -> HeartbeatResponse:
-    error = await coordinator.heartbeat(
+    error = await coordinator.members.heartbeat(
         request.group_id, request.member_id, request.generation_id, request.group_instance_id
     )
     return HeartbeatResponse(error_code=error)
@@ -197,11 +197,11 @@ async def handle_leave_group(
 ) -> LeaveGroupResponse:
     """v0–2 name one member, whose error is the answer's; v3+ (KIP-345) name several, each with its own."""
     if version < 3:
-        reply = await coordinator.leave(request.group_id, [Leaver(request.member_id)])
+        reply = await coordinator.members.leave(request.group_id, [Leaver(request.member_id)])
         error = next((row.error for row in reply.members), ErrorCode.NONE)
         return LeaveGroupResponse(error_code=reply.error or error)
     leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
-    reply = await coordinator.leave(request.group_id, leavers)
+    reply = await coordinator.members.leave(request.group_id, leavers)
     return LeaveGroupResponse(
         error_code=reply.error,
         members=[

@@ -96,13 +96,13 @@ class GroupWorld:
             "protocols": (Protocol("range", b"?"),),
             **more,
         }
-        return await self.groups.join(group, Join(token=None, new_member_id="", member_id=member_id, **fields))
+        return await self.groups.members.join(group, Join(token=None, new_member_id="", member_id=member_id, **fields))
 
     async def sync(
         self, group: str, member_id: str, generation: int, given: dict[str, bytes] | None = None
     ) -> SyncReply:
         assignments = tuple((given or {}).items())
-        return await self.groups.sync(group, Sync(None, member_id, generation, assignments=assignments))
+        return await self.groups.members.sync(group, Sync(None, member_id, generation, assignments=assignments))
 
     async def member(self, group: str, **more: Any) -> tuple[str, int]:
         """A stable group of one; its member id and generation."""
@@ -111,10 +111,10 @@ class GroupWorld:
         return reply.member_id, reply.generation
 
     async def beat(self, group: str, member_id: str, generation: int) -> ErrorCode:
-        return await self.groups.heartbeat(group, member_id, generation, None)
+        return await self.groups.members.heartbeat(group, member_id, generation, None)
 
     async def leave(self, group: str, member_id: str) -> ErrorCode:
-        reply = await self.groups.leave(group, [Leaver(member_id)])
+        reply = await self.groups.members.leave(group, [Leaver(member_id)])
         return reply.error or reply.members[0].error  # as a whole where another broker coordinates the group
 
     async def commit(

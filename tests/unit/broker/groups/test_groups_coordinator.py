@@ -255,7 +255,7 @@ async def test_group_ids_have_a_length(w):
     assert (await w.join(long)).error is E.INVALID_GROUP_ID
     assert (await w.sync(long, "m", 1)).error is E.INVALID_GROUP_ID
     assert await w.beat(long, "m", 1) is E.INVALID_GROUP_ID
-    assert (await w.groups.leave(long, [Leaver("m")])).error is E.INVALID_GROUP_ID
+    assert (await w.groups.members.leave(long, [Leaver("m")])).error is E.INVALID_GROUP_ID
     assert await w.commit(long, 1) is E.INVALID_GROUP_ID
     assert await w.fetch(long) is E.INVALID_GROUP_ID
     assert await w.groups.find(long) is E.INVALID_GROUP_ID
@@ -285,7 +285,7 @@ def test_requests_are_told_to_wait_while_groups_are_loaded():
         loading = E.COORDINATOR_LOAD_IN_PROGRESS
         assert (await w.join("g")).error is loading
         assert (await w.sync("g", "m", 1)).error is loading
-        assert (await w.groups.leave("g", [Leaver("m")])).error is loading
+        assert (await w.groups.members.leave("g", [Leaver("m")])).error is loading
         assert await w.commit("g", 4) is loading
         assert await w.fetch("g") is loading
         assert await w.beat("g", "m", 1) is E.NONE
@@ -647,7 +647,7 @@ async def test_one_request_cannot_name_a_million_things(w):
     assert set(await w.groups.offsets.commit("g", AdmitCommit(None), rows)) == {E.INVALID_COMMIT_OFFSET_SIZE}
     error, _ = await w.groups.offsets.fetch("g", [Wanted("t", range(100_001))])
     assert error is E.INVALID_REQUEST
-    assert (await w.groups.leave("g", [Leaver("m")] * 10_001)).error is E.INVALID_REQUEST
+    assert (await w.groups.members.leave("g", [Leaver("m")] * 10_001)).error is E.INVALID_REQUEST
     assert w.log.appends == 0
 
 
