@@ -62,6 +62,8 @@ class Rewrites:
         bytes_max = self._log.limits.append_batch_bytes_max
         start, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=True)
         while records:
+            if not shard.is_ready:
+                return  # the broker stops
             live_bytes += sum(record.size for record in records)
             _, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=False)
         await shard.door.start_at(start)

@@ -148,3 +148,20 @@ async def test_a_shard_that_is_resigned_during_its_rewrite_ends_it(w):
         await w.groups.log.wait_loaded()
     assert w.log.starts[0] == 0
     assert [await w.fetch(f"g{i}") for i in (0, 449)] == [0, 449]
+
+
+@in_world
+async def test_a_stop_ends_a_rewrite_behind_the_batch_that_is_under_way(w):
+    """It would hold up the stop, and append to logs that are being closed."""
+    commits = [w.ask(w.commit(f"g{i}", i)) for i in range(450)]
+    assert {await commit for commit in commits} == {E.NONE}
+    appends = w.log.appends
+    w.log.hold()
+    writing = w.ask(rewritten(w))
+    await asyncio.sleep(0.1)
+    closing = w.ask(w.groups.close())
+    await asyncio.sleep(0.1)
+    w.log.release()
+    async with asyncio.timeout(10):
+        await asyncio.gather(writing, closing)
+    assert (w.log.appends, w.log.starts[0]) == (appends + 1, 0)
