@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.groups.records import partition_of
+from broker.groups.topic import OFFSETS_TOPIC
 from tests.support.buckets import DirectoryBucket
 from tests.support.kafka_console import kafka_console
 from tests.support.kafka_peer import kafka_peer
 from tests.support.kafka_tools import require_kafka
 from tests.support.site import QUICK, Site
-from tests.support.stock_clients import Written, commit_offset, create_topic, write_confluent
+from tests.support.stock_clients import Written, commit_offset, write_confluent
+from tests.support.three_brokers import three
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1_200)]
@@ -94,10 +99,14 @@ def _commit(broker: str, group: str, topic: str, partition: int, offset: int) ->
     wait_until(committed, f"{group} commits")
 
 
-def _fill(broker: str) -> None:
+def _fill(broker: str, replicas: int = 1) -> None:
     """Two topics, ten records a partition an hour apart, and groups that committed in them."""
-    create_topic(broker, TOPIC, 2, retention_ms=-1)
-    create_topic(broker, OTHER, 1, retention_ms=-1)
+    admin = AdminClient({"bootstrap.servers": broker})
+    topics = [
+        NewTopic(name, count, replicas, config={"retention.ms": "-1"}) for name, count in ((TOPIC, 2), (OTHER, 1))
+    ]
+    for made in admin.create_topics(topics).values():
+        made.result(60)
     for topic, partition in ((TOPIC, 0), (TOPIC, 1), (OTHER, 0)):
         records = [Written(None, b"%d" % n, FIRST_MS + n * HOUR_MS) for n in range(10)]
         write_confluent(broker, topic, partition, records, "none", True)
@@ -120,13 +129,16 @@ def _reader(broker: str, group: str) -> Consumer:
 
 
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_COORDINATOR = re.compile(r"BROKER +\(\d+\)")
 _TRACE_LINE = re.compile(r"^\s+at [\w.$/]+\(|^\s+\.\.\. \d+ more")
 
 
-def comparable(text: str, bootstrap: str) -> list[str]:
+def comparable(text: str, *addresses: str) -> list[str]:
     """Lines without what is each broker's own: addresses, ids that are made up, column widths, the order of rows (that
     of hash tables) and the frames of stack traces."""
-    lines = text.replace(bootstrap, "BROKER").splitlines()
+    for address in addresses:
+        text = text.replace(address, "BROKER")
+    lines = _COORDINATOR.sub("BROKER (ID)", text).splitlines()
     return sorted(
         " ".join(_UUID.sub("ID", line).split()) for line in lines if line.strip() and not _TRACE_LINE.match(line)
     )
@@ -158,6 +170,40 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
             return found
 
         yield of_each
+        for reader in readers:
+            reader.close()
+
+
+def test_the_tool_says_the_same_through_any_of_three_brokers(tmp_path: Path) -> None:
+    """Each question goes to another broker than the one before; from the middle on one is dead, which coordinated one
+    of these groups: the tool finds its successor by itself, and what it says is what Kafka says."""
+    require_kafka()
+    site = Site(tmp_path, DirectoryBucket(tmp_path / "bucket"), {**QUICK, "offsets.topic.num.partitions": 50})
+    with three(site) as ours, kafka_peer(tmp_path / "kafka") as theirs, kafka_console(tmp_path) as console:
+        readers = []
+        for everywhere, replicas in ((ours.everywhere, 3), (theirs, 1)):
+            _fill(everywhere, replicas)
+            _reader(everywhere, "left").close()
+            readers.append(_reader(everywhere, "busy"))
+        ours.wait(ours.is_whole, "every replica in sync", 90)
+
+        def said(address: str, words: list[str], *addresses: str) -> list[str]:
+            found = console.run(TOOL, "--bootstrap-server", address, *words)
+            return [f"exit {found.code}", *comparable(f"{found.out}\n{found.err}", *addresses)]
+
+        addresses, different = ours.everywhere.split(","), []
+        alive = dict(zip((1, 2, 3), addresses, strict=True))
+        for at, (label, words) in enumerate(QUESTIONS.items()):
+            if at == len(QUESTIONS) // 2:
+                rows = ours.rows(OFFSETS_TOPIC)
+                victim = rows[partition_of("still", len(rows))].leader
+                ours.kill(victim)
+                del alive[victim]
+            kafka = said(theirs, words, theirs)
+            found = said(list(alive.values())[at % len(alive)], words, *addresses)
+            if found != kafka:
+                different.append(f"--- {label}: {' '.join(words)}\nours:\n{found}\nApache Kafka:\n{kafka}")
+        assert not different, "\n".join(different)
         for reader in readers:
             reader.close()
 
