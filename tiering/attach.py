@@ -152,6 +152,7 @@ class Attached:
             config=lead.tier,
             limits=self._limits,
             on_fenced=lead.on_fenced,
+            on_behind=lead.on_behind,
             is_alone=lead.is_alone,
             is_fresh=self._is_fresh,
         )

@@ -174,10 +174,12 @@ class LostTail:
             await self._was_unmade(missing, may_be_unmade=local.log_end_offset == 0)
             return
         if local.log_end_offset < manifest.bucket_end_offset:
-            raise Corrupt(
+            lost = (
                 f"{self._partition.name} ends at {local.log_end_offset}, the bucket holds all below "
                 f"{manifest.bucket_end_offset}: this replica lost what it had; another one has to lead"
             )
+            self._partition.on_behind(lost)
+            raise Corrupt(lost)
         start_at_least(local, manifest, tiered=tiered)
         await self._logs.checkpoint_start(local)
         reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)

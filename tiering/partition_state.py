@@ -69,6 +69,7 @@ class TieredPartition:
         config: TierConfig,
         limits: TierLimits,
         on_fenced: Callable[[str], None],
+        on_behind: Callable[[str], None] = lambda _: None,
         is_alone: bool = True,
         is_fresh: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -96,6 +97,7 @@ class TieredPartition:
         self.on_claimed: Callable[[], None] = lambda: None
         self.on_remote_end: Callable[[int], None] = lambda _: None  # told what the root says when it was claimed
         self._on_fenced = on_fenced
+        self.on_behind = on_behind
         self.verified = Verified()
         self._is_parked = False
         self._needed_end = 0  # the furthest end that an append asked for
@@ -204,11 +206,12 @@ class TieredPartition:
             # Only an old copy of the data directory can be behind what was flushed before it was copied (C6).
             local.reserved_end = local.log_end_offset
             await run_to_end(self.world.workers, remove_reservation, self.world.disk, local.path)
+            what = "restart to go on there" if self.is_alone else "another replica has to lead"
             self.blocks[Block.BEHIND] = (
-                f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; "
-                "restart to go on there"
+                f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"
             )
             log.error("%s takes no appends: %s", self.name, self.blocks[Block.BEHIND])
+            self.on_behind(self.blocks[Block.BEHIND])
             return
         start_at_least(local, manifest, tiered=self.config.enabled)
         self.on_remote_end(manifest.remote_end_offset)

@@ -42,7 +42,7 @@ class Lead:
     `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed. `is_alone`: no
     other broker is assigned it. `unclean_after`: this log may lack what was acknowledged, and begins uncleanly after
     the leader epoch that served last, this one; None: it has all of it. `broker_epoch`: this broker's session in the
-    image that lets it lead."""
+    image that lets it lead. `on_behind` hears, on the loop, that the log ends below what the bucket holds (R18)."""
 
     leader_epoch: int
     tier: TierConfig
@@ -52,6 +52,7 @@ class Lead:
     is_alone: bool = True
     unclean_after: int | None = None
     broker_epoch: int = NO_SESSION
+    on_behind: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)

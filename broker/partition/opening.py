@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -70,6 +71,9 @@ class Opening:
             unclean_after=None if decided.clean else decided.served_epoch,
             broker_epoch=row.sessions.get(node_id, NO_SESSION),
         )
+        if not lead.is_alone:  # else it begins anew by itself, at what the bucket holds
+            troubles, of = self._registry.troubles, (topic.topic_id, index)
+            lead = replace(lead, on_behind=lambda why: troubles.damaged(of, why))
         resigned = self._registry.resigned.get((topic.name, index))
         async with self._slots:
             if resigned is not None:

@@ -8,6 +8,8 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
+from coldstore.stores.faulty import Fault
+from coldstore.stores.operations import Operation
 from tests.support.broker_kit import SMALL_SEGMENTS, play
 from tests.support.shared_bucket import NAME, Pair, both, until
 
@@ -246,5 +248,33 @@ def test_cluster_d29_a_reservation_stands_while_others_are_assigned_the_partitio
     async def scenario() -> None:
         assert await reserved_after_stop((1,)) == 1
         assert await reserved_after_stop((1, 2)) > 1
+
+    play(scenario())
+
+
+def test_cluster_d33_a_copy_keeps_what_only_an_object_holds_that_nobody_verified() -> None:
+    """The root names objects that the store does not show; when it does, copies let go too. A replica that joins
+    meanwhile begins below them (D34)."""
+
+    async def scenario() -> None:
+        pair = await both(**SMALL_SEGMENTS)
+        for operation in (Operation.HEAD, Operation.GET):
+            pair.places[1].store.script(operation, Fault.BEFORE, match="/segments/", times=100_000)
+        for _ in range(40):
+            assert (await pair.lives[1].produce(NAME, b"x" * 100)).error_code == 0
+        leader = pair.lives[1].partition(NAME)
+        await until(lambda: leader.tier.remote_end_offset > 10, "the root names objects")
+        await asyncio.sleep(10)
+        assert (await pair.lives[1].produce(NAME, b"x")).error_code == 0
+        followed = pair.followed(2)
+        assert followed is not None
+        await asyncio.sleep(10)
+        assert followed.verified_end == 0 and followed.log.local_log_start_offset == 0
+        pair.places[1].store.calm()
+        await until(lambda: leader.log.local_log_start_offset > 10, "verified now")
+        assert (await pair.lives[1].produce(NAME, b"x")).error_code == 0
+        await until(lambda: followed.log.local_log_start_offset > 10, "the copy lets go too")
+        assert followed.log.local_log_start_offset <= followed.verified_end
+        await pair.stop()
 
     play(scenario())

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
+import pytest
+
+from coldstore.manifest_store import ManifestStore
+from seams.rng import SeededRng
 from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, Pair, both, until
+from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 from tiering.reservation import RESERVATION_FILE
 
 
@@ -151,6 +156,28 @@ def test_cluster_d74_a_reservation_of_an_earlier_leadership_allows_nothing() -> 
         first = pair.lives[1].partition(NAME)
         assert first.tier.lost is None
         assert first.log.reserved_end <= (await pair.manifest()).reserved_end_offset
+        await pair.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("in_this_session", [True, False])
+def test_a_replica_that_ends_below_the_bucket_is_told_to_the_controller(in_this_session: bool) -> None:
+    """Found when it claims, before it serves or after: it lacks what its place in the set promised (R18)."""
+
+    async def scenario() -> None:
+        pair = await both(remote_storage_enable="true")
+        assert (await pair.lives[1].produce(NAME, b"one")).error_code == 0
+        store = ManifestStore(pair.places[1].memory, UUID(TOPIC_ID), 0, SeededRng(3), pair.lives[1].clock)
+        await store.claim(0, NAME, {"remote.storage.enable": "true"})
+        await store.commit(lambda manifest: manifest.set_log_start(50))
+        if not in_this_session:
+            pair.renew(2)
+        pair.elect(2, (1, 2))
+        pair.publish()
+        lost = pair.lives[2].context.registry.troubles.lost
+        await until(lambda: (TOPIC_ID, 0) in lost, "the controller hears of it")
+        assert "another" in lost[TOPIC_ID, 0] and "50" in lost[TOPIC_ID, 0]
         await pair.stop()
 
     play(scenario())
