@@ -197,3 +197,26 @@ def test_an_unclean_election_is_made_when_it_is_asked_for() -> None:
         await end_all(three)
 
     play(scenario())
+
+
+def test_cluster_d83_a_doubtful_directory_keeps_its_id() -> None:
+    """Nothing is renewed that it would have to prove later: each says at its start which logs may lack something, and
+    serves under the id it had, after one power cut of all machines as after two."""
+
+    async def scenario() -> None:
+        three = Three("thermocline.flush=os")
+        leader = await three.fill()
+        nodes = three.lives[leader].context.metadata.image.nodes
+        before = {node_id: node.directory_id for node_id, node in nodes.items()}
+        for _ in range(2):
+            await end_all(three)
+            for place in three.places.values():
+                place.power_cut()
+            for node_id in NODES:
+                await three.start(node_id)
+        await served(three, *NODES)
+        nodes = three.lives[leader].context.metadata.image.nodes
+        assert {node_id: node.directory_id for node_id, node in nodes.items()} == before
+        await end_all(three)
+
+    play(scenario())
