@@ -5,11 +5,13 @@ The controller is killed, a follower stopped, the bucket taken away. What the co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.operations_kit import metrics_of
+from tests.support.repository import ROOT
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.three_brokers import Three, three
 from tests.support.writing import Writing
@@ -64,6 +66,16 @@ def until(cluster: Three, broker: BrokerProcess, holds: Callable[[Look], bool], 
     return seen[-1]
 
 
+def check_printed(logs: str) -> None:
+    """docs/operations.md, what the log says: each line is there, and no event is told again and again."""
+    page = (ROOT / "docs/operations.md").read_text()
+    (quoted,) = re.findall(r"<!-- printed:.*?-->\n```text\n(.*?)```", page, re.S)
+    for line in quoted.splitlines():
+        pattern = re.compile(".*".join(map(re.escape, line.split("…"))).replace(r"\ ", " +"))
+        told = [one for one in logs.splitlines() if pattern.search(one)]
+        assert 1 <= len(told) <= 9, f"{line}: {len(told)} times\n{logs}"
+
+
 def test_from_any_broker_and_while_the_controller_is_dead(directory_site: Site) -> None:
     """The same picture at one version; whoever died is named, at once and when its session is over; the figures of
     /metrics agree with it, each partition counted by one broker."""
@@ -99,6 +111,9 @@ def test_from_any_broker_and_while_the_controller_is_dead(directory_site: Site) 
         }
         held = [one['thermocline_condition{name="broker_away"}'] for one in figures]
         assert sorted(held) == [0, 1], "told by the controller alone"
+        cluster.start(controller)
+        until(cluster, first, lambda it: it.code == 0, "it is back, and copied what it lacked")
+        check_printed("".join(broker.log() for broker in [*left, cluster.brokers[controller]]))
 
 
 def test_a_follower_that_is_stopped_is_late_and_then_away(directory_site: Site) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.following.turnover import Turnover, turned
+from broker.following.turnover import Some, Turnover, turned
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
@@ -33,24 +33,24 @@ def ended(image: ClusterImage, node_id: int) -> ClusterImage:
 def test_whoever_is_elected_counts_the_election_and_the_smaller_set() -> None:
     after = ended(BEFORE, 1)
     two, three, one = (turned(BEFORE, after, node) for node in (2, 3, 1))
-    assert len(two.led) == len(two.shrunk) == 5 and not two.resigned
-    assert three.led == [] and three.shrunk == ["log-5"]
-    assert len(one.resigned) == 5 and not one.led and not one.shrunk
+    assert two.led.count == two.shrunk.count == 5 and not two.resigned.count
+    assert three.led == Some() and three.shrunk == Some(1, ("log-5",))
+    assert one.resigned.count == 5 and not one.led.count and not one.shrunk.count
     assert turned(after, after, 2) == turned(BEFORE, BEFORE, 1)
 
 
 def test_a_set_that_grows_again_and_an_unclean_start() -> None:
     after = ended(BEFORE, 3)
     row = next(iter(after.topics.values())).rows[0]
-    assert turned(BEFORE, after, 1).shrunk
+    assert turned(BEFORE, after, 1).shrunk.count
     grown = after.with_records([RowsSet(id_of(1), ((0, Row((1, 2, 3), 1, 0, row.partition_epoch + 1, (1, 2, 3), 0)),))])
-    assert turned(after, grown, 1).grown == ["log-0"]
+    assert turned(after, grown, 1).grown.names == ("log-0",)
     alone = cluster(Row((1,), 1, 0, 0, (1,), 0))
     other = session("new", node_id=1, broker_epoch=9, directory_id="other")
     began = alone.with_records([other])
     lost = began.with_records(session_began(began, 1, is_other_directory=True))
     found = turned(alone, lost, 1)
-    assert found.unclean == found.led == ["log-0"]
+    assert found.unclean == found.led == Some(1, ("log-0",))
 
 
 def test_one_line_an_image_however_many_partitions(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,8 +62,8 @@ def test_one_line_an_image_however_many_partitions(caplog: pytest.LogCaptureFixt
         counted.obey(ImageAt(2, ended(BEFORE, 1)))
     assert [record.getMessage() for record in caplog.records] == [
         "the session of broker 1 ended",
-        "leads log-0, log-1, log-2 and 2 more in a new leader epoch",
-        "log-0, log-1, log-2 and 2 more: fewer in-sync replicas",
+        "leads in a new leader epoch: log-0, log-1, log-2 and 2 more",
+        "fewer in-sync replicas: log-0, log-1, log-2 and 2 more",
     ]
     assert (counted.elections, counted.shrinks, counted.expansions, counted.unclean_elections) == (5, 5, 0, 0)
 
