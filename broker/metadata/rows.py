@@ -17,7 +17,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import effective_min
+from broker.metadata.minimum import effective_min, min_in_sync_set
 from broker.metadata.records import NO_LEADER, LogPlace, Row, RowsSet
 
 _Change: TypeAlias = Callable[[int, Row, int], Row]
@@ -183,13 +183,13 @@ def _changed(
     image: ClusterImage, change: Callable[[str], _Change], *node_ids: int, only: str | None = None
 ) -> list[RowsSet]:
     """Rows after `change`, of all partitions that name one of `node_ids` (none: of all)."""
-    found = []
+    found, named = [], frozenset(node_ids)
     for topic in image.topics.values() if only is None else (image.topics[only],):
-        of, changed = change(topic.topic_id), []
+        of, changed, least = change(topic.topic_id), [], min_in_sync_set(topic, image)
         for index, row in enumerate(topic.rows):
-            if node_ids and not any(node_id in row.replicas or node_id in row.target for node_id in node_ids):
+            if named and named.isdisjoint(row.replicas) and named.isdisjoint(row.target):
                 continue
-            after = of(index, row, effective_min(topic, row, image))
+            after = of(index, row, min(least, len(row.replicas)))  # effective_min, of 10 000 rows at once
             if after is not row:
                 changed.append((index, after))
         if changed:
@@ -208,11 +208,10 @@ def _settled(image: ClusterImage, row: Row, least: int, *, begins_again: int = N
             after = _led_by(row, leader)
     elif row.leader == begins_again:
         after = _led_by(row, row.leader)
-    if after.leader != NO_LEADER:
-        in_sync = _shrunk(image, after.in_sync, least)
-        if len(in_sync) < len(after.in_sync):
-            after = replace(after, in_sync=in_sync)
-    return row if after is row else _next(row, after)
+    in_sync = row.in_sync if after.leader == NO_LEADER else _shrunk(image, row.in_sync, least)
+    if after is row and in_sync is row.in_sync:
+        return row
+    return replace(after, in_sync=in_sync, partition_epoch=row.partition_epoch + 1)
 
 
 def _log_gone(image: ClusterImage, row: Row, node_id: int, least: int, *, is_lost: bool) -> Row:
@@ -256,12 +255,15 @@ def _candidates(image: ClusterImage, row: Row) -> list[int]:
 
 
 def _shrunk(image: ClusterImage, in_sync: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """Without members whose session ended, the oldest sessions first, as far as `least` lets them go."""
+    """Without members whose session ended, the oldest sessions first, as far as `least` lets them go; the same object
+    where nobody goes."""
     nodes = image.nodes
-    ended = sorted(
-        (node_id for node_id in in_sync if not nodes[node_id].active), key=lambda node_id: nodes[node_id].broker_epoch
-    )
-    going = set(ended[: max(len(in_sync) - least, 0)])
+    ended = [node_id for node_id in in_sync if not nodes[node_id].active]
+    if not ended or len(in_sync) <= least:
+        return in_sync
+    if len(ended) > 1:
+        ended.sort(key=lambda node_id: nodes[node_id].broker_epoch)
+    going = ended[: len(in_sync) - least]
     return tuple(node_id for node_id in in_sync if node_id not in going)
 
 

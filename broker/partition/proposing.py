@@ -2,7 +2,7 @@
 
 Owns when each led partition is looked at, and what is asked together. Always true: a proposal counts for its leader
 before it is sent, and is forgotten only by what the image says (R17), whatever the answer was; one request at a time; a
-partition that nobody else is assigned costs a look at its row. Must not know which set is right
+partition of which nothing is to be done costs a comparison. Must not know which set is right
 (`replication.proposal`), nor who the controller is.
 """
 
@@ -61,22 +61,29 @@ class Proposing:
 
     def look(self, now_ms: int) -> list[PartitionProposal]:
         """What is to be proposed now; it counts from now on."""
-        led = self._registry.partitions.values()
-        shared = [partition for partition in led if partition.leader.is_shared]
-        for gone in self._behind.keys() - set(shared):
-            del self._behind[gone]
-            self._proposed_ms.pop(gone, None)
+        for gone in [partition for partition in self._behind if not partition.leading]:
+            self._forget(gone)
         # Alone in the set, each says with it that its unclean start is done: it serves when that is a row (R20).
         starting = self._registry.starting.values()
         found = [
             self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in starting if self._may(of, now_ms)
         ]
-        for partition in shared:
-            if (proposal := self._look_at(partition, now_ms)) is not None:
+        for partition in self._registry.partitions.values():
+            end = partition.log.log_end_offset
+            if partition.rested_end == end:
+                continue
+            if partition.leader.is_at_rest(end):
+                partition.rested_end = end
+                self._forget(partition)  # whoever lags from now on has had all of it until now
+            elif partition.leader.is_shared and (proposal := self._look_at(partition, now_ms)) is not None:
                 found.append(proposal)
-            if len(found) >= _PROPOSALS_MAX:
-                break
+                if len(found) >= _PROPOSALS_MAX:
+                    break
         return found[:_PROPOSALS_MAX]
+
+    def _forget(self, partition: Partition) -> None:
+        self._behind.pop(partition, None)
+        self._proposed_ms.pop(partition, None)
 
     def _look_at(self, partition: Partition, now_ms: int) -> PartitionProposal | None:
         leader, epoch = partition.leader, partition.leader_epoch

@@ -62,6 +62,7 @@ class Partition:
         "produced_batches",
         "produced_bytes",
         "produced_records",
+        "rested_end",
         "start_waits",
         "tier",
         "topic",
@@ -107,6 +108,8 @@ class Partition:
         self.leader_epoch = row.leader_epoch
         self.tier = tier
         self._reserve_at = 0
+        self.rested_end = -1
+        """The log's end at which nothing about the in-sync set was left to do (proposing); −1: look."""
         self.leader = Leader(
             self._node_id,
             row,
@@ -131,6 +134,7 @@ class Partition:
     def applied(self, row: AppliedRow) -> None:
         """The image has another row, minimum or session for this leader epoch; of another epoch it says nothing."""
         if self.leading and row.leader_epoch == self.leader_epoch:
+            self.rested_end = -1
             if self.leader.applied(row):
                 self._follow_leader()
             self.start_waits.look(self.leader)

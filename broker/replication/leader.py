@@ -150,6 +150,18 @@ class Leader:
         this leader has not led for that long."""
         return node_id != self.node_id and self.reported_end(node_id) < end_before
 
+    def is_at_rest(self, log_end_offset: int) -> bool:
+        """Whether there is nothing to propose until the row or the log's end is another one: who has a session is in
+        the set, the set has sessions, and everybody holds the whole log."""
+        row, reports = self.in_sync.row, self._reports
+        if self.late_since_ms or not self.in_sync.is_settled or row.sessions.keys() != row.in_sync:
+            return False
+        for node_id in self._others:
+            report = reports.get(node_id)
+            if report is None or report.end_offset < log_end_offset:
+                return False
+        return True
+
     def all_know_start(self, offset: int) -> bool:
         """Whether every other member of the union that has a session fetched with a log start at or above `offset`: no
         record below it comes back, whoever leads next (R7)."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from broker.error_codes import ErrorCode
 from broker.partition.proposing import Proposing
+from broker.partition.replica import Partition
 from broker.replication.leader import Report
 from broker.replication.proposal import PartitionProposal
 from logformat.errors import Retryable
@@ -51,6 +52,57 @@ def test_cluster_d69_neither_a_refusal_nor_silence_drops_a_proposal() -> None:
         keeping.cancel()
         partition.applied(replace(shared, partition_epoch=shared.partition_epoch + 1))
         assert (await waiting).error_code == ErrorCode.NONE and partition.high_watermark == 1
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after() -> None:
+    """Everybody holds the whole log: it costs a comparison. What is appended then wakes it, and who lacks that for the
+    longest lag leaves the set; who has it in time keeps its seat."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.context.controller.create_topic("log", 1, {})
+        partition = life.partition("log")
+        own, row = partition.leader.node_id, partition.leader.in_sync.row
+        partition.applied(
+            replace(
+                row,
+                partition_epoch=row.partition_epoch + 1,
+                in_sync=frozenset({own, 2, 3}),
+                sessions={**row.sessions, 2: SESSION, 3: SESSION},
+            )
+        )
+        looked: list[int] = []
+        began_look = Proposing._look_at
+
+        async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
+            raise AssertionError("nobody keeps it")
+
+        class Counting(Proposing):
+            def _look_at(self, partition: Partition, now_ms: int) -> PartitionProposal | None:
+                looked.append(now_ms)
+                return began_look(self, partition, now_ms)
+
+        proposing = Counting(life.context.registry, propose, LAG_MS)
+        for node_id in (2, 3):
+            assert proposing.look(0) == []
+            partition.reported(node_id, Report(0, SESSION), partition.leader_epoch)
+        assert proposing.look(500) == []  # nobody is late any more
+        before = len(looked)
+        assert proposing.look(1_000) == [] and proposing.look(LAG_MS * 5) == []
+        assert len(looked) == before, "at rest"
+        await life.produce("log", b"one", acks=1)
+        await partition.flusher.flush()
+        now_ms = LAG_MS * 5
+        while not (found := proposing.look(now_ms)):
+            now_ms += 500
+            if now_ms == LAG_MS * 5 + 5_000:
+                partition.reported(2, Report(1, SESSION), partition.leader_epoch)
+            assert now_ms < LAG_MS * 7
+        assert now_ms - LAG_MS * 5 >= LAG_MS
+        assert [sorted(dict(proposal.in_sync)) for proposal in found] == [[own, 2]]
         await life.stop()
 
     play(scenario())
