@@ -180,7 +180,7 @@ class Start:
     ) -> None:
         """Obey the image of the claim, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
-        await replicas.move_strays(joined.at.image)
+        await replicas.aside.move_all(joined.at.image)
         led = self.config.node_id
         total = sum(row.leader == led for topic in topics.values() for row in topic.rows)
         with (
@@ -193,7 +193,7 @@ class Start:
         self._keep("checkpoints", replicas.upkeep.keep_checkpoints)
         self._keep("ticks", replicas.upkeep.keep_ticking)
         self._keep("retention of copies", replicas.keep_expiring)
-        self._keep("strays", replicas.keep_removing_strays)
+        self._keep("strays", replicas.aside.keep_removing)
 
     def _groups(self, following: Obeying, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world

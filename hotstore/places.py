@@ -83,7 +83,7 @@ class Places:
             return None
         path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
         log.warning(
-            "%s of topic id %s is not this broker's any more: moved to %s; remove it when nobody misses it",
+            "%s of topic id %s is not this broker's any more: moved to %s, where it stays for a week",
             place,
             topic_id,
             path,

@@ -5,48 +5,45 @@ No call waits: each begins what it names, and goes on with it until a later call
 partition is published only when it may serve; it follows what was decided about its topic meanwhile; fencing ends the
 leadership of one partition, never the broker; watchers are told on the loop, after the look-up tables changed; a stop
 is clean only where every log's tail is known. Must not know how a log or a tier is opened (opening), how often it is
-tried (attempts), how a deleted topic's files go (removal), nor what partitions need while they serve (upkeep).
+tried (attempts), how a deleted topic goes (removal, purging), what nobody assigned here (aside), how logs are closed
+(ending), nor what partitions need while they serve (upkeep).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
-from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.image import Topic
+from broker.partition.aside import Aside
 from broker.partition.attempts import Attempts
+from broker.partition.configuring import Configuring
+from broker.partition.ending import Ending
 from broker.partition.follows import Follows
 from broker.partition.opening import Opening, is_alone
 from broker.partition.purging import Purging
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
 from broker.partition.replica import Partition
-from broker.partition.strays import assigned, is_stray, strays
 from broker.partition.upkeep import Upkeep
 from broker.peers.links import Links
 from broker.replication.applied import applied_row
 from broker.replication.in_sync import AppliedRow
 from hotstore.errors import ForeignLog
-from hotstore.log_host import LogHost, OpenLog
-from logformat.errors import Fenced, Retryable, StorageFailed
+from hotstore.log_host import LogHost
+from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
 from seams.crash_points import reach
 from seams.tasks import Tasks
-from seams.turns import next_turn
 from seams.world import World
 from tiering.service import TierService
 
 log = logging.getLogger(__name__)
-
-_TOPICS_PER_TURN: Final = 50
-_CLOSING_MAX: Final = 16
-_STRAYS_LOOK_S: Final = 3600.0
 
 
 class LeadershipWatcher(Protocol):
@@ -92,12 +89,12 @@ class Replicas:
         self._tasks = tasks
         self._report = report
         self._watchers: list[LeadershipWatcher] = []
-        self._stops_clean = False
         self._topics: dict[str, Topic] = {}  # by id, as last decided: also those that are still being opened
-        self._behind: deque[str] = deque()  # ids of topics whose partitions obey older settings of the broker
         self._resigning: dict[Partition, asyncio.Task[None]] = {}
+        self._configuring = Configuring(self._topics, self._configure, tasks)
         self._opening = Opening(config, logs, tiers, registry, metadata)
         self._removal = Removal(logs, tiers, tasks, report)
+        self.aside = Aside(config.now.node_id, logs.places, metadata, self._removal, report)
         self._purging = Purging(config.now.node_id, metadata, self._removal, forget, tasks, world.rng, report)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
@@ -144,14 +141,8 @@ class Replicas:
         try:
             return await self._opening.open(topic, index, row, new=new, on_fenced=fenced)
         except ForeignLog:
-            await self._make_way(TopicPartition(topic.name, index))
+            await self.aside.make_way(TopicPartition(topic.name, index))
             raise  # the next attempt finds the place free, now or when the purge of that topic is done
-
-    async def _make_way(self, place: TopicPartition) -> None:
-        """What lies there is of another topic: one that was deleted, and this one made, while this broker was away."""
-        topic_id = await self._logs.places.topic_id_at(place)
-        if topic_id is not None and is_stray(place, topic_id, self._metadata.image, self._node_id):
-            await self._removal.move_aside(place, topic_id)
 
     def _row_to_lead(self, topic: Topic, index: int) -> AppliedRow | None:
         """By what the image wants this broker to lead; None: somebody else leads, or nobody."""
@@ -270,27 +261,14 @@ class Replicas:
             self._registry.topics[topic.name] = topic
 
     def follow_config(self) -> None:
-        """Let every partition obey what was set on brokers as it is now; those being opened do when they are open.
+        """Let every partition obey what was set on brokers as it is now; those being opened do when they are open."""
+        self._configuring.all()
 
-        5 000 partitions take a tenth of a second: after the first topics, the loop gets its turns in between.
-        """
-        is_running = bool(self._behind)
-        self._behind = deque(self._topics)
-        self._configure_some()
-        if self._behind and not is_running:
-            self._tasks.spawn("follow configs", self._configure_rest())
-
-    def _configure_some(self) -> None:
-        for _ in range(min(_TOPICS_PER_TURN, len(self._behind))):
-            topic = self._topics.get(self._behind.popleft())
-            if topic is not None:
-                self._opening.configure(topic, self._registry.of_topic(topic.name))
-                self._follows.reconfigure(topic)
-
-    async def _configure_rest(self) -> None:
-        while self._behind:
-            await next_turn()
-            self._configure_some()
+    def _configure(self, topic_id: str) -> None:
+        topic = self._topics.get(topic_id)
+        if topic is not None:
+            self._opening.configure(topic, self._registry.of_topic(topic.name))
+            self._follows.reconfigure(topic)
 
     def withdraw(self, topic: Topic) -> None:
         """Stop serving a deleted topic: its waiters learn it now. Its logs are closed in the background, before a new
@@ -321,80 +299,17 @@ class Replicas:
         """See `Purging.purge`."""
         self._purging.purge(topic)
 
-    async def move_strays(self, image: ClusterImage) -> None:
-        """Move aside what lies here and is not this broker's by `image`, which holds its session; before anything is
-        opened."""
-        found = await self._logs.places.topic_ids(assigned(image, self._node_id))
-        for place, topic_id in strays(found, image, self._node_id).items():
-            await self._removal.move_aside(place, topic_id)
-
-    async def keep_removing_strays(self) -> None:
-        """Until cancelled: those that lie here for a week."""
-        while True:
-            try:
-                await self._logs.places.remove_old_strays()
-            except OSError as failure:  # they stay until the next look
-                self._report("strays", failure)
-            await asyncio.sleep(_STRAYS_LOOK_S)
-
     async def keep_expiring(self) -> None:
         """Until cancelled: local retention of what is copied; what is led expires with its tier."""
         await self._follows.keep_expiring()
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
-
     async def close(self, *, clean: bool) -> bool:
-        """Flush and close every log; with `clean`, reservations are given back and the logs need no recovery.
-
-        Returns whether every log could be left clean.
-        """
+        """See `Ending.close`. Whether every log could be left clean."""
         # A log whose tail is in doubt until the bucket answers must be in doubt at the next start, too.
         all_known = self._follows.are_open
         followed = await self._follows.close()
         all_known &= await self._attempts.close()
-        self._stops_clean = clean
-        slots = asyncio.Semaphore(_CLOSING_MAX)
-
-        async def close_one(partition: Partition) -> None:
-            async with slots:
-                await self._close_one(partition)
-
-        await asyncio.gather(*(close_one(partition) for partition in tuple(self._registry)), self._removal.closed())
-        if self._stops_clean:
-            try:
-                self.upkeep.all_changed()
-                await self.upkeep.checkpoint()
-                await self._logs.checkpoint({opened.log: opened.high_watermark for opened in followed})
-            except OSError as failure:
-                self._report("checkpoints", failure)
-                self._stops_clean = False
-        for opened in followed:
-            self._stops_clean &= await self._close_log(opened, clean=self._stops_clean)
-        for opened in self._logs.open_logs:  # in no role yet
-            await self._close_log(opened, clean=False)
-        return self._stops_clean and all_known
-
-    async def _close_one(self, partition: Partition) -> None:
-        """One log that cannot be left clean makes the stop unclean; those after it are then closed as they are."""
-        name = f"{partition.topic}-{partition.index}"
-        if self._stops_clean:
-            try:
-                await partition.flusher.flush()
-            except StorageFailed as failure:
-                self._report(f"flush {name}", failure)
-                self._stops_clean = False
-        if partition.leading:
-            await self._tiers.detach(partition.tier, give_back=self._stops_clean)
-        elif (resigning := self._resigning.get(partition)) is not None:
-            await asyncio.wait([resigning])
-        if not await self._close_log(partition.opened, clean=self._stops_clean):
-            self._stops_clean = False
-        partition.resign(StorageFailed(f"{name}: the broker is stopping"))
-
-    async def _close_log(self, opened: OpenLog, *, clean: bool) -> bool:
-        """Whether it is left clean."""
-        try:
-            return await self._logs.close(opened, clean=clean)
-        except OSError as failure:  # a full or failing disk must not keep the other logs from their flush
-            self._report(f"close {opened.place}", failure)
-            return False
+        ending = Ending(
+            self._logs, self._tiers, self._registry, self.upkeep, self._resigning, self._report, clean=clean
+        )
+        return await ending.close(followed, self._removal.closed()) and all_known
