@@ -174,7 +174,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Default of the topic config of that name, of the whole cluster: the first broker that decides puts its own "
         "into cluster.json, others are told that theirs has no effect."
     ),
-    "unclean.leader.election.enable": D("Default of the topic config; counts where it is set at run time."),
+    "unclean.leader.election.enable": D(
+        "Default of the topic config of that name, of the whole cluster: as min.insync.replicas."
+    ),
     "compression.type": D("Default of the topic config of that name; only producer is served."),
 }
 

@@ -28,7 +28,7 @@ from hotstore.log_owner import UNOWNED
 from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
-from logformat.record_batch import BatchHeader, check_stored
+from logformat.record_batch import BatchHeader, CorruptBatch, check_stored
 from seams.clock import Clock
 from seams.tasks import Tasks
 from tiering.reservation import ToldEnd
@@ -92,6 +92,7 @@ class Followed:
         self._troubles = troubles
         self._moved = moved
         self._session = session
+        self._damaged_offset = -1  # where what came was damaged last
         self._is_over = False
         self._ended = asyncio.Event()
         self._pause_s = _AGAIN_S[0]
@@ -134,7 +135,11 @@ class Followed:
             return False
         self.verified_end = answer.verified_end
         # Checked before the machine moves: what cannot be taken leaves everything as it was.
-        batches, headers = _checked(answer.records, self._least_offset(asked))
+        try:
+            batches, headers = _checked(answer.records, self._least_offset(asked))
+        except CorruptBatch as corrupt:
+            self._came_damaged(asked.offset, corrupt)
+            raise
         if headers and headers[0].base_offset < asked.offset:
             self.follower.leave()
             self._begin(self._begin_before([memoryview(bytes(batch)) for batch in batches], headers))
@@ -147,6 +152,9 @@ class Followed:
                 self._begin(self._cut(offset))
             case Take():
                 is_taken = bool(headers) and self._append(batches, headers)
+                if is_taken and self._damaged_offset >= 0:
+                    self._damaged_offset = -1
+                    self._troubles.works(self._place)
                 self._touched.add(self)
                 self._cold.told(self.topic_id, self.index, ToldEnd(answer.reserved_end, self._session()))
                 self.opened.seen_epoch = max(self.opened.seen_epoch, self.leader_epoch)
@@ -155,6 +163,14 @@ class Followed:
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
         return False
+
+    def _came_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
+        """On its way, or on the leader's disk: it is asked for again, never skipped, told when it comes so twice."""
+        if self._damaged_offset == offset:
+            why = f"what comes from offset {offset} is damaged, again: {corrupt}"
+            log.error("%s waits for its leader: %s", self._name, why)
+            self._troubles.failed(self._place, why)
+        self._damaged_offset = offset
 
     def _least_offset(self, asked: FetchPosition) -> int:
         """Where a batch may begin that comes for `asked`. Nothing is here yet: also before it, where the log start lies

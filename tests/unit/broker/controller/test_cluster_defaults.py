@@ -8,6 +8,7 @@ import pytest
 
 from broker.config.topics import resolve_topic
 from broker.metadata.minimum import min_in_sync_set
+from broker.metadata.unclean import is_unclean_election_allowed
 from tests.support.broker_kit import Life, Place, play
 
 
@@ -62,6 +63,23 @@ def test_a_file_that_says_nothing_of_it_sets_nothing() -> None:
         life = await Place().start()
         await life.create("log")
         assert life.context.metadata.image.cluster_configs == {} and minimum(life) == (1, 1)
+        await life.stop()
+
+    play(scenario())
+
+
+def test_who_may_lead_without_all_is_the_cluster_s_too() -> None:
+    """unclean.leader.election.enable of a file: what decides an election is the image's, the same on every broker."""
+
+    async def scenario() -> None:
+        life = await Place("unclean.leader.election.enable=true").start()
+        await life.create("log")
+        async with asyncio.timeout(60):
+            while "unclean.leader.election.enable" not in life.context.metadata.image.cluster_configs:
+                await asyncio.sleep(0.1)
+        image = life.context.metadata.image
+        topic = image.topic_named("log")
+        assert topic is not None and is_unclean_election_allowed(topic, image)
         await life.stop()
 
     play(scenario())

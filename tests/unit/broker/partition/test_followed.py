@@ -20,7 +20,7 @@ from coldstore.object_store import ObjectMissing, StoreUnavailable
 from hotstore.data_dir import DataDir
 from hotstore.errors import DivergingAppend
 from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost, recover_log
+from hotstore.log_host import LogHost, OpenLog, recover_log
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
@@ -47,6 +47,9 @@ class Cold:
     def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
         self.end = end
 
+    def forget(self, opened: OpenLog) -> None:
+        pass
+
 
 class Away(Cold):
     """One that fails."""
@@ -59,7 +62,10 @@ class Away(Cold):
 
 
 class Copy:
-    def __init__(self, logs: LogHost, followed: Followed, tasks: Tasks, syncs: InHand, disk: CrashDisk) -> None:
+    def __init__(
+        self, logs: LogHost, followed: Followed, tasks: Tasks, syncs: InHand, disk: CrashDisk, troubles: Troubles
+    ) -> None:
+        self.troubles = troubles
         self.logs = logs
         self.it = followed
         self.tasks = tasks
@@ -93,8 +99,9 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         logs, tasks = LogHost(directory, world), Tasks()
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
-        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), Troubles(), lambda: None, lambda: 7)
-        await scenario(Copy(logs, followed, tasks, syncs, disk))
+        troubles = Troubles()
+        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), troubles, lambda: None, lambda: 7)
+        await scenario(Copy(logs, followed, tasks, syncs, disk, troubles))
         await tasks.close()
 
     run_fast(run())
@@ -165,6 +172,21 @@ def test_what_is_damaged_or_does_not_follow_leaves_all_as_it_was() -> None:
                 copy.given(*batches, high_watermark=1)
         assert copy.it.log.log_end_offset == 0 and copy.asked() == FetchPosition(0, -1, EPOCH)
         assert copy.given(batch_at(0)) and not copy.it.failure
+
+    copying(scenario)
+
+
+def test_what_comes_damaged_twice_is_told_until_it_comes_whole() -> None:
+    """Once may have been its way; twice at one offset its leader's disk (R3)."""
+
+    async def scenario(copy: Copy) -> None:
+        damaged = bytearray(batch_at(0))
+        damaged[-1] ^= 1
+        for times in (1, 2):
+            with pytest.raises(CorruptBatch):
+                copy.given(bytes(damaged))
+            assert bool(copy.troubles.unfit) is (times == 2)
+        assert copy.given(batch_at(0)) and not copy.troubles.unfit
 
     copying(scenario)
 
