@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.kafka_tools import SCRIPT
-from tests.support.ports import free_port_pair
+from tests.support.ports import free_port_run
 
 _START_TIMEOUT_S = 180.0
 
@@ -22,17 +22,21 @@ _START_TIMEOUT_S = 180.0
 @contextlib.contextmanager
 def kafka_peer(run: Path) -> Iterator[str]:
     """A fresh Apache Kafka (one node, tiered storage on a local directory), its logs in `run / "data"`; its address."""
-    port = free_port_pair()
-    started = subprocess.run(
-        [str(SCRIPT), "start", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        timeout=_START_TIMEOUT_S,
-        env={**os.environ, "KAFKA_PEER_RUN": str(run), "KAFKA_PEER_HEAP": "-Xms256m -Xmx512m"},
-        check=True,
-    )
+    with kafka_peers(run, 1) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def kafka_peers(run: Path, count: int) -> Iterator[tuple[str, list[int]]]:
+    """As `kafka_peer`, of `count` nodes, each a controller too; their addresses, and their process ids by node."""
+    port = free_port_run(2 * count)
+    environment = {**os.environ, "KAFKA_PEER_RUN": str(run), "KAFKA_PEER_HEAP": "-Xms256m -Xmx512m"}
+    words = [str(SCRIPT), "start", str(port), str(count)]
     try:
-        yield f"127.0.0.1:{port}"
+        subprocess.run(words, stdout=subprocess.DEVNULL, timeout=_START_TIMEOUT_S, env=environment, check=True)
+        pids = [int((run / f"pid-{node}").read_text()) for node in range(1, count + 1)]
+        yield ",".join(f"127.0.0.1:{port + 2 * node}" for node in range(count)), pids
     finally:
-        os.kill(int(started.stdout), signal.SIGKILL)
+        for found in run.glob("pid-*"):
+            with contextlib.suppress(ProcessLookupError):  # a test killed it, or it did not start
+                os.kill(int(found.read_text()), signal.SIGKILL)

@@ -14,13 +14,14 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
-def free_port_pair() -> int:
-    """A free port whose upper neighbour is free too: Kafka's controller takes that."""
+def free_port_run(count: int) -> int:
+    """The first of so many quiet ports in a row: Kafka's controllers take every other one."""
     while True:
-        port = free_port()
-        with contextlib.suppress(OSError, OverflowError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port + 1))
-            return port
+        first = quiet_port()
+        with contextlib.suppress(OSError, OverflowError), contextlib.ExitStack() as probes:
+            for port in range(first + 1, first + count):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 def quiet_port() -> int:
