@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from broker.config.live import LiveConfig
-from broker.config.topics import TopicConfig, log_config_of, resolve_topic
+from broker.config.topics import TopicConfig, log_config_of
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Node, Row
@@ -63,7 +63,8 @@ class _Role:
 
 class Follows:
     """Of one broker. `to`: the connection to a node's session, for a purpose (ConnectionError where there is none).
-    `free` waits until a partition's log is in nobody's hands. `opened` is told of each that is open."""
+    `free` waits until a partition's log is in nobody's hands. `opened` is told of each that is open; `topic_config`:
+    how a topic's logs are to be."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Follows:
         report: FailureReport,
         free: Callable[[Topic, int], Awaitable[None]],
         opened: Callable[[], None],
+        topic_config: Callable[[Topic], TopicConfig],
     ) -> None:
         self._live = config
         self._world = world
@@ -90,6 +92,7 @@ class Follows:
         self._report = report
         self._free = free
         self._opened = opened
+        self._topic_config = topic_config
         self._node_id = config.now.node_id
         self._roles: dict[Key, _Role] = {}
         self._ending: dict[Key, asyncio.Task[None]] = {}
@@ -150,7 +153,7 @@ class Follows:
     async def _open(self, topic: Topic, index: int) -> OpenLog | None:
         """None: it is damaged, and not to be touched in this epoch."""
         place, topic_id = TopicPartition(topic.name, index), UUID(topic.topic_id)
-        config = log_config_of(self._config(topic))
+        config = log_config_of(self._topic_config(topic))
         row = topic.rows[index]
         try:
             opened = await self._logs.open(place, topic_id, config)
@@ -220,7 +223,7 @@ class Follows:
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the copies obey the topic's configs as they are now."""
-        config = log_config_of(self._config(topic))
+        config = log_config_of(self._topic_config(topic))
         for index in range(topic.partitions):
             role = self._roles.get((UUID(topic.topic_id), index))
             if role is not None:
@@ -234,11 +237,8 @@ class Follows:
             await asyncio.sleep(self._live.now.retention_check_interval_ms / 1000)
             for role in tuple(self._roles.values()):
                 if (followed := role.followed) is not None and followed.next_fetch() is not None:
-                    config = self._config(role.topic)
+                    config = self._topic_config(role.topic)
                     await expire(followed, config, self._logs, self._world.workers, self._world.clock.wall_ms())
-
-    def _config(self, topic: Topic) -> TopicConfig:
-        return resolve_topic(self._live.now, topic.configs, internal=topic.internal)
 
     async def close(self) -> list[OpenLog]:
         """Fetch nothing more; the logs, flushed, stay open, each with its high watermark."""

@@ -99,7 +99,18 @@ class Replicas:
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
         self._follows = Follows(
-            config, world, logs, registry, metadata, tiers, links.to, tasks, report, self._free, self.upkeep.all_changed
+            config,
+            world,
+            logs,
+            registry,
+            metadata,
+            tiers,
+            links.to,
+            tasks,
+            report,
+            self._free,
+            self.upkeep.all_changed,
+            self._opening.topic_config,
         )
 
     @property
