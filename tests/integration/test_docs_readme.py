@@ -48,6 +48,7 @@ CHECKS = {
     "lost logs": "tests/unit/broker/membership/test_lost_logs.py",
     "several simulated brokers": "tests/sim/test_sim_several.py",
     "cluster status": "tests/integration/test_cluster_status.py",
+    "damaged replicas": "tests/unit/broker/test_lost_while_running.py",
     "failure scenarios": "tests/playbooks/test_*.py",
     "fitness": "tests/unit/broker/controller/test_fitness.py",
     "unclean starts": "tests/unit/broker/controller/test_unclean.py",
@@ -207,8 +208,8 @@ def test_the_s3_example_is_a_bucket_url() -> None:
 
 
 def test_every_config_that_is_named_exists() -> None:
-    """`thermocline.…` in the README and the docs is a config, a module, or a metric."""
-    known = {definition.name for definition in OWN} | snapshot_properties()
+    """`thermocline.…` in the README and the docs is a config, a module, a metric, or a record's header."""
+    known = {definition.name for definition in OWN} | snapshot_properties() | {"thermocline.rewrite"}  # a header
     modules = {f"thermocline.{name}" for name in ("cli", "read", "format_version", "level", "decoders")}
     for page in (README, *sorted((ROOT / "docs").rglob("*.md"))):
         for name in re.findall(r"(?<![_/])thermocline\.[a-z_]+(?:\.[a-z_]+)*", page.read_text()):
