@@ -139,6 +139,12 @@ class PartitionLog(LogAppend, LogCut):
             return found
         return found._replace(length=segment.sound_bytes(found.position, found.length))
 
+    @property
+    def sound_end_offset(self) -> int:
+        """The log's end, or where the first damage begins that reads found."""
+        found = (segment.damage.offset for segment in self._locator.segments if segment.damage is not None)
+        return min(found, default=self.log_end_offset)
+
     def is_checked(self, found: LogSlice) -> bool:
         """Whether `found` may be sent; otherwise `check` it in a worker first."""
         segment = self._locator.segment_at(found.segment_base)

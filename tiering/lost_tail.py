@@ -206,9 +206,10 @@ class LostTail:
         """Drop what may have been overwritten since; then enter the epoch, which says that this was done (D72)."""
         opened, local = self._opened, self._log
         keep = kept_end(opened.seen_epoch, opened.high_watermark, local.log_end_offset, served_epoch)
+        keep = min(keep, local.sound_end_offset)
         if keep < local.log_end_offset:
             log.warning(
-                "%s is cut from %d to its high watermark %d: it did not see leader epoch %d, which served last",
+                "%s is cut from %d to %d: what lies above is damaged, or may be overwritten since (leader epoch %d)",
                 self._partition.name,
                 local.log_end_offset,
                 keep,

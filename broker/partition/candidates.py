@@ -1,8 +1,9 @@
 """What this broker's replicas hold of partitions that nobody may lead, told to the controller that asks (R20).
 
 Owns the answer to OffsetForLeaderEpoch of candidates. Always true: a replica answers in the leader epoch of its role,
-as one that nobody leads: what it says stays so until a row of a higher epoch; one whose log is damaged answers that it
-holds nothing, so that nobody waits for it. Must not know who asks, nor who is chosen.
+as one that nobody leads: what it says stays so until a row of a higher epoch; a log is usable up to the first damage,
+and one that is refused altogether is answered to hold nothing, so that nobody waits for it. Must not know who asks, nor
+who is chosen.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ def _one(
 ) -> OffsetForLeaderEpochResponsePartition:
     found = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
     followed = registry.followed.get((topic.topic, wanted.partition))
-    if (str(topic.topic_id), wanted.partition) in registry.troubles.lost:
-        found.seen_epoch, found.high_watermark, found.usable_end = UNDEFINED_EPOCH, 0, 0
-    elif followed is None or followed.topic_id != topic.topic_id:
-        found.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if followed is None or followed.topic_id != topic.topic_id:
+        if (str(topic.topic_id), wanted.partition) in registry.troubles.lost:
+            found.seen_epoch, found.high_watermark, found.usable_end = UNDEFINED_EPOCH, 0, 0
+        else:
+            found.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif followed.leader_epoch != wanted.current_leader_epoch:
         is_older = followed.leader_epoch < wanted.current_leader_epoch
         found.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH if is_older else ErrorCode.FENCED_LEADER_EPOCH
     else:
         found.seen_epoch = followed.opened.seen_epoch
         found.high_watermark = followed.high_watermark
-        found.usable_end = followed.log.stable_end_offset
+        found.usable_end = min(followed.log.stable_end_offset, followed.log.sound_end_offset)
     return found

@@ -163,10 +163,12 @@ class Follows:
             self._registry.troubles.damaged((topic.topic_id, index), str(damaged))
             opened = None
         if (topic.topic_id, index) in self._registry.troubles.lost:
-            if self._node_id in row.in_sync or row.leader == NO_LEADER or not row.clean:
+            if self._node_id not in row.in_sync and row.leader != NO_LEADER and row.clean:
+                await self._begin_anew(place, topic_id, opened)
+                opened = None
+            elif opened is None or row.leader != NO_LEADER:
                 return None
-            await self._begin_anew(place, topic_id, opened)
-            opened = None
+            # Else nobody leads: what is whole of it counts among the candidates (R20).
         opened = opened or await self._logs.create(place, topic_id, config)
         if {*row.replicas, *row.target} != {self._node_id}:
             # Of when it led: what it allowed was given by others since (R21). While nobody leads the only replica,

@@ -83,6 +83,8 @@ class Opening:
             opened = await self._open_log(place, topic, lead)
             try:
                 tier = await self._tiers.attach(opened, lead)
+                if lead.unclean_after is not None:  # what was damaged is cut
+                    self._registry.troubles.over((topic.topic_id, index))
             except (Retryable, Fenced):
                 raise  # the log is as its disk says: it waits for the bucket, or for a higher epoch
             except BaseException:

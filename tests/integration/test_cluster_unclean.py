@@ -56,3 +56,29 @@ def test_cluster_d50_two_directories_are_lost_and_the_third_is_given_up(director
         cluster.start(3)
         cluster.wait(cluster.is_whole, "all three are in sync")
         assert records(cluster, end) == after
+
+
+def test_all_three_directories_are_lost_and_the_bucket_goes_on(directory_site: Site) -> None:
+    """Nobody need be given up, as all are back and say that they hold nothing: what was sealed to the bucket is read,
+    what came after it is a declared gap, and its offsets are given to nothing else."""
+    with three(directory_site) as cluster:
+        cluster.create(TOPIC, min_insync_replicas=2, remote_storage_enable="true")
+        write_confluent(cluster.everywhere, TOPIC, 0, some("sealed"), "none", True)
+        bootstrap = cluster.brokers[1].kafka
+        assert thermocline("tier", "seal", "--wait", "-b", bootstrap).returncode == 0
+        write_confluent(cluster.everywhere, TOPIC, 0, some("lost"), "none", True)
+        shown = records(cluster, end_offsets(cluster.everywhere, TOPIC, 1)[0])
+        sealed = {offset: value for offset, value in shown.items() if value is not None and value.startswith(b"sealed")}
+        assert (len(shown), len(sealed)) == (40, 20)
+        for node_id in NODES:
+            cluster.kill(node_id)
+            shutil.rmtree(directory_site.data_dir(str(node_id)))
+        for later in [cluster.start(node_id, wait_ready=False) for node_id in NODES]:
+            later.await_ready()
+        cluster.wait(cluster.is_whole, "all three are in sync")
+        assert cluster.rows(TOPIC)[0].unclean_epoch > 0
+        write_confluent(cluster.everywhere, TOPIC, 0, some("after"), "none", True)
+        found = records(cluster, end_offsets(cluster.everywhere, TOPIC, 1)[0])
+        after = {offset: value for offset, value in found.items() if value is not None and value.startswith(b"after")}
+        assert found == sealed | after and len(after) == 20
+        assert not shown.keys() & after.keys()

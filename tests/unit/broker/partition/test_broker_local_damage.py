@@ -58,6 +58,7 @@ def test_a_moved_batch_that_only_the_disk_has_is_refused_and_those_before_it_are
         before = await life.fetch("log", 0, max_wait_ms=500)
         assert before.error_code == ErrorCode.NONE and len(batches_of(before)) == 1
         assert (await life.fetch("log", moved, max_wait_ms=500)).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert life.partition("log").log.sound_end_offset == moved, "what an unclean start would keep"
         behind = life.partition("log").log.sealed_segments()[1].base_offset
         assert await life.read_all("log", start=behind) == truth[behind:]
         await life.crash()
