@@ -44,7 +44,7 @@ def notes(seen: Seen) -> list[str]:
             more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
             found.append(
                 f"broker {node}: {strays[0]}{more} on its disk: logs that the cluster does not assign to it; nothing "
-                "reads them, remove them when nobody misses them"
+                "reads them, and they go a week after they were first seen"
             )
     if unasked := [one.node for one in seen.brokers if one.active and one.node in seen.without_http]:
         nodes = ", ".join(map(str, unasked))
