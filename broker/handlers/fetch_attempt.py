@@ -119,7 +119,7 @@ class FetchAttempt:
 
         Raises DamagedLog.
         """
-        found = partition.read(self._context.residency, offset, bytes_max, end_offset, min_one=self.size == 0)
+        found = partition.local.read(self._context.residency, offset, bytes_max, end_offset, min_one=self.size == 0)
         if isinstance(found, asyncio.Future):
             self.loading.append(found)
             return

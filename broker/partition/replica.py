@@ -19,6 +19,7 @@ from uuid import UUID
 
 from broker.config.topics import TopicConfig
 from broker.fetch_session import Target
+from broker.partition.local_reads import LocalReads
 from broker.partition.start_waits import StartWaits
 from broker.partition.troubles import Troubles
 from broker.partition.waiters import Acked, Waiters, Watcher
@@ -26,16 +27,13 @@ from broker.partition.written import Written
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
 from hotstore.errors import DamagedLog, LogFailed, ReservationExhausted
-from hotstore.locator import LogSlice
 from hotstore.log_host import OpenLog
 from hotstore.log_owner import UNOWNED
 from hotstore.partition_log import Appended, LogState
-from hotstore.residency import Residency
 from logformat.errors import Fenced
 from logformat.record_batch import Fields
 from tiering.partition_tier import PartitionTier
 
-_PREPARED_MAX: Final = 64
 _RESERVATION_LOOK_S: Final = 0.01  # a commit to the bucket takes longer; only producers that outran it look
 
 
@@ -44,7 +42,6 @@ class Partition:
 
     __slots__ = (
         "_node_id",
-        "_prepared",
         "_reserve_at",
         "_touched",
         "_troubles",
@@ -57,6 +54,7 @@ class Partition:
         "leader",
         "leader_epoch",
         "leading",
+        "local",
         "log",
         "opened",
         "produced_batches",
@@ -92,7 +90,7 @@ class Partition:
         self.high_watermark = opened.high_watermark
         self.waiters = Waiters()
         self.start_waits = StartWaits()
-        self._prepared: set[int] = set()
+        self.local = LocalReads(log, self._damaged)
         self._touched = touched
         self._troubles = troubles
         self._reserve_at = 0
@@ -179,43 +177,9 @@ class Partition:
         """Whether clients may be told where the log ends: OFFSET_NOT_AVAILABLE before (KIP-207)."""
         return self.leader.is_end_known
 
-    def read(
-        self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
-    ) -> LogSlice | asyncio.Future[None] | None:
-        """Local bytes below `end_offset` (the high watermark, but for replicas) from the batch that holds `offset`,
-        which may be sent now; None: there are none yet; or a future: ask again when it is done, for something has to
-        come from the disk first (C25): an index, the check of the offsets that nobody looked at since the start, the
-        bytes.
-
-        Raises as `PartitionLog.read`, Retryable, and the OSError that a worker met for an earlier call."""
-        log = self.log
-        if not log.is_cheap(offset) and offset not in self._prepared:
-            return residency.once(f"index of {log.path} at", offset, self._load_index, offset)
-        try:
-            found = log.read(offset, bytes_max, end_offset, min_one=min_one)
-            if found is None or found.length == 0:
-                return found
-            found = log.sound(found)
-        except DamagedLog as damaged:
-            if self.leader.is_shared:  # another one may have what was here
-                self._troubles.damaged((str(self.topic_id), self.index), str(damaged))
-            raise
-        # The end of the log was written a moment ago; an old segment was not.
-        if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
-            return loading
-        if not log.is_checked(found):  # damage is reported, and told by `sound` from then on
-            return residency.once(f"check of {log.path} at", found.segment_base, log.check, found)
-        return found
-
-    def _load_index(self, offset: int) -> None:
-        """Blocking. The next read at `offset` is done on the loop, also where this failed: it meets the failure, and
-        its client is told."""
-        try:
-            self.log.prepare_read(offset)
-        finally:
-            if len(self._prepared) >= _PREPARED_MAX:
-                self._prepared.clear()
-            self._prepared.add(offset)
+    def _damaged(self, damaged: DamagedLog) -> None:
+        if self.leader.is_shared:  # another one may have what was here
+            self._troubles.damaged((str(self.topic_id), self.index), str(damaged))
 
     def append(self, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int) -> Appended:
         """Append checked batches, stamped in place. Visibility follows by itself. Raises as `PartitionLog`."""

@@ -1,0 +1,66 @@
+"""Reading one partition's log where it lies on this disk, without holding the loop up.
+
+Owns which indexes were asked for. Always true: nothing is sent that is not in the page cache, nor that nobody looked at
+since the start (C25); what has to come from the disk first is brought by a worker, once for all who ask; damage is
+told. Must not know who reads, nor what is visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from hotstore.errors import DamagedLog
+from hotstore.locator import LogSlice
+from hotstore.partition_log import PartitionLog
+from hotstore.residency import Residency
+
+_PREPARED_MAX: Final = 64
+
+
+class LocalReads:
+    """Of one log. `damaged` hears of what a read found."""
+
+    __slots__ = ("_damaged", "_log", "_prepared")
+
+    def __init__(self, log: PartitionLog, damaged: Callable[[DamagedLog], None]) -> None:
+        self._log = log
+        self._damaged = damaged
+        self._prepared: set[int] = set()
+
+    def read(
+        self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
+    ) -> LogSlice | asyncio.Future[None] | None:
+        """Local bytes below `end_offset` (the high watermark, but for replicas) from the batch that holds `offset`,
+        which may be sent now; None: there are none yet; or a future: ask again when it is done, for something has to
+        come from the disk first: an index, the check of the offsets that nobody looked at since the start, the bytes.
+
+        Raises as `PartitionLog.read`, Retryable, and the OSError that a worker met for an earlier call."""
+        log = self._log
+        if not log.is_cheap(offset) and offset not in self._prepared:
+            return residency.once(f"index of {log.path} at", offset, self._load_index, offset)
+        try:
+            found = log.read(offset, bytes_max, end_offset, min_one=min_one)
+            if found is None or found.length == 0:
+                return found
+            found = log.sound(found)
+        except DamagedLog as damaged:
+            self._damaged(damaged)
+            raise
+        # The end of the log was written a moment ago; an old segment was not.
+        if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
+            return loading
+        if not log.is_checked(found):  # damage is reported, and told by `sound` from then on
+            return residency.once(f"check of {log.path} at", found.segment_base, log.check, found)
+        return found
+
+    def _load_index(self, offset: int) -> None:
+        """Blocking. The next read at `offset` is done on the loop, also where this failed: it meets the failure, and
+        its client is told."""
+        try:
+            self._log.prepare_read(offset)
+        finally:
+            if len(self._prepared) >= _PREPARED_MAX:
+                self._prepared.clear()
+            self._prepared.add(offset)
