@@ -8,6 +8,7 @@ from dataclasses import replace
 from broker.error_codes import ErrorCode
 from broker.partition.proposing import Proposing
 from broker.partition.replica import Partition
+from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Report
 from broker.replication.proposal import PartitionProposal
 from logformat.errors import Retryable
@@ -103,6 +104,39 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
             assert now_ms < LAG_MS * 7
         assert now_ms - LAG_MS * 5 >= LAG_MS
         assert [sorted(dict(proposal.in_sync)) for proposal in found] == [[own, 2]]
+        await life.stop()
+
+    play(scenario())
+
+
+def test_cluster_d01_an_answer_changes_nothing_the_image_does() -> None:
+    """It carries no state: the leader counts by the row that it applied, until another one comes with an image. An
+    answer that overtook the image (which has another minimum, perhaps) would let it acknowledge alone."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.context.controller.create_topic("log", 1, {})
+        partition = life.partition("log")
+        own, row = partition.leader.node_id, partition.leader.in_sync.row
+        shared = replace(row, partition_epoch=row.partition_epoch + 1, sessions={**row.sessions, 2: SESSION})
+        partition.applied(shared)
+        partition.reported(2, Report(partition.log.log_end_offset, SESSION), partition.leader_epoch)
+        rows: list[AppliedRow] = []
+        answered = asyncio.Event()
+
+        async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
+            rows.append(partition.leader.in_sync.row)
+            answered.set()
+            return (ErrorCode.NONE,) * len(proposals)
+
+        keeping = asyncio.ensure_future(Proposing(life.context.registry, propose, LAG_MS).keep())
+        async with asyncio.timeout(60.0):
+            await answered.wait()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert partition.leader.in_sync.row is rows[0] and not partition.leader.in_sync.is_settled
+        assert partition.leader.in_sync.union == {own, 2}
+        keeping.cancel()
         await life.stop()
 
     play(scenario())
