@@ -103,18 +103,19 @@ def _broker_fields(seen: Seen, broker: BrokerRow) -> dict[str, Cell]:
 
 
 def picture(seen: Seen, found: Sequence[Finding], noted: Sequence[str]) -> list[str]:
-    """Who decides; the brokers; partitions that lack something; replicas that are late; what to do."""
+    """Who decides; the brokers; what is wrong and what to do; partitions that lack something, or have replicas that are
+    late; what should be known."""
     lines = [_headline(seen), "", _brokers(seen)]
     late = seen.late()
     lacking = [
         one for one in seen.partitions if _state(one) or _late(late.get((one.topic, one.partition), [])) is not None
     ]
+    lines.append("")
+    lines += [f"{one.what}\n  -> {one.do}" for one in found] or ["nothing is wrong"]
     if lacking:
         lines += ["", _partitions(lacking[:_PARTITIONS_SHOWN_MAX], late)]
         if (more := len(lacking) - _PARTITIONS_SHOWN_MAX) > 0:
             lines.append(f"and {more} more (--json has all)")
-    lines.append("")
-    lines += [f"{one.what}\n  -> {one.do}" for one in found] or ["nothing is wrong"]
     if noted:
         lines += ["", *(f"note: {one}" for one in noted)]
     return lines

@@ -6,15 +6,31 @@ know what is shown.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from thermocline.cli.outcome import Exit
 
 _INTERVAL_S: Final = 1.0
 _HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"  # drawn over without an empty screen in between
+
+
+def fitting(lines: Sequence[str], columns: int, rows: int) -> list[str]:
+    """As many lines as a terminal of `rows` has room for, wrapped ones counted as they are; a picture that scrolled
+    away would lose its head. 0 rows: nobody knows how many."""
+    height = [max(-(-len(line) // columns), 1) if columns > 0 else 1 for line in lines]
+    if rows <= 0 or sum(height) < rows:  # the cursor stands in the row behind the last one
+        return list(lines)
+    shown, left = [], rows - 2
+    for line, taken in zip(lines, height, strict=True):
+        if taken > left:
+            break
+        shown.append(line)
+        left -= taken
+    return [*shown, f"… and {len(lines) - len(shown)} lines more: enlarge the window, or leave --watch out"[:columns]]
 
 
 def show(lines: Callable[[], list[str]], *, watch: bool, redraw: bool) -> int:
@@ -24,7 +40,8 @@ def show(lines: Callable[[], list[str]], *, watch: bool, redraw: bool) -> int:
         while True:
             text = "".join(f"{line}\n" for line in lines())
             if over:
-                text = _HOME + text.replace("\n", _END_LINE) + _END_SCREEN
+                shown = fitting(text.splitlines(), *os.get_terminal_size(sys.stdout.fileno()))
+                text = _HOME + "".join(f"{line}{_END_LINE}" for line in shown) + _END_SCREEN
             print(text, end="", flush=True)
             if not watch:
                 return Exit.DONE

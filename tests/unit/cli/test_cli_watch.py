@@ -44,3 +44,14 @@ def test_what_is_no_terminal_gets_every_picture(capsys: pytest.CaptureFixture[st
     left = iter([["one"], ["two"]])
     assert watch.show(lambda: next(left), watch=False, redraw=True) == Exit.DONE
     assert capsys.readouterr().out == "one\n"
+
+
+def test_a_picture_taller_than_the_screen_keeps_its_head() -> None:
+    """It scrolled: who decides, and who is away, was the first to go. Long lines take several rows."""
+    lines = [f"line {number}" for number in range(30)]
+    shown = watch.fitting(lines, 80, 24)
+    assert len(shown) == 23 and shown[0] == "line 0" and shown[-1].startswith("… and 8 lines more")
+    assert watch.fitting(lines[:23], 80, 24) == lines[:23]
+    assert watch.fitting(["x" * 200, "y", "z"], 80, 5)[:1] == ["x" * 200]
+    assert len(watch.fitting(["x" * 200, "y", "z"], 80, 5)) == 2
+    assert watch.fitting(lines, 80, 0) == lines
