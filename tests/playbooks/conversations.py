@@ -169,7 +169,7 @@ def _key_of(process: Process, core: Core) -> Hashable:
     if follower is not None:
         at = follower.end, follower.high_watermark, follower.seen_epoch, follower._leader_high_watermark
         role = at, follower.phase, follower.lineage.entries
-    return process.incarnation, process.position == len(core.images) - 1, image, role
+    return process.incarnation, process.is_starting, process.position == len(core.images) - 1, image, role
 
 
 class Searched(NamedTuple):

@@ -16,6 +16,7 @@ from broker.controller.brokers import ProposalsAsked, RegistrationAsked
 from broker.controller.fitness import Fitness, moved
 from broker.controller.proposals import decide
 from broker.controller.registrations import end_records, register
+from broker.controller.unclean import Candidate, Chosen, begin, best
 from broker.errors import ApiError
 from broker.following.changes import changes
 from broker.membership.identity import DirectoryIdentity
@@ -28,7 +29,7 @@ from broker.replication.follower import Cut, FetchPosition, Follower, Take
 from broker.replication.in_sync import InSync
 from broker.replication.leader import Leader, Report
 from broker.replication.proposal import PartitionProposal, wanted
-from logformat.leader_epochs import EpochEnd
+from logformat.leader_epochs import EpochEnd, kept_end
 from logformat.values import TopicPartition
 from tests.playbooks.disks import Disk, Record
 from tests.support.cluster_kit import CLUSTER, id_of, session
@@ -65,6 +66,7 @@ class Process:
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.mark = 0  # of the log while it is in no role
+        self.is_starting = False  # it leads an unclean start that is not known to be done: it serves nobody
 
     def clone(self) -> Process:
         other = _shallow(self)
@@ -170,6 +172,7 @@ class Core:
         for share in asked.apply:
             assert process.leader is not None
             process.leader.applied(applied_row(share.topic, 0, after))
+            process.is_starting &= not share.topic.rows[0].clean
         for share in asked.lead:
             self._lead(process, share.topic, after)
         for share in asked.follow:
@@ -184,9 +187,13 @@ class Core:
     def _end_role(self, process: Process) -> None:
         process.mark = min(process.high_watermark, self.disks[process.node].end)
         process.leader = process.follower = None
+        process.is_starting = False
 
     def _lead(self, process: Process, topic: Topic, image: ClusterImage) -> None:
         disk, row = self.disks[process.node], applied_row(topic, 0, image)
+        process.is_starting = not topic.rows[0].clean
+        if process.is_starting:
+            disk.cut(self.kept_end(process.node, topic.rows[0]))
         epoch_start = disk.end
         process.leader = Leader(
             process.node, row, epoch_start=epoch_start, high_watermark=process.mark, own_end=self.stable_end(disk)
@@ -203,6 +210,34 @@ class Core:
     def stable_end(self, disk: Disk) -> int:
         """What its process reports: the page cache counts with `os`."""
         return disk.flushed if self.is_sync else disk.end
+
+    # ── when nobody has all of it (R20) ──────────────────────────────────────────────────────────────────────────
+    def candidate(self, node: int) -> Candidate:
+        """What it says of its log."""
+        disk = self.disks[node]
+        return Candidate(disk.seen_epoch, min(self.processes[node].high_watermark, disk.end), disk.end)
+
+    def kept_end(self, node: int, row: Row) -> int:
+        """Where its log ends when it begins uncleanly."""
+        return kept_end(*self.candidate(node), row.served_epoch)
+
+    def may_begin_uncleanly(self) -> bool:
+        """The set is empty, and all replicas are there to be asked."""
+        return not self.row.in_sync and all(self.has_session(node) for node in self.row.replicas)
+
+    def begin_uncleanly(self) -> None:
+        """All were heard; who keeps most begins."""
+        row = self.row
+        node = best(row, {node: self.candidate(node) for node in row.replicas})
+        self.commit(
+            begin(self.image, [Chosen(PLACE, row.leader_epoch, node, self.image.nodes[node].broker_epoch)]).records
+        )
+
+    def report_done(self, node: int) -> None:
+        """The start is durable: the set as it is is proposed."""
+        led = self.leader_at(node)
+        self.flush(node)
+        self._propose_set(node, led.in_sync.row.in_sync)
 
     def checkpoint(self, node: int) -> None:
         """The high watermark becomes durable."""
@@ -305,15 +340,19 @@ class Core:
 
     def propose(self, node: int, *, end_before: int = -1) -> bool:
         """Whether there is something to propose. `end_before`: what a replica has to hold not to lag."""
-        led, image = self.leader_at(node), self.image_of(node)
+        led = self.leader_at(node)
         target = wanted(led, end_before)
         if target is None:
             return False
+        self._propose_set(node, target)
+        return True
+
+    def _propose_set(self, node: int, target: frozenset[int]) -> None:
+        led, image = self.leader_at(node), self.image_of(node)
         row = led.in_sync.row
         at, epochs = led.propose(target)
         proposal = PartitionProposal(PLACE, row.leader_epoch, at, tuple(sorted(epochs.items())))
         self.proposals.append(ProposalsAsked(node, image.nodes[node].broker_epoch, (proposal,)))
-        return True
 
     def decide(self, at: int = 0, *, stays: bool = False) -> bool:
         """The controller hears a proposal; whether it became a row. `stays`: it comes again."""
@@ -360,7 +399,7 @@ class Core:
         """A question reaches its broker (see `broker.handlers.replica_fetch`). `stays`: it comes again."""
         fetch = self.fetches[at] if stays else self.fetches.pop(at)
         led, disk, asked = self.processes[fetch.to].leader, self.disks[fetch.to], fetch.position
-        if led is None or asked.leader_epoch != led.in_sync.row.leader_epoch:
+        if led is None or self.processes[fetch.to].is_starting or asked.leader_epoch != led.in_sync.row.leader_epoch:
             return  # FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         is_known = led.in_sync.row.sessions.get(fetch.node) == fetch.broker_epoch
         if asked.last_fetched_epoch >= 0:

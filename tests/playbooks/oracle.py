@@ -9,7 +9,7 @@ role; nobody shows what is not committed; nobody has to go offline. Must not kno
 from __future__ import annotations
 
 from broker.metadata.minimum import effective_min
-from broker.metadata.records import NO_LEADER
+from broker.metadata.records import NO_LEADER, Row
 from broker.replication.follower import Phase
 from tests.playbooks.core import TOPIC, Core, Process
 from tests.playbooks.disks import Record
@@ -20,8 +20,7 @@ class Broken(AssertionError):
 
 
 class Oracle:
-    """Of one core; `look` after each event. `lost`: records that went with the last member's disk, as only an unclean
-    start may go on without them; nothing more is to be looked at then."""
+    """Of one core; `look` after each event. `lost`: acknowledged records that an unclean start went on without."""
 
     def __init__(self) -> None:
         self.acknowledged: tuple[Record, ...] = ()
@@ -40,8 +39,6 @@ class Oracle:
         """Raises Broken."""
         self._look_at_set(core)
         self._look_at_election(core)
-        if self.lost:
-            return
         for process in core.processes.values():
             self._look_at_acks(core, process)
         for process in core.processes.values():
@@ -68,9 +65,22 @@ class Oracle:
         self.elections += 1
         disk = core.disks[row.leader]
         if row.unclean_epoch == row.leader_epoch:
-            self._give_up(disk.log)
+            self._look_at_unclean_start(core, row)
         elif disk.is_whole and disk.log[: core.stable_end(disk)][: len(self.acknowledged)] != self.acknowledged:
             raise Broken(f"clean leader {row.leader} has {disk.log}, acknowledged is {self.acknowledged}")
+
+    def _look_at_unclean_start(self, core: Core, row: Row) -> None:
+        """What was acknowledged is given up only where nobody has it who saw the epoch that served last."""
+        who = [
+            node
+            for node in row.replicas
+            if core.candidate(node).seen_epoch >= row.served_epoch
+            and core.disks[node].log[: len(self.acknowledged)] == self.acknowledged
+        ]
+        before = self.lost
+        self._give_up(core.disks[row.leader].log[: core.kept_end(row.leader, row)])
+        if who and self.lost > before:
+            raise Broken(f"{row.leader} begins without {self.lost - before} records that {who} have")
 
     def _give_up(self, log: tuple[Record, ...]) -> None:
         same = 0
@@ -91,8 +101,8 @@ class Oracle:
         if known is not None and known[0] == key and mark < known[1]:
             raise Broken(f"the high watermark of {process.node} fell from {known[1]} to {mark} in epoch {epoch}")
         self._marks[process.node] = key, mark
-        if process.follower is None:
-            return
+        if process.follower is None or core.disks[process.node].seen_epoch < core.row.unclean_epoch:
+            return  # of before the unclean start
         if process.follower.phase is Phase.OFFLINE:
             raise Broken(f"{process.node} is offline")
         if core.disks[process.node].log[:mark] != self.acknowledged[:mark]:
@@ -101,7 +111,7 @@ class Oracle:
     def _look_at_acks(self, core: Core, process: Process) -> None:
         """What became visible is acknowledged: by whoever believes to lead."""
         led = process.leader
-        if led is None:
+        if led is None or led.in_sync.row.leader_epoch < core.row.unclean_epoch:
             return
         disk, end = core.disks[process.node], led.high_watermark
         shorter = min(end, len(self.acknowledged))

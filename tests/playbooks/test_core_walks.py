@@ -15,11 +15,11 @@ from tests.playbooks.walks import walk
 def test_whatever_happens_a_clean_leader_has_what_was_acknowledged() -> None:
     """Rows, leaders and followers under images that lag, fetches late and doubled, proposals late, power cuts with
     either flush, a lost disk, a lost log, minimum 1 and 2, other directories and broker epochs. The walks did get
-    somewhere: hundreds of acknowledgements and elections, tens of cuts and of sets that nobody is left in."""
+    somewhere: hundreds of acknowledgements and elections, tens of cuts and of sets that nobody was left in."""
     did, findings = walk(1, 700)
     assert not findings, f"seed {findings[0].seed}: {findings[0].why}\n  " + "\n  ".join(findings[0].steps)
     assert did["acks"] > 1_000 and did["elections"] > 1_500 and did["cuts"] > 50, did
-    assert 0 < did["emptied sets"] < did["walks"] / 4, did
+    assert did["unclean starts"] > 20 and did["records given up by them"] > 5, did
 
 
 def test_a_walk_is_the_same_twice() -> None:

@@ -54,8 +54,6 @@ class Walk:
                 self.oracle.look(self.core)
             except (AssertionError, ThermoclineError) as why:  # `Broken` among them: a machine may refuse, too
                 return Finding(self.seed, repr(why), tuple(self.done))
-            if not self.core.row.in_sync:
-                break  # the last member lost what it had: nobody leads before all say what they hold (R20)
         return None
 
     def _next(self) -> Step:
@@ -79,7 +77,10 @@ class Walk:
             if process.position < len(core.images) - 1 and (process.position >= 0 or core.has_session(node)):
                 obey.append((f"obey {node}", lambda node=node: core.obey(node)))
                 obey.append((f"obey {node}'s next", lambda node=node: core.obey(node, only_next=True)))
-            if process.leader is not None:
+            if process.is_starting:
+                if len(core.proposals) < MESSAGES_MAX:
+                    propose.append((f"done {node}", lambda node=node: core.report_done(node)))
+            elif process.leader is not None:
                 if core.names < RECORDS_MAX:
                     leads.append((f"append {node}", lambda node=node: core.append(node)))
                 behind = core.disks[node].end if self.rng.randrange(4) == 0 else -1
@@ -105,6 +106,8 @@ class Walk:
             for at in range(len(core.proposals))
         ]
         begin += [(f"register {at}", lambda at=at: core.register(at)) for at in range(len(core.registrations))]
+        if core.may_begin_uncleanly():
+            begin.append(("begin uncleanly", core.begin_uncleanly))
         if len(core.answers) > MESSAGES_MAX:
             take = [("lose an answer", lambda: core.answers.pop(0)), *take]
         return [obey, leads, flush, fetch, fetch, serve, serve, take, take, propose, settle, begin]
@@ -151,6 +154,7 @@ def walk(first: int, count: int, steps: int = STEPS) -> tuple[Counter[str], list
         did["acks"] += one.oracle.acks
         did["elections"] += one.oracle.elections
         did["cuts"] += one.core.counts.get("cuts", 0)
-        did["emptied sets"] += not one.core.row.in_sync
+        did["unclean starts"] += one.core.row.unclean_epoch >= 0
+        did["records given up by them"] += one.oracle.lost
         did["events"] += len(one.done)
     return did, findings
