@@ -18,8 +18,9 @@ from seams.rng import SeededRng
 from tests.sim.actors import EXPECTED, NO_ANSWER, Admin, Stage
 from tests.sim.client import Client, Connection, Disconnected, ServerError
 from tests.sim.history import Outcome, Place, Send
-from tests.sim.net import Address, SimNet
+from tests.sim.net import SimNet
 from tests.sim.several.fleet import Fleet
+from tests.sim.transport import Address
 
 GO_ELSEWHERE = frozenset(
     {
