@@ -8,6 +8,8 @@ from uuid import UUID
 import pytest
 
 from coldstore.manifest_store import ManifestStore
+from coldstore.stores.faulty import Fault
+from coldstore.stores.operations import Operation
 from seams.rng import SeededRng
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
@@ -178,6 +180,32 @@ def test_a_replica_that_ends_below_the_bucket_is_told_to_the_controller(in_this_
         lost = pair.lives[2].context.registry.troubles.lost
         await until(lambda: (TOPIC_ID, 0) in lost, "the controller hears of it")
         assert "another" in lost[TOPIC_ID, 0] and "50" in lost[TOPIC_ID, 0]
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_cluster_d16_a_topic_whose_first_leader_dies_before_its_root_is_served_by_the_next() -> None:
+    """Roots are made by leaders, after the record: no root stands for a topic that was never recorded, and one that
+    lacks its root, and holds nothing, gets it from whoever leads."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        await pair.start(1)
+        await pair.start(2)
+        pair.places[1].store.script(Operation.PUT_ROOT, Fault.BEFORE, match=TOPIC_ID, times=10_000)
+        pair.create()
+        pair.publish()
+        await until(lambda: pair.followed(2) is not None, "one is to lead, the other follows")
+        await asyncio.sleep(20)
+        assert not pair.leads(1) and not any(TOPIC_ID in key for key in pair.places[1].memory.objects)
+        pair.elect(2, (2,))
+        pair.publish()
+        await until(lambda: pair.leads(2), "the next leader serves")
+        assert (await pair.lives[2].produce(NAME, b"one")).base_offset == 0
+        manifest = await pair.manifest()
+        assert (manifest.leader_epoch, manifest.reserved_end_offset) == (1, reserved_end(pair, 2))
+        pair.places[1].store.calm()
         await pair.stop()
 
     play(scenario())
