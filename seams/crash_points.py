@@ -27,8 +27,6 @@ POINTS: dict[str, str] = {
     "reserve.released": "the reservation of a log that is wholly in the bucket was given back, nobody was told",
     "claim.committed": "the root carries our epoch, nothing else was done in it",
     "gap.appended": "the hole after a lost tail was closed locally, nothing of it was copied",
-    "unclean.cut": "a replica that begins uncleanly dropped what may be overwritten, it has not entered its epoch",
-    "unclean.begun": "a replica that begins uncleanly entered its epoch, the hole after its log is not closed",
     "topic.committed": "a new topic is in cluster.json, its directories do not exist",
     "topic.rooted": "a new topic's manifests exist, the topic is not visible",
     "topic.deleted": "a topic left cluster.json, its local files and objects remain",

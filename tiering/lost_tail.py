@@ -217,9 +217,7 @@ class LostTail:
             )
             await self._logs.checkpoint({local: opened.high_watermark})  # the next attempt knows it too
             await self._logs.truncate(opened, keep)
-        reach("unclean.cut")
         await self._logs.note_seen_epoch(opened, self._partition.epoch)
-        reach("unclean.begun")
 
     async def _was_unmade(self, missing: RootMissing, *, may_be_unmade: bool) -> None:
         """Its creation was cut off before its root: it is made now. Raises Corrupt where there was one."""
