@@ -1,9 +1,10 @@
 """Rewrites of an internal topic's shards: what lives is appended again, so that what lies below may go (R11).
 
-Owns their order, and the move of the log start. Always true: each batch of a rewrite holds values as they are applied
-at the moment it is taken to be appended, alone and with none under way, so nothing newer lies below it in the log; the
-log start moves when the last one is committed, to the first; a rewrite that is cut off has changed nothing, and begins
-anew. No bucket takes part. Must not know what records mean, when one is due (growth), nor snapshots.
+Owns their order, and the move of the log start. Always true: one shard keeps no other waiting; each batch of a rewrite
+holds values as they are applied at the moment it is taken to be appended, alone and with none under way, so nothing
+newer lies below it in the log; the log start moves when the last one is committed, to the first, and where that cannot
+be done now (the root of a log with replicas names it) nothing is written again for that; a rewrite that is cut off has
+changed nothing, and begins anew. Must not know what records mean, when one is due (growth), nor snapshots.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Rewrites:
 
     def __init__(self, internal_log: InternalLog[Any]) -> None:
         self._log = internal_log
+        self._failing: set[str] = set()  # shards of which that was told
 
     async def keep(self) -> None:
         """Until cancelled."""
@@ -39,24 +41,32 @@ class Rewrites:
             await self.write_due()
 
     async def write_due(self) -> None:
-        """One shard after the other; what fails is due again at the next look."""
-        for shard in tuple(self._log.shards()):
-            if not shard.is_ready or not shard.growth.is_due:
-                continue
-            if shard.growth.live_bytes is None:
-                shard.growth.live_bytes = await _size_of(shard.state.live())
-            if shard.is_ready and shard.growth.is_due:
-                await self._write_and_tell(shard)
+        """Look at each shard; what fails is due again at the next look."""
+        await asyncio.gather(*[self._try(shard) for shard in self._log.shards() if shard.is_ready])
 
-    async def _write_and_tell(self, shard: LedShard[Any]) -> None:
+    async def _try(self, shard: LedShard[Any]) -> None:
+        name = shard.door.name
         try:
-            await self._write(shard)
+            await self._look(shard)
         except (ThermoclineError, OSError) as failure:
-            if not shard.is_dropped:
-                log.warning("%s is not rewritten yet, its log grows on: %s", shard.door.name, failure)
+            if not shard.is_dropped and name not in self._failing:
+                self._failing.add(name)
+                log.warning("%s is not rewritten yet, its log grows on: %s", name, failure)
+        else:
+            self._failing.discard(name)
+
+    async def _look(self, shard: LedShard[Any]) -> None:
+        growth = shard.growth
+        if growth.is_due and growth.live_bytes is None:
+            growth.live_bytes = await _size_of(shard.state.live())
+        if growth.is_due:
+            await self._write(shard)
+        if growth.start is not None and shard.is_ready:
+            await shard.door.start_at(growth.start)
+            growth.start_moved()
 
     async def _write(self, shard: LedShard[Any]) -> None:
-        """Raises as `PartitionDoor.append` and `start_at`."""
+        """Raises as `PartitionDoor.append`."""
         live: Iterator[KeyValue] = shard.state.live_again()
         bytes_before, live_bytes = shard.growth.log_bytes, 0
         bytes_max = self._log.limits.append_batch_bytes_max
@@ -66,8 +76,7 @@ class Rewrites:
                 return  # the broker stops
             live_bytes += sum(record.size for record in records)
             _, records = await shard.append_cut(lambda: _take(live, bytes_max), begins_rewrite=False)
-        await shard.door.start_at(start)
-        shard.growth.rewritten(bytes_before, live_bytes)
+        shard.growth.rewritten(start, bytes_before, live_bytes)
 
 
 def _take(live: Iterator[KeyValue], bytes_max: int) -> list[KeyValue]:

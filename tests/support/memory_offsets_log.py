@@ -33,6 +33,7 @@ class MemoryOffsetsLog:
         self.fail_after: list[Exception] = []
         self.fail_replay: list[Exception] = []
         self.fail_snapshot: dict[int, Exception] = {}
+        self.fail_start: Exception | None = None
         self.released = asyncio.Event()
         self.released.set()
 
@@ -125,6 +126,8 @@ class MemoryPartition:
 
     async def start_at(self, offset: int) -> None:
         await asyncio.sleep(0)
+        if self._log.fail_start is not None:
+            raise self._log.fail_start
         self._log.starts[self.index] = offset
 
     async def snapshot_end(self) -> int:

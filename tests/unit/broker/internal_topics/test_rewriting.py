@@ -165,3 +165,24 @@ async def test_a_stop_ends_a_rewrite_behind_the_batch_that_is_under_way(w):
     async with asyncio.timeout(10):
         await asyncio.gather(writing, closing)
     assert (w.log.appends, w.log.starts[0]) == (appends + 1, 0)
+
+
+@in_world
+async def test_a_start_that_cannot_move_is_moved_later_and_nothing_is_written_again(w):
+    """With the store away a log of several replicas was rewritten at every look: it grew by what lives every 5 s."""
+    commits = [w.ask(w.commit(f"g{i}", i)) for i in range(450)]
+    assert {await commit for commit in commits} == {E.NONE}
+    w.log.fail_start = Retryable("the store is away")
+    rewrites = Rewrites(w.groups.log)
+    w.shard().growth.is_whole = False
+    await rewrites.write_due()
+    appends = w.log.appends
+    for _ in range(3):
+        await rewrites.write_due()
+    assert (w.log.appends, w.log.starts[0]) == (appends, 0)
+    assert await w.commit("g0", 7) is E.NONE
+    w.log.fail_start = None
+    await rewrites.write_due()
+    assert (w.log.appends, w.log.starts[0]) == (appends + 1, 450) and w.shard().growth.is_whole
+    await w.restart()
+    assert [await w.fetch(f"g{i}") for i in (0, 449)] == [7, 449]
