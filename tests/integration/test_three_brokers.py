@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import shutil
 
+from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
+from broker.wire import messages
+from broker.wire.apis import APIS, BROKERS_ONLY, ApiKey
+from broker.wire.messages import FetchRequest, FetchRequestReplicaState, FetchResponse
 from tests.support.site import Site
 from tests.support.stock_clients import Written, read_confluent, write_confluent
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
+from thermocline.cli.wire_client import WireClient
 
 TOPIC = "events"
 REFUSED = 3
@@ -84,6 +89,27 @@ def test_cluster_d40_a_second_process_of_a_node_is_refused_while_the_first_lives
         for second in (another, copied):
             assert second.wait(60) == REFUSED, second.log()
             assert "Another broker is registered with that broker id" in second.log()
+    assert cluster.active() == sessions
+
+
+def test_cluster_d57_a_client_is_not_answered_as_a_broker_is(cluster: Three) -> None:
+    """CVE-2018-1288: on the port of clients, a live broker's id and epoch do not help; the sessions stand."""
+    sessions = cluster.active()
+    cluster.create("private", replicas=3)
+    leader = cluster.rows("private")[0].leader
+    follower = next(n for n in sessions if n != leader)
+    host, _, port = cluster.brokers[leader].kafka.rpartition(":")
+    as_replica = FetchRequestReplicaState(replica_id=follower, replica_epoch=sessions[follower])
+    with WireClient(host, int(port)) as client:
+        fetched = client.call(ApiKey.FETCH, FetchRequest(replica_state=as_replica, max_bytes=1000), FetchResponse)
+        assert fetched.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        for key in BROKERS_ONLY:
+            assert client.version(ApiKey(key)) < 0, "not advertised to clients"
+            request = getattr(messages, f"{APIS[ApiKey(key)].name}Request")()
+            response = getattr(messages, f"{APIS[ApiKey(key)].name}Response")
+            version = APIS[ApiKey(key)].version_max
+            asked = client._exchange(ApiKey(key), version, request, response)  # a client that knows better
+            assert asked.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ApiKey(key).name
     assert cluster.active() == sessions
 
 
