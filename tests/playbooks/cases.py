@@ -101,9 +101,6 @@ LATER: Final = {
 }
 """Scenarios that cannot happen in what is built, and why."""
 
-NOT_YET: Final[dict[int, str]] = {}
-"""Scenarios without a test under their name, and what it would have to do."""
-
 
 def scenarios() -> dict[int, str]:
     """Each of the design's page, with what goes wrong in it."""
@@ -127,7 +124,7 @@ def main() -> None:
         found.setdefault(number, []).append(test)
     for number, what in scenarios().items():
         print(f"D{number}  {what}")
-        for test in found.get(number) or [LATER.get(number) or NOT_YET.get(number, "nothing")]:
+        for test in found.get(number) or [LATER.get(number, "nothing")]:
             print(f"      {test}")
 
 

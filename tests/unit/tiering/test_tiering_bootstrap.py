@@ -541,7 +541,7 @@ def test_a_vanished_root_is_refused_not_replaced() -> None:
     run_fast(scenario())
 
 
-def test_a_creation_that_was_cut_off_before_its_root_begins_empty() -> None:
+def test_cluster_d16_a_creation_that_was_cut_off_before_its_root_begins_empty() -> None:
     """The topic is committed, the partition has neither root nor files: nobody can have used it."""
 
     async def scenario() -> None:
