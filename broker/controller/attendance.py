@@ -195,10 +195,11 @@ class Attendance:
         """Take brokers out of the in-sync sets of the logs that they lost while they run, once each (R18)."""
         for node_id, (broker_epoch, fitness) in tuple(self._fitness.items()):
             session = node_id, broker_epoch
-            new = frozenset(fitness.lost_logs) - self._lost.get(session, frozenset())
-            if new:
-                await self._office.decide(partial(registrations.lost_logs, session=session, places=new))
-                self._lost[session] = frozenset(fitness.lost_logs)
+            lost = frozenset(fitness.lost_logs)
+            decided = self._lost.get(session, frozenset()) & lost  # one that was copied anew may be lost again
+            if new := lost - decided:
+                decided |= await self._office.decide(partial(registrations.lost_logs, session=session, places=new))
+            self._lost[session] = decided
 
     def _unfit(self, image: ClusterImage) -> dict[int, Fitness]:
         """Of the sessions there are."""

@@ -118,11 +118,14 @@ def _takes_the_last_seat(image: ClusterImage, node: Node, asked: RegistrationAsk
     )
 
 
-def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[None]:
-    """What this session says of logs that it lost while it runs (R18)."""
+def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[frozenset[LogPlace]]:
+    """What this session says of logs that it lost while it runs (R18); those that got a row. The others stay as they
+    are until somebody else has all of them: to be asked again with another image."""
     node = image.nodes.get(session[0])
-    is_there = node is not None and node.active and node.broker_epoch == session[1]
-    return Decision(tuple(lost(image, session[0], places)) if is_there else (), None)
+    if node is None or not node.active or node.broker_epoch != session[1]:
+        return Decision((), frozenset())
+    rows = tuple(lost(image, session[0], places))
+    return Decision(rows, frozenset((of.topic_id, index) for of in rows for index, _ in of.rows))
 
 
 # ── nodes that do not come back ──────────────────────────────────────────────────────────────────────────────────────

@@ -227,7 +227,11 @@ def test_cluster_d70_a_log_lost_while_running_counts_for_the_session_that_says_s
     """A late word of the process before changes nothing."""
     image = cluster(WHOLE)
     assert lost_logs(image, (2, 1), [(T, 0)]).records == ()
-    after = image.with_records(lost_logs(image, (2, 2), [(T, 0)]).records)
+    decided = lost_logs(image, (2, 2), [(T, 0)])
+    assert decided.answer == {(T, 0)}
+    alone = cluster(Row((1, 2, 3), 2, 5, 7, (2,), 5))
+    assert lost_logs(alone, (2, 2), [(T, 0)]).answer == frozenset(), "asked again when somebody else has all of it"
+    after = image.with_records(decided.records)
     assert (after.topics[T].rows[0].in_sync, after.topics[T].rows[0].leader_epoch) == ((1,), 6)
 
 
