@@ -10,6 +10,7 @@ import pytest
 
 from broker.controller.attendance import Attendance
 from broker.membership.fitness import CUT_OFF_S
+from broker.membership.leaving import LEAVE_S
 from broker.metadata.records import NO_LEADER
 from tests.support.broker_kit import play
 from tests.support.house import House, house
@@ -133,5 +134,24 @@ def test_what_is_known_to_be_fresh_is_told_by_when_it_was_asked_for() -> None:
             await it.kill(2, 3)
             await asyncio.sleep(30)
             assert sessions[0].answered_s < clock.boottime_s() - 25, "nobody takes it for the controller any more"
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("who", [1, 3])
+def test_cluster_d48_a_stop_without_bucket_or_controller_waits_five_seconds_for_each_word_and_goes(who: int) -> None:
+    """Nobody can be told: leaderships wait until the session is over. Its logs are closed all the same, and a stop with
+    the bucket there is over sooner."""
+
+    async def scenario() -> None:
+        async with house(3) as it:
+            assert (await it.lives[it.row().leader].produce("log", b"a")).error_code == 0
+            await asyncio.sleep(10)
+            for store in it.stores.values():
+                store.down = True
+            life = it.lives.pop(who)
+            began_s = asyncio.get_running_loop().time()
+            await it.within(who, life.stop())
+            assert asyncio.get_running_loop().time() - began_s < 2 * LEAVE_S + 1
 
     play(scenario())
