@@ -199,7 +199,10 @@ class Attendance:
             decided = self._lost.get(session, frozenset()) & lost  # one that was copied anew may be lost again
             if new := lost - decided:
                 decided |= await self._office.decide(partial(registrations.lost_logs, session=session, places=new))
-            self._lost[session] = decided
+            if decided:
+                self._lost[session] = decided
+            else:
+                self._lost.pop(session, None)
 
     def _unfit(self, image: ClusterImage) -> dict[int, Fitness]:
         """Of the sessions there are."""
