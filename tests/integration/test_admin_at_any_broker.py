@@ -7,9 +7,8 @@ from typing import Any
 from broker.error_codes import ErrorCode
 from broker.wire import messages as m
 from broker.wire.apis import ApiKey
-from tests.integration.test_three_brokers import SLACK_S, three
 from tests.support.broker_process import BrokerProcess
-from tests.support.site import Site
+from tests.support.three_brokers import NODES, SLACK_S, Three
 from tests.support.waiting import wait_until
 from thermocline.cli.wire_client import WireClient
 
@@ -42,10 +41,13 @@ def retention(asked: WireClient, name: str) -> Any:
     return asked.call(ApiKey.DESCRIBE_CONFIGS, request, m.DescribeConfigsResponse).results[0].configs[0].value
 
 
-def test_what_is_written_by_any_broker_is_read_there_at_once(directory_site: Site) -> None:
-    """Broker 1 decides; broker 3 alone is asked: made, configured, deleted, each seen by the very next request."""
-    with three(directory_site) as cluster, client(cluster.brokers[3]) as asked:
-        assert cluster.root()[1].node_id == 1
+def other_than(node_id: int) -> int:
+    return next(other for other in NODES if other != node_id)
+
+
+def test_what_is_written_by_any_broker_is_read_there_at_once(cluster: Three) -> None:
+    """One decides, another alone is asked: made, configured, deleted, each seen by the very next request."""
+    with client(cluster.brokers[other_than(cluster.controller())]) as asked:
         for number in range(5):
             name = f"t{number}"
             assert create(asked, name, retention_ms="5000") == 0, cluster.logs()
@@ -63,17 +65,18 @@ def test_what_is_written_by_any_broker_is_read_there_at_once(directory_site: Sit
             assert seen(asked, name).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_topics_are_made_again_when_the_controller_was_killed(directory_site: Site) -> None:
+def test_topics_are_made_again_when_the_controller_was_killed(cluster: Three) -> None:
     """Until another decides, who asks is told to ask again; then the same broker's answer is that it is made."""
-    with three(directory_site) as cluster, client(cluster.brokers[3]) as asked:
-        cluster.brokers[1].kill()
+    controller = cluster.controller()
+    with client(cluster.brokers[other_than(controller)]) as asked:
+        cluster.kill(controller)
         told: list[int] = []
 
         def made() -> bool:
             told.append(create(asked, "after"))
             return told[-1] in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
 
-        lease_s = float(str(directory_site.settings["thermocline.lease.ms"])) / 1000
+        lease_s = float(str(cluster.site.settings["thermocline.lease.ms"])) / 1000
         wait_until(made, "the topic", lease_s + SLACK_S)
         again = {ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR}
         assert set(told[:-1]) <= again, told
