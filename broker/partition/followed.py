@@ -57,8 +57,8 @@ class ColdState(Protocol):
 
 
 class Followed:
-    """Made over an open log whose tail is flushed (D65). `moved` is called when it can be asked for again after work
-    that took a while; `session` is this broker's epoch in the image. Every method runs on the loop."""
+    """Made over an open log whose tail is flushed (D65). `moved` is called when what it asks for next is something else
+    (see `Copy.next_fetch`); `session` is this broker's epoch in the image. Every method runs on the loop."""
 
     def __init__(
         self,
@@ -292,6 +292,7 @@ class Followed:
         self.failure = why
         self._troubles.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
+        self._moved()
 
     @property
     def _name(self) -> str:
@@ -302,6 +303,7 @@ class Followed:
         """What was taken is durable up to here: the next question says so."""
         if self.follower.phase is Phase.FOLLOWING and stable_end > self.follower.end:
             self.follower.flushed(self.log.epochs, stable_end)
+            self._moved()
 
     def failed(self, why: LogFailed) -> None:
         self._fail(str(why))

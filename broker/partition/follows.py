@@ -142,7 +142,7 @@ class Follows:
             self._world.clock,
             self._registry.touched,
             self._registry.troubles,
-            (lambda: None) if fetcher is None else fetcher.wake,
+            (lambda: None) if fetcher is None else partial(fetcher.wake, key),
             lambda: self._session()[1],
         )
         self._registry.followed[role.topic.name, role.index] = followed

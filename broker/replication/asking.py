@@ -1,10 +1,11 @@
 """A follower's half of a fetch session: what its next question names, and what its leader knows already (KIP-227).
 
-Owns the session's number, and the positions that were told. Always true: an answer is of the positions told last; after
-anything unexpected, and in another session of this broker, the next question names all of them anew, as the first of
-another fetch session: a leader forgets what a broker reported before its session ended, and looks in vain at a fetch
-session in which nothing moves (R16). Pure. Must not know
-connections, logs, nor what is done with answers. Source: Kafka's FetchSessionHandler.
+Owns the session's number, what is wanted, and the positions that were told. Always true: an answer is of the positions
+told last; after anything unexpected, and in another session of this broker, the next question names all of them anew,
+as the first of another fetch session: a leader forgets what a broker reported before its session ended, and looks in
+vain at a fetch session in which nothing moves (R16); any other question costs what changed since the last one, however
+much is wanted. Pure. Must not know connections, logs, nor what is done with answers. Source: Kafka's
+FetchSessionHandler.
 """
 
 from __future__ import annotations
@@ -45,23 +46,40 @@ class Asking:
 
     def __init__(self) -> None:
         self.told: dict[Key, FetchPosition] = {}
+        """As of the last question."""
+        self._wanted: dict[Key, FetchPosition] = {}
+        self._changed: dict[Key, None] = {}  # of which `told` may say something else
         self._anew: set[Key] = set()
         self._session_id = _NO_SESSION
         self._epoch = 0
         self._broker_epoch = -1
         self._was_refused = False  # the leader has no room for a session
 
-    def question(
-        self, wanted: Mapping[Key, FetchPosition], node_id: int, broker_epoch: int, of: Limits
-    ) -> FetchRequest:
-        """The next question, of `wanted`; what it does not name the leader is told to forget."""
+    @property
+    def wants_any(self) -> bool:
+        """Whether there is anything to ask for."""
+        return bool(self._wanted)
+
+    def want(self, key: Key, at: FetchPosition | None) -> None:
+        """From the next question on; None: it is not asked for, and its leader is told to forget it."""
+        if at is None:
+            self._wanted.pop(key, None)
+        else:
+            self._wanted[key] = at
+        self._changed[key] = None
+
+    def question(self, node_id: int, broker_epoch: int, of: Limits) -> FetchRequest:
+        """The next question, of all that is wanted; it names what its leader does not know."""
         if broker_epoch != self._broker_epoch:
             self._broker_epoch = broker_epoch
             self.lost()
         is_full = self._epoch == 0
-        named = {key: at for key, at in wanted.items() if is_full or key in self._anew or self.told.get(key) != at}
-        forgotten = [] if is_full else [key for key in self.told if key not in wanted]
-        self.told = dict(wanted)
+        forgotten: list[Key] = []
+        if is_full:
+            self.told = named = dict(self._wanted)
+        else:
+            named = self._news(forgotten)
+        self._changed.clear()
         self._anew.clear()
         return FetchRequest(
             replica_state=FetchRequestReplicaState(replica_id=node_id, replica_epoch=broker_epoch),
@@ -73,6 +91,18 @@ class Asking:
             topics=_by_topic(named, of.partition_bytes_max),
             forgotten_topics_data=_forgotten(forgotten),
         )
+
+    def _news(self, forgotten: list[Key]) -> dict[Key, FetchPosition]:
+        """What the leader does not know of what is wanted; from here on it counts as told."""
+        told, named = self.told, {}
+        for key in self._changed:
+            at = self._wanted.get(key)
+            if at is None:
+                if told.pop(key, None) is not None:
+                    forgotten.append(key)
+            elif key in self._anew or told.get(key) != at:
+                told[key] = named[key] = at
+        return named
 
     def answered(self, answer: FetchResponse) -> bool:
         """Whether `answer` says anything of partitions."""
@@ -90,6 +120,7 @@ class Asking:
         """Name it in the next question that has it, also where it asks for the same again: what the answer said was not
         taken, and its leader tells nothing twice."""
         self._anew.add(key)
+        self._changed[key] = None
 
     def lost(self) -> None:
         """No answer came, or one that cannot be used: begin another session."""

@@ -2,8 +2,9 @@
 
 Owns the loop. Always true: a question is asked when everything that the last answer brought is flushed (`os`: written),
 so each replica's offset in it is its flushed end (R3); a replica that was refused, or failed, keeps no other waiting;
-an answer to a session that is over is dropped; every wait has an end. Must not know how a replica takes what came
-(`Copy`), who leads what, nor where a broker is.
+an answer to a session that is over is dropped; every wait has an end; a question looks only at those replicas that came
+(`follow`), went (`leave`), were answered, said that they moved (`wake`), or waited their time. Must not know how a
+replica takes what came (`Copy`), who leads what, nor where a broker is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from broker.error_codes import ErrorCode
@@ -31,7 +33,8 @@ class Copy(Protocol):
     """One replica that is fetched into. No call but `settled` waits."""
 
     def next_fetch(self) -> FetchPosition | None:
-        """None while it is cut, begins elsewhere, is offline, or its role is over."""
+        """None while it is cut, begins elsewhere, is offline, or its role is over. Whenever that changes, other than
+        within `answered` and `refused`, its fetcher is told (`Fetcher.wake`): it is not asked in between."""
         ...
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
@@ -66,36 +69,42 @@ class Fetcher:
         self._asking = Asking()
         self._copies: dict[Key, Copy] = {}
         self._not_before_s: dict[Key, float] = {}
+        self._later: list[tuple[float, Key]] = []  # a heap of these; those over are in it until their time comes
+        self._changed: dict[Key, None] = {}  # to be looked at before the next question
         self._moved = asyncio.Event()
 
     def follow(self, key: Key, copy: Copy) -> None:
         """Fetch into it from the next question on."""
         self._copies[key] = copy
         self._not_before_s.pop(key, None)
-        self._moved.set()
+        self.wake(key)
 
     def leave(self, key: Key, copy: Copy) -> None:
         """Its role is over: what comes for it is dropped."""
         if self._copies.get(key) is copy:
             del self._copies[key]
+            self._not_before_s.pop(key, None)
+            self.wake(key)
 
-    def wake(self) -> None:
-        """Something that had no question has one now."""
+    def wake(self, key: Key) -> None:
+        """What it asks for next is something else, or nothing, or something at last."""
+        self._changed[key] = None
         self._moved.set()
 
     async def keep(self) -> None:
         """Until cancelled."""
         pause_s, longest_s = _NOBODY_THERE_S
         self._asking.lost()  # begun again after a failure: what its last question told is not known to be heard
+        self._changed |= dict.fromkeys(self._copies)
         while True:
-            wanted = self._wanted()
-            if not wanted:
+            self._look()
+            if not self._asking.wants_any:
                 self._moved.clear()
-                await _first(self._moved.wait(), _REFUSED_S if self._copies else None)
+                await _first(self._moved.wait(), _REFUSED_S if self._later else None)
                 continue
             session = self._session()
             try:
-                answer = await self._ask(self._asking.question(wanted, *session, self._limits))
+                answer = await self._ask(self._asking.question(*session, self._limits))
             except (ConnectionError, TimeoutError) as nobody:
                 log.debug("replicas led by broker %d wait: %s", self.leader_id, nobody)
                 self._asking.lost()
@@ -112,13 +121,18 @@ class Fetcher:
                 continue
             await self._take(answer, asked)
 
-    def _wanted(self) -> dict[Key, FetchPosition]:
+    def _look(self) -> None:
+        """Have the next question ask for what those that changed want now."""
         now_s = asyncio.get_running_loop().time()
-        found = {}
-        for key, copy in self._copies.items():
-            if self._not_before_s.get(key, 0.0) <= now_s and (at := copy.next_fetch()) is not None:
-                found[key] = at
-        return found
+        while self._later and self._later[0][0] <= now_s:
+            _, key = heappop(self._later)
+            if self._not_before_s.get(key, now_s) <= now_s:
+                self._not_before_s.pop(key, None)
+                self._changed[key] = None
+        for key in self._changed:
+            copy = self._copies.get(key)
+            self._asking.want(key, None if copy is None or key in self._not_before_s else copy.next_fetch())
+        self._changed.clear()
 
     async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> None:
         taken: list[Copy] = []
@@ -135,6 +149,7 @@ class Fetcher:
             await asyncio.gather(*(copy.settled() for copy in taken))
 
     def _took(self, key: Key, copy: Copy, at: FetchPosition, part: FetchResponsePartition) -> bool:
+        self._changed[key] = None
         if part.error_code == ErrorCode.NONE:
             try:
                 is_taken = copy.answered(at, part)
@@ -151,7 +166,8 @@ class Fetcher:
         return False
 
     def _delay(self, key: Key, delay_s: float) -> None:
-        self._not_before_s[key] = asyncio.get_running_loop().time() + delay_s
+        self._not_before_s[key] = until_s = asyncio.get_running_loop().time() + delay_s
+        heappush(self._later, (until_s, key))
         self._asking.anew(key)
 
 

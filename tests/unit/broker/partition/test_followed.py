@@ -61,9 +61,30 @@ class Away(Cold):
         raise self.failure
 
 
+class Watched(Followed):
+    """Remembers what its fetcher takes its next question to be, which looks when it answered or refused, or was told
+    that something moved."""
+
+    known: FetchPosition | None = None
+
+    def look(self) -> None:
+        self.known = self.next_fetch()
+
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        try:
+            return super().answered(asked, answer)
+        finally:
+            self.look()
+
+    def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        is_known = super().refused(asked, answer)
+        self.look()
+        return is_known
+
+
 class Copy:
     def __init__(
-        self, logs: LogHost, followed: Followed, tasks: Tasks, syncs: InHand, disk: CrashDisk, troubles: Troubles
+        self, logs: LogHost, followed: Watched, tasks: Tasks, syncs: InHand, disk: CrashDisk, troubles: Troubles
     ) -> None:
         self.troubles = troubles
         self.logs = logs
@@ -74,6 +95,7 @@ class Copy:
 
     def asked(self) -> FetchPosition:
         found = self.it.next_fetch()
+        assert self.it.known == found, "its fetcher is told of all that changes what is asked next"
         assert found is not None
         return found
 
@@ -88,6 +110,15 @@ def batch_at(offset: int, epoch: int = EPOCH, count: int = 1) -> bytes:
     return encode_batch([Record(offset + at, 1_000, None, b"v") for at in range(count)], leader_epoch=epoch)
 
 
+def watched(opened: OpenLog, row: Row, logs: LogHost, tasks: Tasks, troubles: Troubles) -> Watched:
+    def moved() -> None:
+        made.look()
+
+    made = Watched(opened, row, logs, Cold(), tasks, FastClock(), set(), troubles, moved, lambda: 7)
+    made.look()  # it is followed from now on
+    return made
+
+
 def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
     async def run() -> None:
         disk, workers, syncs = CrashDisk(), SteppedWorkers(immediate=True), InHand()
@@ -100,8 +131,10 @@ def copying(scenario: Callable[[Copy], Awaitable[None]], **config: Any) -> None:
         opened = await logs.create(ORDERS, TOPIC_ID, LogConfig(**config))
         row = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
         troubles = Troubles()
-        followed = Followed(opened, row, logs, Cold(), tasks, world.clock, set(), troubles, lambda: None, lambda: 7)
-        await scenario(Copy(logs, followed, tasks, syncs, disk, troubles))
+        followed = watched(opened, row, logs, tasks, troubles)
+        copy = Copy(logs, followed, tasks, syncs, disk, troubles)
+        await scenario(copy)
+        assert copy.it._is_over or copy.it.known == copy.it.next_fetch()
         await tasks.close()
 
     run_fast(run())
@@ -133,9 +166,7 @@ def test_cluster_d22_who_led_without_a_record_takes_older_records_there() -> Non
         copy.it.log.begin_epoch(EPOCH - 1)
         await copy.it.over()
         row, logs, tasks = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH), copy.logs, copy.tasks
-        copy.it = Followed(
-            copy.it.opened, row, logs, Cold(), tasks, FastClock(), set(), Troubles(), lambda: None, lambda: 7
-        )
+        copy.it = watched(copy.it.opened, row, logs, tasks, Troubles())
         older = batch_at(3, epoch=2)
         assert copy.asked() == FetchPosition(3, 2, EPOCH) and not copy.given(older)
         await asyncio.sleep(0.01)
