@@ -1,22 +1,48 @@
-"""Local segments that a follower needs no more: deleted records, and what the bucket holds, verified (R6).
+"""Local segments that followers need no more: deleted records, and what the bucket holds, verified (R6).
 
-Owns that judgement's arguments. Always true: below the leader's log start everything may go; above it only what the
-leader saw whole in the bucket, as far as local retention asks, and never what is not committed; the log start is
-durable before a file goes. A follower expires nothing by total retention: its leader moves the log start (R7). Must not
-know leaders, nor when it is asked.
+Owns that judgement's arguments, and the walk over all copies. Always true: below the leader's log start everything may
+go; above it only what the leader saw whole in the bucket, as far as local retention asks, and never what is not
+committed; the log start is durable before a file goes; a log with nothing sealed costs a microsecond, and however many
+there are, others have the loop in between. A follower expires nothing by total retention: its leader moves the log
+start (R7). Must not know leaders, nor when it is asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
 from broker.config.topics import TopicConfig
+from broker.metadata.image import Topic
 from broker.partition.followed import Followed
 from hotstore.local_retention import expirable
 from hotstore.log_host import LogHost
+from seams.turns import Turns, next_turn
 from seams.workers import Workers, run_to_end
 
 _NO_LIMIT = -1
+_COPIES_PER_TURN: Final = 100  # of which each may have a topic, and segments, of its own: 0.1 ms
+
+
+async def expire_all(
+    copies: Iterable[tuple[Followed, Topic]],
+    topic_config: Callable[[Topic], TopicConfig],
+    logs: LogHost,
+    workers: Workers,
+    now_ms: int,
+) -> None:
+    """Drop what may go of each, with its topic as the image has it. Raises OSError."""
+    turns = Turns(_COPIES_PER_TURN)
+    known: tuple[Topic, TopicConfig] | None = None  # 80 µs, and the next one is most often of the same topic
+    for followed, topic in copies:
+        if followed.log.sealed_segments() and followed.next_fetch() is not None:
+            if known is None or known[0] is not topic:
+                known = topic, topic_config(topic)
+            _, config = known
+            await expire(followed, config, logs, workers, now_ms)
+        if turns.over():
+            await next_turn()
 
 
 async def expire(followed: Followed, config: TopicConfig, logs: LogHost, workers: Workers, now_ms: int) -> None:

@@ -22,7 +22,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Node, Row
 from broker.partition.followed import ColdState, Followed
-from broker.partition.follower_retention import expire
+from broker.partition.follower_retention import expire_all
 from broker.partition.opening import is_alone
 from broker.partition.registry import Registry
 from broker.replication.asking import VERSION, Key, Limits
@@ -237,10 +237,10 @@ class Follows:
         """Until cancelled: local retention of the copies."""
         while True:
             await asyncio.sleep(self._live.now.retention_check_interval_ms / 1000)
-            for role in tuple(self._roles.values()):
-                if (followed := role.followed) is not None and followed.next_fetch() is not None:
-                    config = self._topic_config(role.topic)
-                    await expire(followed, config, self._logs, self._world.workers, self._world.clock.wall_ms())
+            roles = tuple(self._roles.values())
+            copies = ((role.followed, role.topic) for role in roles if role.followed is not None)
+            wall_ms = self._world.clock.wall_ms()
+            await expire_all(copies, self._topic_config, self._logs, self._world.workers, wall_ms)
 
     async def close(self) -> list[OpenLog]:
         """Fetch nothing more; the logs, flushed, stay open, each with its high watermark."""
