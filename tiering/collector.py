@@ -3,8 +3,8 @@
 Owns when a broker looks. Always true: the listing comes before root and pages are read, and only objects whose key's
 epoch is below the root's are deleted (C2), so that it needs no claim and no clock; what is unnamed but of the root's
 own epoch stays, for its writer may yet commit it. Runs once after each claim, when readers of an older root had the
-grace to let go of what it named, but not again within six hours: a listing of everything is not for each election. Must
-not know which objects those are (coldstore.audit does).
+grace to let go of what it named, but not in a partition's first epoch, and not again within six hours: a listing of
+everything is not for each election. Must not know which objects those are (coldstore.audit does).
 """
 
 from __future__ import annotations

@@ -104,6 +104,8 @@ class PartitionJobs:
     def _claimed(self) -> None:
         self._queues.copies.wake(self._copying)
         self._queues.expiry.wake_in(self._expiring, min(1.0, self._limits.retention_check_interval_ms / 1000))
+        if self._partition.epoch == 0:
+            return  # the first one: no object is of an earlier one
         # What an earlier life left; not all partitions at once, and not before readers of older roots let go.
         grace_ms = self._limits.gc_grace_ms
         self._queues.gc.wake_in(self._collecting, grace_ms / 1000 + self._spread(grace_ms))

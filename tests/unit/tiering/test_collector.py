@@ -30,6 +30,34 @@ def test_a_partition_is_collected_again_after_six_hours() -> None:
     run_fast(scenario())
 
 
+def test_a_new_partition_is_not_listed_before_it_has_an_earlier_epoch() -> None:
+    """Objects of earlier epochs are all that may go: thousands of new partitions had nothing but a listing each."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        life.epoch = 0
+        await life.open(new=True)
+        listed = house.memory.list
+        lists: list[str] = []
+
+        def counting(prefix: str):  # type: ignore[no-untyped-def]
+            lists.append(prefix)
+            return listed(prefix)
+
+        house.memory.list = counting  # type: ignore[method-assign]
+        await asyncio.sleep(3600)
+        assert life.opened[0].tier.partition_state.claimed and lists == []
+        await life.service.detach(life.opened[0].tier, give_back=False)
+        life.epoch += 1
+        await life.open()
+        await asyncio.sleep(60)
+        assert len(lists) == 1
+        await life.kill()
+
+    run_fast(scenario())
+
+
 def test_a_partition_that_is_claimed_again_waits_for_its_turn() -> None:
     """Led again in the same process: nothing is listed until the six hours are over, then it is."""
 
