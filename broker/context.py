@@ -16,6 +16,7 @@ from broker.fetch_sessions import FetchSessions
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.coordinator import GroupCoordinator
+from broker.kept_answers import KeptAnswers
 from broker.membership.gate import Gate
 from broker.metadata.producer_ids import ProducerIds
 from broker.metrics import BrokerMetrics
@@ -43,6 +44,7 @@ class Context:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
+    kept_answers: KeptAnswers
     gate: Gate
     metrics: BrokerMetrics
     tasks: Tasks

@@ -51,13 +51,13 @@ from broker.wire.apis import ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
-from broker.wire.message import Message
+from broker.wire.message import Encoded, Message
 from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
 from seams.tasks import Tasks
 from seams.turns import ROWS_PER_TURN, next_turn
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
-Handler = Callable[[Context, Any, Call], Awaitable[Message]]
+Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 
 
 def _client(call: Call) -> groups.ClientInfo:

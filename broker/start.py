@@ -26,6 +26,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.rewriting import Rewrites
 from broker.internal_topics.snapshots import Snapshots
 from broker.internal_topics.watcher import InternalTopicWatcher
+from broker.kept_answers import KeptAnswers
 from broker.limits import tier_limits
 from broker.listening import Listening
 from broker.membership.fitness import OwnFitness
@@ -243,6 +244,7 @@ class Start:
             producer_ids=ProducerIds(joined.broker_epoch),
             groups=self._groups(following, session),
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
+            kept_answers=KeptAnswers(),
             gate=session.gate,
             metrics=self.metrics,
             tasks=self.tasks,

@@ -44,6 +44,8 @@ class MetadataCache:
         """Who decides, as of this image; None before the first, and while a root of format 1 stands."""
         self.controller_since_s = 0.0
         """When that was known first, by the monotonic clock."""
+        self.swaps = 0
+        """How often it was swapped: what was read from it is still so while this stands."""
         self.names = TopicNames({})
         self._by_name: dict[str, Topic] = {}
 
@@ -51,6 +53,7 @@ class MetadataCache:
         """5 000 topics take 0.3 ms."""
         if controller != self.controller:
             self.controller_since_s = self._monotonic_s()
+        self.swaps += 1
         self.image, self.controller = image, controller
         self.names = TopicNames(image.topics)
         self._by_name = {topic.name: topic for topic in image.topics.values()}

@@ -14,9 +14,21 @@ from broker.wire import scatter
 from broker.wire.apis import response_header_version
 from broker.wire.codec import encode_response, encode_response_in_steps
 from broker.wire.framing import FRAME_PREFIX_SIZE, RequestHeader, response_frame
-from broker.wire.message import Message
+from broker.wire.message import Encoded, Message
 from seams.tasks import Tasks
 from seams.turns import next_turn
+
+
+async def encoded_in_turns(api_key: int, version: int, response: Message) -> list[scatter.Part]:
+    """The parts of a body, leaving the loop to others while a long one is encoded."""
+    encoding = encode_response_in_steps(api_key, version, response)
+    while True:
+        try:
+            next(encoding)
+        except StopIteration as encoded:
+            parts: list[scatter.Part] = encoded.value
+            return parts
+        await next_turn()
 
 
 class Answering:
@@ -30,16 +42,13 @@ class Answering:
         """The whole frame, encoded at once. Raises CloseConnection."""
         return self._framed(header, encode_response(header.api_key, header.api_version, response))
 
-    async def in_turns(self, header: RequestHeader, response: Message) -> list[Part]:
+    async def in_turns(self, header: RequestHeader, response: Message | Encoded) -> list[Part]:
         """The same, leaving the loop to others while a long one is encoded, and waiting for the gate."""
-        encoding = encode_response_in_steps(header.api_key, header.api_version, response)
-        while True:
-            try:
-                next(encoding)
-            except StopIteration as encoded:
-                body = encoded.value
-                break
-            await next_turn()
+        body: list[scatter.Part]
+        if isinstance(response, Encoded):
+            body = [response.body]
+        else:
+            body = await encoded_in_turns(header.api_key, header.api_version, response)
         if not self._gate.is_open():
             await self._gate.opened()
         return self._framed(header, body)

@@ -61,7 +61,12 @@ def _reached(node: Node, listener: str) -> BrokerAt | None:
     return None
 
 
-_Sets: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int | None]
+_Key: TypeAlias = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def looked_at(context: Context) -> tuple[int, int]:
+    """A stamp of all that a view tells, but for the listener: two looks at the same stamp say the same."""
+    return context.metadata.swaps, context.registry.changes
 
 
 class ClusterView:
@@ -73,7 +78,7 @@ class ClusterView:
         self._node_id = context.config.node_id
         self._image = context.metadata.image
         self._nodes = nodes = self._image.nodes
-        self._known_sets: dict[_Sets, tuple[list[int], list[int], list[int]]] = {}
+        self._known: dict[_Key, PartitionView] = {}
         found = (broker_at(context, listener, node_id) for node_id in sorted(nodes))
         self.brokers: dict[int, BrokerAt] = {each.node_id: each for each in found if each is not None}
         """Those that clients can be sent to, by id, in order."""
@@ -89,28 +94,32 @@ class ClusterView:
         return topic.name in self._registry.topics or any(row.leader != self._node_id for row in topic.rows)
 
     def partition(self, topic: Topic, index: int) -> PartitionView:
-        """As the image has it, but for what this broker leads and does not serve: that is offline here."""
+        """As the image has it, but for what this broker leads and does not serve: that is offline here. Not to be
+        changed: few partitions differ in more than the index, and those that do not share one. 10 000 take 3 ms."""
         row = topic.rows[index]
-        leader, epoch, error = row.leader, row.leader_epoch, ErrorCode.NONE
+        leader, epoch = row.leader, row.leader_epoch
         if leader == self._node_id:
             partition = self._registry.partitions.get((topic.name, index))
-            if partition is None:
-                return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, NO_EPOCH, *self._sets(row, leader))
-            epoch = partition.leader_epoch
+            epoch = NO_EPOCH if partition is None else partition.leader_epoch
+        key = leader, epoch, row.replicas, row.target, row.in_sync
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._seen(row, epoch)
+        return known
+
+    def _seen(self, row: Row, epoch: int) -> PartitionView:
+        """`epoch`: the leader's; NO_EPOCH where this broker is to lead and does not serve."""
+        leader, error = row.leader, ErrorCode.NONE
+        if leader == self._node_id and epoch == NO_EPOCH:
+            return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, NO_EPOCH, *self._sets(row, leader))
         if leader not in self.brokers:
             error = ErrorCode.LISTENER_NOT_FOUND if leader in self._nodes else ErrorCode.LEADER_NOT_AVAILABLE
             leader = NO_LEADER
         return PartitionView(error, leader, epoch, *self._sets(row))
 
     def _sets(self, row: Row, lost: int | None = None) -> tuple[list[int], list[int], list[int]]:
-        """Replicas, those in sync, those offline; `lost`: a broker that does not serve it. Few rows differ in these: a
-        topic of 10 000 partitions takes 10 ms."""
-        key = (row.replicas, row.target, row.in_sync, lost)
-        known = self._known_sets.get(key)
-        if known is None:
-            assigned = [*row.replicas, *(joins for joins in row.target if joins not in row.replicas)]
-            offline = [each for each in assigned if each not in self.brokers or each == lost]
-            alive = (each for each in row.in_sync if (node := self._nodes.get(each)) is not None and node.active)
-            known = assigned, [each for each in alive if each != lost], offline
-            self._known_sets[key] = known
-        return known
+        """Replicas, those in sync, those offline; `lost`: a broker that does not serve it."""
+        assigned = [*row.replicas, *(joins for joins in row.target if joins not in row.replicas)]
+        offline = [each for each in assigned if each not in self.brokers or each == lost]
+        alive = (each for each in row.in_sync if (node := self._nodes.get(each)) is not None and node.active)
+        return assigned, [each for each in alive if each != lost], offline

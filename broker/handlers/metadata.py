@@ -1,23 +1,28 @@
 """Metadata: which broker leads what, and topics that are made because somebody asked for them.
 
-Always true: a topic is shown once however often it is named; what this broker leads of it, when it serves. Must not
-know how a topic is made, nor what makes a leader (`cluster_view`). Source: KIP-4, KIP-430, KIP-516.
+Always true: a topic is shown once however often it is named; what this broker leads of it, when it serves; a long
+answer is encoded once for all who ask the same of one image (`kept_answers`). Must not know how a topic is made, nor
+what makes a leader (`cluster_view`). Source: KIP-4, KIP-430, KIP-516.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Hashable
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
+from broker.handlers.answering import encoded_in_turns
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.changes import within
-from broker.handlers.cluster_view import ClusterView, PartitionView, controller_id
+from broker.handlers.cluster_view import ClusterView, PartitionView, controller_id, looked_at
 from broker.metadata.image import Topic
+from broker.wire.apis import ApiKey
+from broker.wire.message import Encoded
 from broker.wire.messages import (
     ZERO_UUID,
     MetadataRequest,
@@ -34,11 +39,55 @@ _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
 _AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # topics a Metadata request may name and still create what is missing
 _LISTENER_NOT_FOUND_SINCE: Final = 6
+_KEPT_NAMED_MAX: Final = 16  # topics that a request may name whose answer is kept
 _AUTO_CREATION_S: Final = 5.0  # how long a Metadata request waits for the topics it makes, all together
 
 
-async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> MetadataResponse:
+_Named: TypeAlias = dict[tuple[UUID, str | None], MetadataRequestTopic]
+"""What a request names, each once: by id where one is given, else by name."""
+
+
+async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> Encoded:
     """Brokers, and the topics asked for; a missing one is created when both sides allow it."""
+    named = _named(request, call.version)
+    stamp, question = looked_at(context), _question(request, call, named)
+    kept = context.kept_answers.get(stamp, question)
+    if kept is not None:
+        return Encoded(kept)
+    response = await _answer(context, request, call, named)
+    (body,) = await encoded_in_turns(ApiKey.METADATA, call.version, response)
+    assert isinstance(body, bytes)  # there are no records in it
+    # What was missing may be made by the next request, or was refused for a while.
+    is_whole = all(topic.error_code == ErrorCode.NONE for topic in response.topics)
+    if question is not None and is_whole and stamp == looked_at(context):
+        context.kept_answers.keep(stamp, question, body)
+    return Encoded(body)
+
+
+def _named(request: MetadataRequest, version: int) -> _Named | None:
+    """The topics asked for, each once; None: all."""
+    if request.topics is None or (version < _NULL_TOPICS_MEAN_ALL_SINCE and not request.topics):
+        return None
+    # A set, as in Kafka: a name repeated 12 000 times is one topic.
+    return {(wanted.topic_id, "" if wanted.topic_id != ZERO_UUID else wanted.name): wanted for wanted in request.topics}
+
+
+def _question(request: MetadataRequest, call: Call, named: _Named | None) -> Hashable | None:
+    """All that the answer depends on beside the stamp; None: the answer is not kept. Whether what is missing may be
+    made is no part of it: only answers that found everything are kept."""
+    if named is not None and len(named) > _KEPT_NAMED_MAX:
+        return None
+    return (
+        call.version,
+        call.peer.listener,
+        request.include_topic_authorized_operations,
+        request.include_cluster_authorized_operations,
+        None if named is None else tuple(named),
+    )
+
+
+async def _answer(context: Context, request: MetadataRequest, call: Call, named: _Named | None) -> MetadataResponse:
+    """Made anew. `named`: None for all topics."""
     asked = _Asked(context, call, with_operations=request.include_topic_authorized_operations)
     turns = Turns()
     response = MetadataResponse(
@@ -49,27 +98,21 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
             Operations.CLUSTER, asked=request.include_cluster_authorized_operations
         ),
     )
-    everything = request.topics is None or (call.version < _NULL_TOPICS_MEAN_ALL_SINCE and not request.topics)
-    if everything:
+    if named is None:
         for known in tuple(context.metadata.image.topics.values()):
             if asked.view().shows(known):
                 response.topics.append(asked.shown(known))
             if turns.over(known.partitions):
                 await next_turn()
-    else:
-        assert request.topics is not None
-        # A set, as in Kafka: a name repeated 12 000 times is one topic.
-        named = {
-            (wanted.topic_id, "" if wanted.topic_id != ZERO_UUID else wanted.name): wanted for wanted in request.topics
-        }
-        may_create = context.config.auto_create_topics_enable and request.allow_auto_topic_creation
-        may_create = may_create and len(named) <= _AUTO_CREATED_PER_REQUEST_MAX
-        create_until_s = asyncio.get_running_loop().time() + _AUTO_CREATION_S if may_create else 0.0
-        for wanted in named.values():
-            found = await _one(asked, wanted, create_until_s)
-            response.topics.append(found)
-            if turns.over(1 + len(found.partitions)):
-                await next_turn()
+        return response
+    may_create = context.config.auto_create_topics_enable and request.allow_auto_topic_creation
+    may_create = may_create and len(named) <= _AUTO_CREATED_PER_REQUEST_MAX
+    create_until_s = asyncio.get_running_loop().time() + _AUTO_CREATION_S if may_create else 0.0
+    for wanted in named.values():
+        found = await _one(asked, wanted, create_until_s)
+        response.topics.append(found)
+        if turns.over(1 + len(found.partitions)):
+            await next_turn()
     return response
 
 
@@ -104,10 +147,10 @@ class _Asked:
         )
 
     def _partition(self, seen: PartitionView, index: int) -> MetadataResponsePartition:
-        error = seen.error
+        error, leader, epoch, replicas, in_sync, offline = seen
         if error is ErrorCode.LISTENER_NOT_FOUND and self.version < _LISTENER_NOT_FOUND_SINCE:
             error = ErrorCode.LEADER_NOT_AVAILABLE
-        return MetadataResponsePartition(error, index, *seen[1:])
+        return MetadataResponsePartition(error, index, leader, epoch, replicas, in_sync, offline)
 
 
 async def _create(context: Context, name: str) -> None:

@@ -33,6 +33,10 @@ class Registry:
         self.starting: dict[tuple[str, int], Partition] = {}
         """Those that began uncleanly here and serve when the image says that it is done (R20)."""
         self.topics: dict[str, Topic] = {}
+        """Those of which something was opened to be led here."""
+        self.changes = 0
+        """How often something began or ceased to be led: which topics and partitions these are, and in which epochs, is
+        still so while this stands."""
         self.followed: dict[tuple[str, int], Followed] = {}
         """Those copied from another broker."""
         self.troubles = Troubles()
@@ -42,6 +46,7 @@ class Registry:
 
     def publish(self, topic: Topic, partitions: list[Partition]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
+        self.changes += 1
         self.topics[topic.name] = topic
         for partition in partitions:
             self.partitions[topic.name, partition.index] = partition
@@ -55,6 +60,7 @@ class Registry:
 
     def withdraw(self, name: str) -> list[Partition]:
         """Take a topic away from clients; returns its partitions."""
+        self.changes += 1
         topic = self.topics.pop(name)
         tables = self.partitions, self.resigned, self.starting
         found = (of.pop((name, index), None) for of in tables for index in range(topic.partitions))
@@ -65,6 +71,7 @@ class Registry:
     def resign(self, partition: Partition) -> None:
         """Take a partition that is led no longer away from clients. Its topic stays, and so do its ticks: what was
         appended has to be synced in time."""
+        self.changes += 1
         key = partition.topic, partition.index
         self.partitions.pop(key, None)
         self.starting.pop(key, None)

@@ -16,3 +16,9 @@ class Message(msgspec.Struct, gc=False, repr_omit_defaults=True):
     Left to reference counting (`gc=False`): messages are trees, so the collector need not walk them. Never let what a
     message holds point back at it.
     """
+
+
+class Encoded(msgspec.Struct, gc=False):
+    """An answer that is encoded already: its body, in the version that was asked."""
+
+    body: bytes
