@@ -182,7 +182,7 @@ class Attendance:
         assert self._at is not None
         try:
             await self._settle_lost()
-            if self._unfit(self._at.image):
+            if self._unfit(self._at.image) or fitnesses.waits(self._at.image):
                 await self._office.decide(lambda image: fitnesses.moved(image, self._unfit(image)))
         except (ThermoclineError, OSError) as refused:
             self._is_settled = False

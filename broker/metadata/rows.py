@@ -105,15 +105,16 @@ def handed_over(
     chosen: _Choice,
     failed: Callable[[LogPlace], Collection[int]] = lambda _: (),
 ) -> list[RowsSet]:
-    """What one of `node_ids` leads whoever is `chosen` leads, or nobody. Those of whose log of a partition is said that
-    it `failed` report nothing any more: they leave its set down to the minimum, everybody else stays."""
+    """What one of `node_ids` leads, or nobody does, whoever is `chosen` leads, or nobody. Those of whose log of a
+    partition is said that it `failed` report nothing any more: they leave its set down to the minimum, everybody else
+    stays."""
     found = []
     for topic in image.topics.values():
         changed = []
         for index, row in enumerate(topic.rows):
             place = topic.topic_id, index
             after = row
-            if row.leader in node_ids:
+            if row.leader in node_ids or row.leader == NO_LEADER:
                 leader = chosen(place, row, _candidates(image, row))
                 after = row if leader == row.leader else _led_by(row, leader)
             if silent := [node_id for node_id in failed(place) if node_id in row.in_sync and node_id != after.leader]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.controller.fitness import Fitness, moved
+from broker.controller.fitness import Fitness, moved, waits
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
 from tests.support.cluster_kit import id_of, session
@@ -78,3 +78,18 @@ def test_whose_log_failed_leaves_the_set_down_to_the_minimum() -> None:
     assert set_after(cluster(full(in_sync=(1, 2)), minimum=2), (1,)) == (1, 2)
     assert set_after(cluster(full(), minimum=2), (2, 3)) == (1, 3)
     assert set_after(cluster(full()), (1, 2, 3)) == (1, 2, 3)
+
+
+def test_what_nobody_led_for_a_failed_log_is_led_again_when_it_is_fit() -> None:
+    """Two followers that were sent damage twice, and whose leader died then: each has all that was acknowledged, takes
+    what comes in its next role, and says so. Nothing else happens to the row for as long as the leader stays away."""
+    both = {2: FAILED, 3: FAILED}
+    image = cluster(full(2, (2, 3)), ended=(1,), minimum=2)
+    assert not waits(image)
+    image = image.with_records(moved(image, both).records)
+    assert image.topics[T].rows[0].leader == NO_LEADER and waits(image)
+    assert leaders(image, both) == [NO_LEADER]
+    assert leaders(image, {2: FAILED}) == [3]
+    assert leaders(image, {2: FAILED, 3: UNFIT}) == [3], "an unfit broker leads what no fit one can"
+    assert leaders(image, {}) == [2]
+    assert not waits(cluster(full(NO_LEADER, (1,)), ended=(1,))), "who is away is waited for"

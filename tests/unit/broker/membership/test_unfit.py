@@ -93,6 +93,30 @@ def test_cluster_d20_a_leader_cut_from_the_bucket_for_a_minute_hands_over() -> N
     play(scenario())
 
 
+def test_followers_that_were_sent_damage_lead_when_its_leader_is_gone() -> None:
+    """Their logs are whole up to there, and in their next role they are fit. Nobody led on for as long as the one with
+    the damaged disk stayed away: what nobody led was looked at for sessions alone."""
+
+    async def scenario() -> None:
+        async with house(3) as it:
+            index = next(index for index in range(3) if it.row(index).leader not in it.controllers)
+            leader = it.row(index).leader
+            others = {1, 2, 3} - {leader}
+            it.watched = min(others)
+            assert (await it.lives[leader].produce("log", b"a", index=index)).error_code == 0
+            place = it.lives[leader].context.metadata.topic("log").topic_id, index
+            troubles = [it.lives[node_id].context.registry.troubles for node_id in others]
+            for of in troubles:
+                of.failed(place, "what comes is damaged, again")
+            await until(lambda: len(it.row(index).in_sync) == 2, 5)  # the minimum
+            await it.kill(leader)
+            await until(lambda: leader not in it.sessions, 60)
+            await until(lambda: it.serves(index) and not any(of.unfit for of in troubles), 60)
+            assert (0, b"a") in await it.lives[it.row(index).leader].read_all("log", index)
+
+    play(scenario())
+
+
 def test_an_outage_for_all_makes_nobody_unfit() -> None:
     """Nobody reaches the bucket: to pass leaderships round would help no one, and could not be committed."""
 
