@@ -124,6 +124,10 @@ class LedPartition:
             yield data[:whole]
             position += whole
 
+    @property
+    def is_shared(self) -> bool:
+        return not self._partition.tier.partition_state.is_alone
+
     async def start_at(self, offset: int) -> None:
         await self._partition.flusher.flush()  # `os`: what is committed need not be on the disk
         await self._partition.tier.delete_records(offset)

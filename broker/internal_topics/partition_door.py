@@ -76,6 +76,11 @@ class PartitionDoor(Protocol):
         """Whether `replay` found all that lives in the local log: the next leader needs no bucket either."""
         ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others are assigned it: then its root names the log start too."""
+        ...
+
     async def start_at(self, offset: int) -> None:
         """All that lives is in the log from `offset` on, where a rewrite began, committed: what lies below may go from
         every replica. Durable when this returns. Raises Fenced, StorageFailed, OSError."""

@@ -3,8 +3,9 @@
 Owns their order, and the move of the log start. Always true: one shard keeps no other waiting; each batch of a rewrite
 holds values as they are applied at the moment it is taken to be appended, alone and with none under way, so nothing
 newer lies below it in the log; the log start moves when the last one is committed, to the first, and where that cannot
-be done now (the root of a log with replicas names it) nothing is written again for that; a rewrite that is cut off has
-changed nothing, and begins anew. Must not know what records mean, when one is due (growth), nor snapshots.
+be done now (the root of a log with replicas names it, and must not pass its snapshot) nothing is written again for
+that; a rewrite that is cut off has changed nothing, and begins anew. Must not know what records mean, when one is due
+(growth), nor snapshots but where the newest one ends.
 """
 
 from __future__ import annotations
@@ -61,8 +62,11 @@ class Rewrites:
             growth.live_bytes = await _size_of(shard.state.live())
         if growth.is_due:
             await self._write(shard)
-        if growth.start is not None and shard.is_ready:
-            await shard.door.start_at(growth.start)
+        if (start := growth.start) is not None and shard.is_ready:
+            if shard.door.is_shared and await shard.door.snapshot_end() < start:
+                shard.book.hurry()  # who lost all disks begins where the root says, with the snapshot
+                return
+            await shard.door.start_at(start)
             growth.start_moved()
 
     async def _write(self, shard: LedShard[Any]) -> None:

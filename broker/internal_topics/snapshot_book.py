@@ -57,6 +57,10 @@ class SnapshotBook:
         """
         return self._cut_s if self._is_dirty else None
 
+    def hurry(self) -> None:
+        """One is due at the next look, where the newest lacks anything."""
+        self._cut_s = -math.inf
+
     def cut(self, now_s: float) -> int:
         """A snapshot is cut at this moment; where it ends. One at a time."""
         self._taken = _Taken(self.end_offset, now_s)

@@ -34,6 +34,7 @@ class MemoryOffsetsLog:
         self.fail_replay: list[Exception] = []
         self.fail_snapshot: dict[int, Exception] = {}
         self.fail_start: Exception | None = None
+        self.is_shared = False
         self.released = asyncio.Event()
         self.released.set()
 
@@ -123,6 +124,10 @@ class MemoryPartition:
 
     def _holds(self, batch: bytes) -> bool:
         return read_header(batch).next_offset > self._log.starts[self.index]
+
+    @property
+    def is_shared(self) -> bool:
+        return self._log.is_shared
 
     async def start_at(self, offset: int) -> None:
         await asyncio.sleep(0)

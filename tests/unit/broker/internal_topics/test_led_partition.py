@@ -16,6 +16,7 @@ from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
 from tests.support.broker_kit import Life, Place, play
+from tests.support.three_machines import NODES, Three, until
 
 
 async def commit(life: Life, offset: int, metadata: str = "") -> E:
@@ -229,6 +230,49 @@ def test_a_disk_lost_after_a_rewrite_begins_at_the_snapshot_and_needs_no_bucket_
             await life.context.groups.log.wait_loaded()
         assert await committed(life) == 1_099
         await life.crash()
+
+    play(scenario())
+
+
+def test_all_disks_lost_right_after_a_rewrite_begin_at_the_snapshot() -> None:
+    """The root's log start had passed the newest snapshot: nobody could ever load that shard again."""
+
+    async def scenario() -> None:
+        three = Three("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
+        await three.fill()
+        assert await three.lives[1].context.groups.find("g") is E.NONE
+        life = await coordinating(three)
+        for offset in range(3):
+            assert await commit(life, offset) is E.NONE
+        await life.broker.views.seal(None)
+        assert await commit(life, 3) is E.NONE
+        (shard,) = life.context.groups.log.shards()
+        shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+        log = life.partition(OFFSETS_TOPIC).log
+        await until(lambda: log.log_start_offset > 0 or shard.growth.start is not None, "it is rewritten")
+        await asyncio.sleep(10)
+        for broker in three.lives.values():
+            await broker.crash()
+        for place in three.places.values():
+            place.lose_disk()
+        for node_id in NODES:
+            await three.start(node_id)
+            await asyncio.sleep(30)  # else its last process might be cut off only
+        life = await coordinating(three)
+        assert await committed(life) in (2, 3)
+        assert await commit(life, 4) is E.NONE and await committed(life) == 4
+        for broker in three.lives.values():
+            await broker.crash()
+
+    async def coordinating(three: Three) -> Life:
+        """Who leads the shard, once it is loaded."""
+
+        def found() -> list[Life]:
+            lives = three.lives.values()
+            return [life for life in lives if life.context.groups.log.state_of(0) is ShardState.READY]
+
+        await until(lambda: bool(found()), "its groups are served")
+        return found()[0]
 
     play(scenario())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 
 import pytest
@@ -11,8 +12,10 @@ from broker.error_codes import ErrorCode as E
 from broker.internal_topics.batches import batches_in, is_begin_of_rewrite
 from broker.internal_topics.growth import GROWTH_BYTES, Growth
 from broker.internal_topics.rewriting import Rewrites
+from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Retryable
 from logformat.record_batch import read_header
+from tests.support.fast_loop import FastClock
 from tests.support.group_world import GroupWorld, in_world
 
 
@@ -186,3 +189,22 @@ async def test_a_start_that_cannot_move_is_moved_later_and_nothing_is_written_ag
     assert (w.log.appends, w.log.starts[0]) == (appends + 1, 450) and w.shard().growth.is_whole
     await w.restart()
     assert [await w.fetch(f"g{i}") for i in (0, 449)] == [7, 449]
+
+
+@in_world
+async def test_the_start_of_a_log_with_replicas_waits_for_a_snapshot_that_reaches_it(w):
+    """Who loses every disk begins at the root's log start, and needs what lived there; the snapshot is due at once."""
+    w.log.is_shared = True
+    commits = [w.ask(w.commit(f"g{i}", i)) for i in range(450)]
+    assert {await commit for commit in commits} == {E.NONE}
+    snapshots, rewrites = Snapshots(w.groups.log, FastClock()), Rewrites(w.groups.log)
+    await snapshots.write_changed()
+    assert await w.commit("g0", 7) is E.NONE
+    await rewritten(w)
+    appends = w.log.appends
+    assert w.log.starts[0] == 0 and w.shard().book.dirty_since_s == -math.inf
+    await rewrites.write_due()
+    assert (w.log.starts[0], w.log.appends) == (0, appends), "nothing is written again for that"
+    await snapshots.write_changed()
+    await rewrites.write_due()
+    assert 0 < w.log.starts[0] <= w.log.snapshots[0][0] and w.log.appends == appends
