@@ -78,7 +78,11 @@ class _Waiting:
     row: Row
     is_allowed: bool  # without those that have no session
     since_s: float
-    answers: dict[int, tuple[int, Candidate]] = field(default_factory=dict)  # by node id, with its broker epoch
+    answers: dict[int, tuple[int, Candidate | None]] = field(default_factory=dict)  # by node id, with its broker epoch
+
+    @property
+    def candidates(self) -> dict[int, Candidate]:
+        return {node_id: said for node_id, (_, said) in self.answers.items() if said is not None}
 
 
 class Unclean:
@@ -115,8 +119,8 @@ class Unclean:
                 node_id: answer for node_id, answer in known.answers.items() if self._epoch(node_id) == answer[0]
             }
 
-    def heard(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate) -> None:
-        """What this session says of its replica."""
+    def heard(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
+        """What this session says of its replica; None: its log failed, and it cannot begin."""
         waiting = self._waiting.get(asked.place)
         if (
             waiting is not None
@@ -150,17 +154,18 @@ class Unclean:
         chosen = []
         for place, waiting in self._waiting.items():
             if self._is_enough(waiting, now_s):
-                node_id = best(waiting.row, {node_id: said for node_id, (_, said) in waiting.answers.items()})
+                node_id = best(waiting.row, waiting.candidates)
                 chosen.append(Chosen(place, waiting.row.leader_epoch, node_id, waiting.answers[node_id][0]))
         return chosen
 
     def _is_enough(self, waiting: _Waiting, now_s: float) -> bool:
-        missing = [node_id for node_id in _assigned(waiting.row) if node_id not in waiting.answers]
+        heard = waiting.candidates
+        missing = [node_id for node_id in _assigned(waiting.row) if node_id not in heard]
         if waiting.is_allowed and now_s - waiting.since_s >= self._session_s:
-            missing = [node_id for node_id in missing if self._epoch(node_id) != NO_EPOCH]
+            missing = [of for of in missing if of not in waiting.answers and self._epoch(of) != NO_EPOCH]
         elif waiting.row.in_sync:
             return False
-        return bool(waiting.answers) and all(self._is_given_up(node_id) for node_id in missing)
+        return bool(heard) and all(self._is_given_up(node_id) for node_id in missing)
 
     def _is_given_up(self, node_id: int) -> bool:
         return self._image.nodes[node_id].directory_id == FORGOTTEN

@@ -25,6 +25,7 @@ from broker.wire.messages import (
     OffsetForLeaderEpochRequestPartition,
     OffsetForLeaderEpochRequestTopic,
     OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponsePartition,
 )
 from logformat.errors import ThermoclineError
 from seams.clock import Clock
@@ -39,7 +40,7 @@ _QUESTIONS_MAX: Final = 1_000  # in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
 """Of one broker, this one too: ConnectionError, TimeoutError."""
-Said = tuple[Node, Question, Candidate]
+Said = tuple[Node, Question, Candidate | None]
 
 
 class UncleanElections:
@@ -83,7 +84,8 @@ class UncleanElections:
         """What the replicas with a session say of these partitions now, those that answer in time."""
         found: dict[Question, dict[tuple[int, int], Candidate]] = {}
         for node, question, candidate in await self._hear(image, questions_of(image, places)):
-            found.setdefault(question, {})[node.node_id, node.broker_epoch] = candidate
+            if candidate is not None:
+                found.setdefault(question, {})[node.node_id, node.broker_epoch] = candidate
         return found
 
     async def _hear(self, image: ClusterImage, wanted: dict[int, list[Question]]) -> list[Said]:
@@ -103,10 +105,10 @@ class UncleanElections:
             return []
         by_place = {(question.topic, question.place[1]): question for question in questions}
         return [
-            (node, question, Candidate(part.seen_epoch, part.high_watermark, part.usable_end))
+            (node, question, _said(part))
             for topic in answer.topics
             for part in topic.partitions
-            if part.error_code == ErrorCode.NONE
+            if part.error_code in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
             and (question := by_place.get((topic.topic, part.partition))) is not None
         ]
 
@@ -121,6 +123,11 @@ class UncleanElections:
                 told,
             )
         self._told = told
+
+
+def _said(part: OffsetForLeaderEpochResponsePartition) -> Candidate | None:
+    is_failed = part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    return None if is_failed else Candidate(part.seen_epoch, part.high_watermark, part.usable_end)
 
 
 def request_of(questions: list[Question]) -> OffsetForLeaderEpochRequest:

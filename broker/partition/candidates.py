@@ -2,8 +2,8 @@
 
 Owns the answer to OffsetForLeaderEpoch of candidates. Always true: a replica answers in the leader epoch of its role,
 as one that nobody leads: what it says stays so until a row of a higher epoch; a log is usable up to the first damage,
-and one that is refused altogether is answered to hold nothing, so that nobody waits for it. Must not know who asks, nor
-who is chosen.
+and one that is refused altogether is answered to hold nothing, so that nobody waits for it; one whose disk failed
+cannot begin before its process does anew. Must not know who asks, nor who is chosen.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from logformat.leader_epochs import UNDEFINED_EPOCH
 
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """Of each partition; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where the image here is another one,
-    NOT_LEADER_OR_FOLLOWER while its log is not open: ask again."""
+    """Of each partition; KAFKA_STORAGE_ERROR where its log failed; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where
+    the image here is another one, NOT_LEADER_OR_FOLLOWER while its log is not open: ask again."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponseTopic(
@@ -47,6 +47,8 @@ def _one(
     elif followed.leader_epoch != wanted.current_leader_epoch:
         is_older = followed.leader_epoch < wanted.current_leader_epoch
         found.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH if is_older else ErrorCode.FENCED_LEADER_EPOCH
+    elif followed.log.failure:
+        found.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
         found.seen_epoch = followed.opened.seen_epoch
         found.high_watermark = followed.high_watermark

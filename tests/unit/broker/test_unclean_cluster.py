@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -168,6 +169,35 @@ def test_a_topic_that_allows_it_begins_uncleanly_and_the_member_that_comes_back_
         await three.start(off)
         await in_sync(three, leader)
         assert await records(three, leader) == [*VALUES, (answer.base_offset, b"next")]
+        await end_all(three)
+
+    play(scenario())
+
+
+def test_an_allowed_election_passes_over_the_member_whose_disk_failed() -> None:
+    """It alone has everything, and lives: it was chosen for that, could not begin, and was chosen again for ever."""
+
+    async def scenario() -> None:
+        three = Three()
+        leader = await three.fill()
+        others = [node_id for node_id in NODES if node_id != leader]
+        configs = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        await three.lives[1].context.controller.set_configs("log", lambda _: configs)
+        context = three.lives[leader].context
+        for node_id in others:
+            await three.lives[node_id].crash()
+        await until(lambda: context.metadata.topic("log").rows[0].in_sync == (leader,), "it is alone")
+        assert (await three.lives[leader].produce("log", b"alone")).error_code == 0
+        path = f"/data/a/log-0/{0:020}.log"
+        for operation in ("write", "sync"):
+            three.places[leader].disk.inject(operation, errno.EIO, path, times=-1)
+        failing = asyncio.create_task(three.lives[leader].produce("log", b"failing"))
+        await until(lambda: three.row(leader).leader == -1, "nobody leads what failed")
+        for node_id in others:
+            three.places[node_id].kill()
+            await three.start(node_id)
+        assert await served(three, *others) in others
+        assert (await failing).error_code != 0
         await end_all(three)
 
     play(scenario())

@@ -29,7 +29,7 @@ def watching(image: ClusterImage, now_s: float = 0.0) -> Unclean:
     return machine
 
 
-def say(machine: Unclean, node_id: int, candidate: Candidate, *, epoch: int | None = None) -> None:
+def say(machine: Unclean, node_id: int, candidate: Candidate | None, *, epoch: int | None = None) -> None:
     machine.heard(node_id, node_id if epoch is None else epoch, Question((T, 0), "t", 6), candidate)
 
 
@@ -82,6 +82,20 @@ def test_an_allowed_election_waits_one_session_and_takes_who_is_there() -> None:
     assert watching(image.with_records([ConfigsSet({}, topic_id=T)])).questions() == {}
     everywhere = image.with_records([replace(ALLOWED, topic_id=None), ConfigsSet({}, topic_id=T)])
     assert set(watching(everywhere).questions()) == {1, 2}
+
+
+def test_whose_log_failed_does_not_begin_and_is_passed_over_where_that_is_allowed() -> None:
+    """Chosen for what it kept, it led for a moment, and was chosen again. With nobody in the set it is waited for."""
+    machine = watching(cluster(MEMBER_AWAY).with_records([ALLOWED]))
+    say(machine, 3, None)
+    say(machine, 1, Candidate(5, 10, 20))
+    assert set(machine.questions()) == {2} and machine.choose(9.0) == []
+    say(machine, 2, None)
+    assert [chosen.node_id for chosen in machine.choose(9.0)] == [1]
+    machine = watching(cluster())
+    for node_id in (1, 2, 3):
+        say(machine, node_id, None if node_id == 3 else Candidate(5, 10, 20))
+    assert machine.questions() == {} and machine.choose(1_000.0) == []
 
 
 @pytest.mark.parametrize(
