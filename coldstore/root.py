@@ -1,8 +1,8 @@
 """A root in a bucket: load it, replace it. The shell around `root_commit.Commit`.
 
 Owns the newest root this process has seen under one key, whether an attempt of ours may still land on it, and how soon
-after one another they are sent: a store that answered "slow down" once is written to every `THROTTLED_S` at most from
-then on. Always true: commits of one `RootStore` run one after the other; an attempt whose outcome is unknown is
+after one another they are sent: a store that answered "slow down" is written to every `THROTTLED_S` at most for a
+while. Always true: commits of one `RootStore` run one after the other; an attempt whose outcome is unknown is
 remembered until the root was seen to have moved past it (`settled`), because until then what it named must not be
 deleted (C3). Must not know what the content means.
 """
@@ -71,6 +71,8 @@ __all__ = [
 DEADLINE_S: Final = 30.0
 THROTTLED_S: Final = 1.1
 """Cloudflare R2 and GCS take one write of a key a second."""
+THROTTLED_FOR_S: Final = 10.0
+"""So long a "slow down" counts: a store that had a bad moment says it too, and is not spared for ever."""
 _READS: Final = 3  # of a root, before it is called damaged
 _LAST_CALL_S: Final = 1.0  # a call that begins just before the deadline still gets this long
 
@@ -100,7 +102,7 @@ class RootStore(Generic[T]):
         self._unsettled_version = 0
         self._commits = asyncio.Lock()
         self._put_s = float("-inf")
-        self._least_s = 0.0  # between two PUTs
+        self._slow_until_s = float("-inf")  # until then PUTs are THROTTLED_S apart
 
     @property
     def key(self) -> str:
@@ -205,7 +207,8 @@ class RootStore(Generic[T]):
                 await asyncio.sleep(seconds)
                 return Waited()
             case Put(data, if_match):
-                if (early_s := self._put_s + self._least_s - self._clock.monotonic_s()) > 0:
+                now_s = self._clock.monotonic_s()
+                if now_s < self._slow_until_s and (early_s := self._put_s + THROTTLED_S - now_s) > 0:
                     await asyncio.sleep(early_s)
                 self._put_s = self._clock.monotonic_s()
                 try:
@@ -218,7 +221,7 @@ class RootStore(Generic[T]):
                         etag = await self._store.put_root(self._key, data, if_match)
                 except (StoreError, ObjectMissing, TimeoutError) as unknown:
                     if isinstance(unknown, StoreThrottled):
-                        self._least_s = THROTTLED_S
+                        self._slow_until_s = self._clock.monotonic_s() + THROTTLED_FOR_S
                     return PutUnknown(f"{type(unknown).__name__}: {unknown}")
                 return PutAccepted(etag) if etag else PutUnknown("200 without an ETag")
             case Get():

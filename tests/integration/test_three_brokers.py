@@ -77,8 +77,8 @@ def test_a_killed_brokers_partitions_wait_for_it(cluster: Three) -> None:
 
 
 def test_cluster_d40_a_second_process_of_a_node_is_refused_while_the_first_lives(cluster: Three) -> None:
-    """Another directory with the node id of a broker that is heard, and a copy of its directory: exit 3; the first
-    serves on."""
+    """Another directory with the node id of a broker that is heard, the controller perhaps, and a copy of its
+    directory: exit 3; the first serves on."""
     sessions = cluster.active()
     site = cluster.site
     shutil.copytree(site.data_dir("2"), site.data_dir("copied"))
@@ -88,7 +88,7 @@ def test_cluster_d40_a_second_process_of_a_node_is_refused_while_the_first_lives
     ):
         for second in (another, copied):
             assert second.wait(60) == REFUSED, second.log()
-            assert "Another broker is registered with that broker id" in second.log()
+            assert "--take-over only if you know that it is dead" in second.log(), second.log()
     assert cluster.active() == sessions
 
 
