@@ -1,10 +1,9 @@
 """How a process comes to have a session: with itself, as the controller, or with the controller that the image names.
 
 Owns the shell of `identity.admit` and of registering. Always true: nothing is served before the session is committed to
-`cluster.json` and was read there; a claim is made by whoever is alone in the image, by whose last process was the
-controller, or when the lease stood still (over two bumps where the controller's port refuses) or was released;
-everybody else asks the controller. A store that does not
-answer is waited for. Must not know what happens once the session stands (session).
+`cluster.json` and was read there; a claim is made by whoever is alone in the image, or when the lease was released or
+stood still: over two bumps where the controller's port refuses, or served from this directory; everybody else asks the
+controller. A store that does not answer is waited for. Must not know what happens once the session stands (session).
 """
 
 from __future__ import annotations
@@ -148,11 +147,12 @@ class Joining:
     def _may_claim(self, found: Loaded, asked: RegistrationAsked, admission: Admittance, sight: LeaseSight) -> bool:
         if sight in FREE or found.controller is None or found.image.nodes.keys() <= {asked.node_id}:
             return True
-        # Nobody listens where it was, nor bumps its lease (D64).
-        if self._not_there == found.epoch and self._campaign.stood_s >= 2 * self._times.interval_s:
-            return True
-        # The lock on the directory proves that its last process is gone; if that was the controller, none is left.
-        return admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
+        if self._campaign.stood_s < 2 * self._times.interval_s:
+            return False
+        # Nobody listens where it was, nor bumps its lease (D64). Or it served from this directory, whose lock is ours:
+        # alone that proves nothing, this may be a copy of the one it serves from (D40).
+        was_here = admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
+        return was_here or self._not_there == found.epoch
 
     async def _claim(
         self,

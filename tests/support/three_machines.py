@@ -54,9 +54,14 @@ class Three:
 
     async def all_is_there(self, lost: int, values: list[tuple[int, bytes]] = VALUES) -> None:
         """Another one leads, with all that was acknowledged; what was lost is copied, and in sync again."""
-        other = next(node_id for node_id in NODES if node_id != lost)
-        await until(lambda: self.row(other).leader not in (lost, -1), "another one leads")
-        leader = self.row(other).leader
+        rows = [self.row(node_id) for node_id in NODES]
+
+        def is_led() -> bool:
+            rows[:] = [self.row(node_id) for node_id in NODES]
+            return rows[0].leader not in (lost, -1) and rows.count(rows[0]) == len(rows)
+
+        await until(is_led, "another one leads, and all know it")
+        leader = rows[0].leader
         await until(lambda: ("log", 0) in self.lives[leader].context.registry.partitions, "it serves")
         assert await self.lives[leader].read_all("log") == values
         await until(lambda: len(self.row(leader).in_sync) == len(NODES), "all are in sync")

@@ -32,16 +32,19 @@ OURS = DirectoryIdentity(CLUSTER, 1, DIRECTORY, has_logs=True)
 
 
 class Cluster:
-    """Every controller, of node 2, says that node 1 lives; the next one decides after `reign_s`."""
+    """Every controller, of node `decides`, says that node 1 lives; the next one decides after `reign_s`."""
 
-    def __init__(self, reign_s: float) -> None:
+    stood_s = 0.0
+
+    def __init__(self, reign_s: float, decides: int = 2) -> None:
         self.reign_s = reign_s
+        self.decides = decides
         nodes = [Node(node_id, node_id, DIRECTORY, "before", "boot", ()) for node_id in (1, 2)]
         self.image = ClusterImage().with_records(nodes)
 
     async def load(self) -> Loaded:
         epoch = 1 + int(asyncio.get_running_loop().time() / self.reign_s)
-        return Loaded(CLUSTER, self.image, 2, epoch, ControllerAt(2, "the controller", epoch))
+        return Loaded(CLUSTER, self.image, 2, epoch, ControllerAt(self.decides, "the controller", epoch))
 
     async def look(self, controller_epoch: int) -> LeaseSight:
         return LeaseSight.MOVING
@@ -53,11 +56,11 @@ class Cluster:
         return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
 
 
-async def refused_after_s(reign_s: float, most_s: float) -> float | None:
+async def refused_after_s(reign_s: float, most_s: float, decides: int = 2) -> float | None:
     clock: Any = FastClock()
     nothing: Any = None
     world = World(nothing, nothing, nothing, clock, SeededRng(1), nothing)
-    cluster: Any = Cluster(reign_s)
+    cluster: Any = Cluster(reign_s, decides)
     gate, outage = Gate(clock.boottime_s, 5.0), Outage(clock)
     joining = Joining(cluster, cluster, cluster, world, gate, outage, TIMES, waits_for=lambda _: None)
     who = RegistrationAsked(1, "", "0" * 32, "", "boot", ())
@@ -87,3 +90,9 @@ def test_a_new_controller_s_patience_with_the_last_session_is_no_proof_that_its_
         assert await refused_after_s(SESSION_S + 3.0, 100.0) is None
 
     run_fast(scenario())
+
+
+def test_cluster_d40_a_copied_directory_of_the_living_controller_does_not_claim() -> None:
+    """The lock on a copy proves nothing of the process that serves from the original: its lease still moves."""
+    refused_s = run_fast(refused_after_s(1000.0, 60.0, decides=1))
+    assert refused_s is not None and refused_s < 1.0
