@@ -193,13 +193,14 @@ def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, l
 
 
 def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:
-    """Rows for those that are as they were when they were chosen; how many."""
+    """Rows for those that are as they were when they were chosen, and that may still begin so; how many."""
     rows = {}
     for of in chosen:
         topic, node = image.topics.get(of.place[0]), image.nodes.get(of.node_id)
         if topic is None or node is None or not node.active or node.broker_epoch != of.broker_epoch:
             continue
         row = topic.rows[of.place[1]]
-        if row.leader == NO_LEADER and row.leader_epoch == of.leader_epoch:
+        may_begin = not row.in_sync or is_unclean_election_allowed(topic, image)
+        if row.leader == NO_LEADER and row.leader_epoch == of.leader_epoch and may_begin:
             rows[of.place] = begun_uncleanly(image, topic, of.place[1], of.node_id)
     return Decision(rows_set(rows), len(rows))

@@ -84,6 +84,17 @@ def test_an_allowed_election_waits_one_session_and_takes_who_is_there() -> None:
     assert set(watching(everywhere).questions()) == {1, 2}
 
 
+def test_an_election_that_is_allowed_no_more_is_not_held() -> None:
+    """Who chose did so on an older image: an operator who was told that it is off loses nothing to it any more."""
+    image = cluster(MEMBER_AWAY, ended=(3,)).with_records([ALLOWED])
+    machine = watching(image)
+    for node_id in (1, 2):
+        say(machine, node_id, Candidate(5, 10, 20))
+    chosen = machine.choose(9.0)
+    assert begin(image, chosen).answer == 1
+    assert begin(image.with_records([ConfigsSet({}, topic_id=T)]), chosen).records == ()
+
+
 def test_whose_log_failed_does_not_begin_and_is_passed_over_where_that_is_allowed() -> None:
     """Chosen for what it kept, it led for a moment, and was chosen again. With nobody in the set it is waited for."""
     machine = watching(cluster(MEMBER_AWAY).with_records([ALLOWED]))
