@@ -11,6 +11,7 @@ from broker.context import Call, Context
 from broker.dispatcher import HANDLERS
 from broker.handlers.metadata import handle_metadata
 from broker.wire.apis import ApiKey
+from broker.wire.codec import decode_response
 from broker.wire.message import Message
 from broker.wire.messages import ListOffsetsResponse, MetadataResponse
 from seams.turns import Turns
@@ -34,8 +35,10 @@ def test_an_answer_to_every_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Metadata as it was, a little of it: 250 times the same 400 partitions."""
 
     async def every(context: Context, request: Any, call: Call) -> Message:
-        shown = (await handle_metadata(context, request, call)).topics
-        return MetadataResponse(topics=shown * 250)
+        body = (await handle_metadata(context, request, call)).body
+        shown = decode_response(ApiKey.METADATA, call.version, memoryview(body))
+        assert isinstance(shown, MetadataResponse)
+        return MetadataResponse(topics=shown.topics * 250)
 
     monkeypatch.setitem(HANDLERS, ApiKey.METADATA, every)
     with pytest.raises(AssertionError, match="MetadataRequest v12 topics SAME"):
