@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from uuid import UUID
 
 import pytest
 
 from tests.sim.rows import table
+from tests.sim.several.crowd import Led
 from tests.sim.several.run import simulate
 
 BROKERS = 3
@@ -35,6 +37,17 @@ def test_twelve_seeds_keep_every_promise(capsys: pytest.CaptureFixture[str]) -> 
         print("  faults that took effect:\n    " + "\n    ".join(table(hits)))
     assert not failed, "\n".join(failed)
     assert acked > 10_000 and checked > 10_000
+
+
+def test_a_client_does_not_return_to_a_leader_of_an_earlier_epoch() -> None:
+    """A cut-off broker still calls itself leader: who heard of the next epoch stays there (KIP-320), and leaves when
+    nobody leads, at a later epoch, and when another topic has the name."""
+    topic, other = UUID(int=1), UUID(int=2)
+    known = Led(topic, 5, 2)
+    assert known.taking(Led(topic, 4, 1)) == known
+    assert known.taking(Led(topic, 5, -1)) == Led(topic, 5, -1)
+    assert known.taking(Led(topic, 6, 3)) == Led(topic, 6, 3)
+    assert known.taking(Led(other, 0, 1)) == Led(other, 0, 1)
 
 
 def test_the_same_seed_is_the_same_run_under_any_hash_seed() -> None:

@@ -1,8 +1,8 @@
 """Clients of several brokers: each asks any of them who leads, goes there, and asks again when it was wrong.
 
 Owns routes. Always true: a client talks to whom a broker named, never to whom the world knows to lead; who is refused
-as not leading, or loses a connection, asks for metadata anew before the next request, of a broker drawn at random. Must
-not know faults.
+as not leading, or loses a connection, asks for metadata anew before the next request, of a broker drawn at random; and
+what is told of an older leader epoch than one it knows changes nothing (KIP-320). Must not know faults.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
@@ -53,6 +55,18 @@ EXPECTED_OF_SEVERAL = (
 )
 
 
+class Led(NamedTuple):
+    """Who leads a client's partition, as last told; -1: nobody."""
+
+    topic_id: UUID
+    epoch: int
+    leader: int
+
+    def taking(self, told: Led) -> Led:
+        """What is known once this is told: it, unless it is of an earlier leader epoch of the same topic."""
+        return self if told.topic_id == self.topic_id and told.epoch < self.epoch else told
+
+
 class RoutedClient(Client):
     """To the leader of `place`, the coordinator of the group asked for last, or, of neither, to any broker."""
 
@@ -63,6 +77,7 @@ class RoutedClient(Client):
         self._rng = rng
         self._place = place
         self.routed = 0  # how often it asked
+        self._newest = Led(UUID(int=0), -1, -1)
 
     def _wanted(self) -> Address:
         assert self._target is not None
@@ -91,7 +106,8 @@ class RoutedClient(Client):
         return self._brokers[self._rng.randrange(len(self._brokers))]
 
     async def _leader(self) -> Address:
-        """As any broker says. Raises as `call`; Disconnected where it knows of none."""
+        """As any broker says, unless it is behind what another one said: it may hear a leader that was cut off long
+        ago, and is one itself. Raises as `call`; Disconnected where it knows of none."""
         assert self._place is not None
         topic, partition = self._place
         self.routed += 1
@@ -104,8 +120,10 @@ class RoutedClient(Client):
         addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         for found in answer.topics:
             for row in found.partitions:
-                if row.partition_index == partition and row.leader_id in addresses:
-                    return addresses[row.leader_id]
+                if row.partition_index == partition:
+                    self._newest = self._newest.taking(Led(found.topic_id, row.leader_epoch, row.leader_id))
+        if self._newest.leader in addresses:
+            return addresses[self._newest.leader]
         raise Disconnected(f"{topic}-{partition} has no leader that anybody can be sent to")
 
     def _any_once(self) -> Callable[[], Address]:
