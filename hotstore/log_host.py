@@ -20,7 +20,6 @@ from hotstore.data_dir import DataDir
 from hotstore.file_names import LOG
 from hotstore.flusher import Flusher
 from hotstore.log_config import LogConfig
-from hotstore.offset_checkpoints import CheckpointJob
 from hotstore.partition_log import PartitionLog
 from hotstore.places import Places
 from hotstore.sync_rounds import SyncRounds
@@ -234,13 +233,14 @@ class LogHost:
     async def note_seen_epoch(self, opened: OpenLog, epoch: int) -> None:
         """Durably: this log leads in `epoch`, whatever it held before. Raises OSError."""
         opened.seen_epoch = epoch
-        job = self._sample_seen(opened)
+        self._sample_seen(opened)
+        job = self._data_dir.checkpoints.seen_epochs_job()
         async with self._checkpointing:
             await self._world.workers.run(job.run)
 
-    def _sample_seen(self, opened: OpenLog) -> CheckpointJob:
+    def _sample_seen(self, opened: OpenLog) -> None:
         opened.noted_epoch = opened.seen_epoch
-        return self._data_dir.checkpoints.sample_seen_epoch(opened.place, opened.seen_epoch)
+        self._data_dir.checkpoints.sample_seen_epoch(opened.place, opened.seen_epoch)
 
     async def checkpoint_start(self, local: PartitionLog) -> None:
         """Make a log's start durable: its bytes below may go. Many at once are one write. Raises OSError."""

@@ -114,10 +114,14 @@ class OffsetCheckpoints:
             self._note(REPLICATION_FILE, key, offset)
         return CheckpointJob(self, CHECKPOINTS)
 
-    def sample_seen_epoch(self, key: TopicPartition, epoch: int) -> CheckpointJob:
-        """On the loop: that this log saw `epoch`, which is never lower than what it saw before."""
+    def sample_seen_epoch(self, key: TopicPartition, epoch: int) -> None:
+        """On the loop: that this log saw `epoch`, which is never lower than what it saw before. The next job that
+        names the file writes it."""
         if epoch != UNDEFINED_EPOCH:
             self._note(SEEN_EPOCH_FILE, key, epoch)
+
+    def seen_epochs_job(self) -> CheckpointJob:
+        """Of what was sampled of them."""
         return CheckpointJob(self, (SEEN_EPOCH_FILE,))
 
     def sample_start(self, log: PartitionLog) -> CheckpointJob:

@@ -59,8 +59,7 @@ class Ending:
         await asyncio.gather(*(close_one(partition) for partition in tuple(self._registry)), removed)
         if self._stops_clean:
             try:
-                self._upkeep.all_changed()
-                await self._upkeep.checkpoint()
+                await self._upkeep.checkpoint_all()
                 await self._logs.checkpoint({opened.log: opened.high_watermark for opened in followed})
             except OSError as failure:
                 self._report("checkpoints", failure)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
@@ -63,7 +63,7 @@ class _Role:
 
 class Follows:
     """Of one broker. `to`: the connection to a node's session, for a purpose (ConnectionError where there is none).
-    `free` waits until a partition's log is in nobody's hands. `opened` is told of each that is open; `topic_config`:
+    `free` waits until a partition's log is in nobody's hands. `opened` is told of those that are open; `topic_config`:
     how a topic's logs are to be."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Follows:
         tasks: Tasks,
         report: FailureReport,
         free: Callable[[Topic, int], Awaitable[None]],
-        opened: Callable[[], None],
+        opened: Callable[[Iterable[Followed]], None],
         topic_config: Callable[[Topic], TopicConfig],
     ) -> None:
         self._live = config
@@ -146,7 +146,7 @@ class Follows:
             lambda: self._session()[1],
         )
         self._registry.followed[role.topic.name, role.index] = followed
-        self._opened()
+        self._opened((followed,))
         if fetcher is not None:
             fetcher.follow(key, followed)
 

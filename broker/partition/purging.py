@@ -20,12 +20,12 @@ from seams.rng import Rng
 from seams.tasks import FailureReport, Tasks, supervise
 
 _RETRY_MAX_S: Final = 300.0
-_HEARD_S: Final = 10.0  # a session and a second: who has not heard of a commit by then has none
+_LATER_S: Final = 1.0  # than a session: who has not heard of a commit by then has none
 
 
 class Purging:
     """Of one broker. `forget` asks the controller to forget a deleted topic of which nothing is left; it raises while
-    it cannot."""
+    it cannot. `session_s`: a broker silent for so long has no session any more."""
 
     def __init__(
         self,
@@ -36,8 +36,10 @@ class Purging:
         tasks: Tasks,
         rng: Rng,
         report: FailureReport,
+        session_s: float,
     ) -> None:
         self._node_id = node_id
+        self._heard_s = session_s + _LATER_S
         self._metadata = metadata
         self._removal = removal
         self._forget = forget
@@ -76,7 +78,7 @@ class Purging:
             if self._decides:
                 await self._removal.purge_objects(topic)
                 if self._has_others:
-                    await asyncio.sleep(_HEARD_S)
+                    await asyncio.sleep(self._heard_s)
                     await self._removal.purge_objects(topic)
                 if self._decides:
                     await self._forget(topic)

@@ -95,7 +95,8 @@ class Replicas:
         self._opening = Opening(config, logs, tiers, registry, metadata)
         self._removal = Removal(logs, tiers, tasks, report)
         self.aside = Aside(config.now.node_id, logs.places, metadata, self._removal, report)
-        self._purging = Purging(config.now.node_id, metadata, self._removal, forget, tasks, world.rng, report)
+        node_id, session_s = config.now.node_id, config.now.times.session_s
+        self._purging = Purging(node_id, metadata, self._removal, forget, tasks, world.rng, report, session_s)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
         self._follows = Follows(
@@ -109,7 +110,7 @@ class Replicas:
             tasks,
             report,
             self._free,
-            self.upkeep.all_changed,
+            self.upkeep.opened,
             self._opening.topic_config,
         )
 
@@ -212,7 +213,7 @@ class Replicas:
         """Let clients see them, as the topic is now: it may have changed while they were opened."""
         topic = self._topics[topic_id]
         self._opening.configure(topic, partitions)
-        self.upkeep.all_changed()
+        self.upkeep.opened(partitions)
         starting = [partition for partition in partitions if not topic.rows[partition.index].clean]
         partitions = [partition for partition in partitions if topic.rows[partition.index].clean]
         for partition in starting:

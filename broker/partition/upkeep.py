@@ -1,12 +1,14 @@
 """What partitions that serve need from time to time: ticks, and checkpoints of what changed.
 
-Owns which partitions changed since the last checkpoint. Always true: an idle partition costs nothing here; what a
-checkpoint on a full disk did not write is written by the next one. Must not know how partitions are opened or closed.
+Owns which partitions changed since the last checkpoint. Always true: an idle partition costs nothing here, whatever
+others do; what a checkpoint on a full disk did not write is written by the next one, which is not due any sooner for it
+and samples nothing twice (the directory's checkpoints remember). Must not know how partitions are opened or closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -29,25 +31,28 @@ class Upkeep:
         self._logs = logs
         self._registry = registry
         self._changed: set[Written] = set()  # written to since the last checkpoint
-        self._all_changed = False
+        self._has_new = False
         self._is_due = asyncio.Event()
 
-    def all_changed(self) -> None:
-        """Partitions were opened, or are about to be closed: the next checkpoint notes every one."""
-        self._all_changed = True
+    def opened(self, partitions: Iterable[Written]) -> None:
+        """They lead or follow in another epoch now: the next checkpoint notes them, soon."""
+        self._changed.update(partitions)
+        self._has_new = True
 
     async def checkpoint(self) -> None:
-        """Note recovery points, log starts and high watermarks, so that the next start looks at less.
+        """Note recovery points, log starts and high watermarks of what was written to or opened since the last time, so
+        that the next start looks at less. Raises OSError."""
+        changed = [p for p in self._changed | self._registry.touched if self._registry.is_open(p)]
+        await self._note(sorted(changed, key=lambda p: (p.topic, p.index)))
 
-        Of the logs written to since the last time; of all after some were opened. Raises OSError."""
-        if self._all_changed:
-            changed = self._registry.written
-        else:
-            changed = [p for p in self._changed | self._registry.touched if self._registry.is_open(p)]
-            changed.sort(key=lambda p: (p.topic, p.index))
-        self._all_changed = False
+    async def checkpoint_all(self) -> None:
+        """The same of every one, before they are closed."""
+        await self._note(self._registry.written)
+
+    async def _note(self, partitions: Iterable[Written]) -> None:
+        self._has_new = False
         self._changed.clear()
-        await self._logs.checkpoint({partition.log: partition.high_watermark for partition in changed})
+        await self._logs.checkpoint({partition.log: partition.high_watermark for partition in partitions})
 
     async def keep_checkpoints(self) -> None:
         """Until cancelled: the checkpoints are written together, as often as the most frequent one asks, and when a
@@ -68,7 +73,6 @@ class Upkeep:
             except OSError as failure:
                 if not is_full(failure):
                     raise
-                self.all_changed()  # what was sampled is written next time; until then recovery looks at more
                 self._logs.ballast.met_full = True
 
     async def keep_ticking(self) -> None:
@@ -76,7 +80,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(_TICK_S)
             self._changed |= self._registry.touched
-            if self._all_changed:  # those that lead or follow in another epoch now are to say so soon (R20)
+            if self._has_new:  # those that lead or follow in another epoch now are to say so soon (R20)
                 self._is_due.set()
             now_ms = self._clock.wall_ms()
             now_s = asyncio.get_running_loop().time()
