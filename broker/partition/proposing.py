@@ -1,9 +1,9 @@
 """Leaders' proposals of other in-sync sets, on their way to the controller.
 
 Owns when each led partition is looked at, and what is asked together. Always true: a proposal counts for its leader
-before it is sent, and is forgotten only by what the image says (R17), whatever the answer was; one request at a time; a
-partition of which nothing is to be done costs a comparison. Must not know which set is right
-(`replication.proposal`), nor who the controller is.
+before it is sent, and is forgotten only by what the image says (R17), whatever the answer was; one request at a time,
+and none counts that it has no room for; a partition of which nothing is to be done costs a comparison. Must not know
+which set is right (`replication.proposal`), nor who the controller is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Final
 
 from broker.error_codes import ErrorCode
@@ -64,11 +65,13 @@ class Proposing:
         for gone in [partition for partition in self._behind if not partition.leading]:
             self._forget(gone)
         # Alone in the set, each says with it that its unclean start is done: it serves when that is a row (R20).
-        starting = self._registry.starting.values()
+        starting = (of for of in self._registry.starting.values() if self._may(of, now_ms))
         found = [
-            self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in starting if self._may(of, now_ms)
+            self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in islice(starting, _PROPOSALS_MAX)
         ]
         for partition in self._registry.partitions.values():
+            if len(found) >= _PROPOSALS_MAX:
+                break
             end = partition.log.log_end_offset
             if partition.rested_end == end:
                 continue
@@ -77,9 +80,7 @@ class Proposing:
                 self._forget(partition)  # whoever lags from now on has had all of it until now
             elif partition.leader.is_shared and (proposal := self._look_at(partition, now_ms)) is not None:
                 found.append(proposal)
-                if len(found) >= _PROPOSALS_MAX:
-                    break
-        return found[:_PROPOSALS_MAX]
+        return found
 
     def _forget(self, partition: Partition) -> None:
         self._behind.pop(partition, None)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from broker.error_codes import ErrorCode
+from broker.partition import proposing as proposing_module
 from broker.partition.proposing import Proposing
 from broker.partition.replica import Partition
 from broker.replication.in_sync import AppliedRow
@@ -54,6 +57,41 @@ def test_cluster_d69_neither_a_refusal_nor_silence_drops_a_proposal() -> None:
         partition.applied(replace(shared, partition_epoch=shared.partition_epoch + 1))
         assert (await waiting).error_code == ErrorCode.NONE and partition.high_watermark == 1
         await life.stop()
+
+    play(scenario())
+
+
+def test_what_a_request_has_no_room_for_counts_only_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unclean starts that are done, and sets with a joiner: a request takes two. A proposal that counted without being
+    sent stood in the way of its partition for two seconds, and its joiner in that of the high watermark."""
+    monkeypatch.setattr(proposing_module, "_PROPOSALS_MAX", 2)
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.context.controller.create_topic("log", 5, {})
+        registry = life.context.registry
+        partitions = [life.partition("log", index) for index in range(5)]
+        for partition in partitions[:3]:
+            registry.resign(partition)
+            registry.start(partition)
+        for partition in partitions[3:]:
+            row = partition.leader.in_sync.row
+            sessions = {**row.sessions, 2: SESSION}
+            partition.applied(replace(row, partition_epoch=row.partition_epoch + 1, sessions=sessions))
+            partition.reported(2, Report(0, SESSION), partition.leader_epoch)
+
+        async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
+            raise AssertionError("nobody keeps it")
+
+        proposing, asked = Proposing(registry, propose, LAG_MS), []
+        for now_ms in (10_000, 10_500, 11_000):
+            found = proposing.look(now_ms)
+            asked += [proposal.place[1] for proposal in found]
+            assert len(found) <= 2
+            counted = [partition.index for partition in partitions if not partition.leader.in_sync.is_settled]
+            assert counted == sorted(asked)
+        assert sorted(asked) == [0, 1, 2, 3, 4]
+        await life.crash()
 
     play(scenario())
 
