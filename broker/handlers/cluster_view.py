@@ -99,7 +99,7 @@ class ClusterView:
         row = topic.rows[index]
         leader, epoch = row.leader, row.leader_epoch
         if leader == self._node_id:
-            partition = self._registry.partitions.get((topic.name, index))
+            partition = self._registry.readable.get((topic.name, index))
             epoch = NO_EPOCH if partition is None else partition.leader_epoch
         key = leader, epoch, row.replicas, row.target, row.in_sync
         known = self._known.get(key)

@@ -11,7 +11,7 @@ and over 5 000 (bench/many.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from broker.context import Context
@@ -22,6 +22,7 @@ from broker.fetch_sessions import NO_SESSION, Full, Incremental
 from broker.handlers import replica_fetch
 from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
 from broker.handlers.led_elsewhere import leaders_of, refuse
+from broker.partition.readable import NotKnownYet, Readable
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     ZERO_UUID,
@@ -44,6 +45,7 @@ class Fetch:
         "_bytes_max",
         "_context",
         "_full",
+        "_known",
         "_listener",
         "_refused",
         "_replica",
@@ -58,11 +60,15 @@ class Fetch:
         self.request = request
         self._listener = listener  # of the client: where it reaches other leaders
         self._unknown_count = -1  # of the first attempt; a partition that goes away later is an error to tell at once
-        self._watched: list[Partition] = []
+        self._watched: list[Readable] = []
         self._context = context
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
         self._replica = replica_fetch.asking(request)
+        registry = context.registry  # a replica is served by its leader alone
+        self._known: Mapping[tuple[str, int], Readable] = (
+            registry.readable if self._replica is None else registry.partitions
+        )
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -111,7 +117,7 @@ class Fetch:
         """Add the target's answer, unless its session knows it already and nothing is left to read."""
         context, wanted = self._context, target.wanted
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=_NO_RECORDS)
-        partition = None if target.topic is None else context.registry.partitions.get((target.topic, target.index))
+        partition = None if target.topic is None else self._known.get((target.topic, target.index))
         if partition is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             if target.topic is not None and refuse(context.registry, target.topic, answer):
@@ -127,7 +133,13 @@ class Fetch:
                 is_read_up = result.read(partition, wanted, answer)
             else:
                 target.is_at_tail = True
+                assert isinstance(partition, Partition)  # a replica's are taken from those that are led
                 is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer)
+        except NotKnownYet as loading:
+            # Told only where the fetch's time runs out first.
+            answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+            result.loading.append(loading.known)
+            is_read_up = False
         except (ThermoclineError, OSError) as refused:
             answer.error_code = code_of(refused)
             answer.high_watermark = answer.last_stable_offset = -1
@@ -194,10 +206,9 @@ class Fetch:
 
     def _count(self, result: FetchAttempt) -> None:
         """Bytes that leave, by partition."""
-        partitions = self._context.registry.partitions
         for target, answer in result.answers:
             if answer.records and target.topic is not None:
-                partition = partitions.get((target.topic, target.index))
+                partition = self._known.get((target.topic, target.index))
                 if partition is not None:
                     partition.fetched_bytes += len(answer.records)
                     partition.fetched_answers += 1
@@ -215,7 +226,7 @@ class Fetch:
 
     def has_moved(self, result: FetchAttempt) -> bool:
         """Whether a partition moved or went after `result` looked at it: before `park` nobody was told of it."""
-        known = self._context.registry.partitions
+        known = self._known
         return any(
             partition.high_watermark != answer.high_watermark
             or partition.log_start_offset != answer.log_start_offset

@@ -17,7 +17,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.fetch_session import Target
-from broker.partition.replica import Partition
+from broker.partition.readable import Readable
 from broker.wire.messages import (
     FetchRequest,
     FetchRequestPartition,
@@ -55,14 +55,14 @@ class FetchAttempt:
         self._bytes_max = bytes_max
         self.answers: list[tuple[Target, FetchResponsePartition]] = []
         self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: told last
-        self.open: list[tuple[Target, Partition]] = []  # what `answers` came from
+        self.open: list[tuple[Target, Readable]] = []  # what `answers` came from
         self.size = 0
         self.ready = 0  # bytes that count for min_bytes: of a partition with more than it may give, all it may
         self.is_behind = False  # a reader of older segments, or of the bucket: more lies there, however little fits
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
-    def read(self, partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+    def read(self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
         """Fill the answer; whether nothing more can be read until the partition moves. Raises ThermoclineError and
         OSError, which refuse the partition and not the fetch."""
         high_watermark = partition.high_watermark
@@ -105,7 +105,7 @@ class FetchAttempt:
         return False
 
     def read_hot(
-        self, partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
+        self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
     ) -> None:
         """Local bytes below `end_offset`, as far as the answer has room. Raises DamagedLog."""
         bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
@@ -113,7 +113,7 @@ class FetchAttempt:
             self._read_hot(partition, wanted.fetch_offset, bytes_max, answer, end_offset)
 
     def _read_hot(
-        self, partition: Partition, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
+        self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
     ) -> None:
         """Local bytes. What may have to come from the disk first is brought into the page cache by a worker (C25).
 
@@ -132,7 +132,7 @@ class FetchAttempt:
             self.is_behind |= found.sealed
             self._take(answer, found.length, (FileRange(found.file, found.position, found.length),))
 
-    def _read_cold(self, partition: Partition, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
+    def _read_cold(self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
         """Bytes of the bucket, at hand or asked for."""
         wanted_bytes = min(bytes_max, self._context.config.cold_fetch_bytes_max)
         cold = partition.tier.read(offset, wanted_bytes, min_one=self.size == 0)
@@ -148,7 +148,7 @@ class FetchAttempt:
         self.ready += length
 
 
-def check_leader_epoch(partition: Partition, epoch: int) -> None:
+def check_leader_epoch(partition: Readable, epoch: int) -> None:
     """Refuse a client whose idea of the leader epoch (−1: none) is older or newer than ours (KIP-320)."""
     if epoch in (-1, partition.leader_epoch):
         return
@@ -156,13 +156,13 @@ def check_leader_epoch(partition: Partition, epoch: int) -> None:
     raise ApiError(code)
 
 
-def diverges(partition: Partition, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
     """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated.
 
     An epoch above all that this log knows is divergence too, with nothing to compare: OFFSET_OUT_OF_RANGE, as for a
     reader below the log start, whatever its epoch.
     """
-    epoch, end_offset = partition.log.epochs.end_offset_for(wanted.last_fetched_epoch, partition.log.log_end_offset)
+    epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
     if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:

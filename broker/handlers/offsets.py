@@ -14,7 +14,8 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch_attempt import check_leader_epoch
 from broker.partition import candidates
-from broker.partition.replica import Partition, settled
+from broker.partition.readable import Readable
+from broker.partition.replica import settled
 from broker.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
@@ -80,13 +81,13 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
     return response
 
 
-def _moving(context: Context, request: ListOffsetsRequest) -> list[Partition]:
+def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
     """The partitions whose answer depends on where their high watermark is."""
-    found: dict[Partition, None] = {}
+    found: dict[Readable, None] = {}
     for topic in request.topics:
         for wanted in topic.partitions:
             if wanted.timestamp >= 0 or wanted.timestamp in (LATEST, MAX_TIMESTAMP):
-                partition = context.registry.partitions.get((topic.name, wanted.partition_index))
+                partition = context.registry.readable.get((topic.name, wanted.partition_index))
                 if partition is not None:
                     found[partition] = None
     return list(found)
@@ -99,7 +100,7 @@ async def _list(
     call: Call,
     answer: ListOffsetsResponsePartition,
 ) -> None:
-    partition = context.registry.partitions.get((topic, wanted.partition_index))
+    partition = context.registry.readable.get((topic, wanted.partition_index))
     if partition is None:
         raise ApiError(context.registry.refusal(topic, wanted.partition_index))
     check_leader_epoch(partition, wanted.current_leader_epoch)
@@ -118,7 +119,7 @@ async def _list(
         answer.offset, answer.leader_epoch = _sentinel(partition, timestamp)
 
 
-async def _newest(context: Context, partition: Partition, answer: ListOffsetsResponsePartition) -> None:
+async def _newest(context: Context, partition: Readable, answer: ListOffsetsResponsePartition) -> None:
     """The first record with the greatest timestamp, in either tier (Kafka looks at local segments only)."""
     local = await context.world.workers.run(partition.log.max_timestamp, lane=Lane.HOT_READ)
     cold_timestamp = partition.tier.max_timestamp_ms
@@ -128,7 +129,7 @@ async def _newest(context: Context, partition: Partition, answer: ListOffsetsRes
         answer.timestamp, answer.offset, answer.leader_epoch = local
 
 
-def _sentinel(partition: Partition, timestamp: int) -> tuple[int, int]:
+def _sentinel(partition: Readable, timestamp: int) -> tuple[int, int]:
     """(offset, leader epoch) of a sentinel that needs no search."""
     match timestamp:
         case -1:
@@ -152,15 +153,13 @@ def _sentinel(partition: Partition, timestamp: int) -> tuple[int, int]:
             return last, _epoch_at(partition, last)
 
 
-def _epoch_at(partition: Partition, offset: int) -> int:
+def _epoch_at(partition: Readable, offset: int) -> int:
     """The leader epoch of the record at `offset`, −1 when nothing was written there yet."""
     epoch = partition.log.epochs.epoch_for(offset)
     return -1 if epoch is None else epoch
 
 
-async def _by_time(
-    context: Context, partition: Partition, timestamp: int, answer: ListOffsetsResponsePartition
-) -> None:
+async def _by_time(context: Context, partition: Readable, timestamp: int, answer: ListOffsetsResponsePartition) -> None:
     """The first record with a timestamp at or above the one asked for, oldest tier first."""
     for _ in range(_SEAM_LOOKS):
         seam = partition.log.local_log_start_offset
@@ -214,14 +213,11 @@ def _epoch_end(
 ) -> OffsetForLeaderEpochResponsePartition:
     answer = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
     try:
-        partition = context.registry.partitions.get((topic, wanted.partition))
+        partition = context.registry.readable.get((topic, wanted.partition))
         if partition is None:
             raise ApiError(context.registry.refusal(topic, wanted.partition))
         check_leader_epoch(partition, wanted.current_leader_epoch)
-        # Not up to the high watermark: to a reader, one that came back lower would look like a truncation.
-        answer.leader_epoch, answer.end_offset = partition.log.epochs.end_offset_for(
-            wanted.leader_epoch, partition.log.log_end_offset
-        )
+        answer.leader_epoch, answer.end_offset = partition.epoch_end(wanted.leader_epoch)
     except ThermoclineError as refused:
         answer.error_code = code_of(refused)
     return answer

@@ -7,7 +7,7 @@ image knows and somebody else is to lead is never told to be unknown. Must not k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from broker.error_codes import ErrorCode
@@ -15,6 +15,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.followed import Followed
+from broker.partition.readable import Readable
 from broker.partition.replica import Partition
 from broker.partition.troubles import Troubles
 from broker.partition.written import Written
@@ -28,6 +29,8 @@ class Registry:
         self._node_id = node_id
         self.partitions: dict[tuple[str, int], Partition] = {}
         """Those led here: what clients may write to and read from."""
+        self.readable: Mapping[tuple[str, int], Readable] = self.partitions
+        """Those that consumers may read here."""
         self.resigned: dict[tuple[str, int], Partition] = {}
         """Those that were led in this process and are no more: their logs are open."""
         self.starting: dict[tuple[str, int], Partition] = {}
@@ -98,7 +101,7 @@ class Registry:
 
     def high_watermark(self, name: str, index: int) -> int | None:
         """Of a partition that serves."""
-        partition = self.partitions.get((name, index))
+        partition = self.readable.get((name, index))
         return None if partition is None else partition.high_watermark
 
     def led(self, name: str, index: int) -> Partition | None:

@@ -20,6 +20,7 @@ from uuid import UUID
 from broker.config.topics import TopicConfig
 from broker.fetch_session import Target
 from broker.partition.local_reads import LocalReads
+from broker.partition.readable import Readable
 from broker.partition.start_waits import StartWaits
 from broker.partition.troubles import Troubles
 from broker.partition.waiters import Acked, Waiters, Watcher
@@ -31,6 +32,7 @@ from hotstore.log_host import OpenLog
 from hotstore.log_owner import UNOWNED
 from hotstore.partition_log import Appended, LogState
 from logformat.errors import Fenced
+from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import Fields
 from tiering.partition_tier import PartitionTier
 
@@ -177,6 +179,11 @@ class Partition:
         """Whether clients may be told where the log ends: OFFSET_NOT_AVAILABLE before (KIP-207)."""
         return self.leader.is_end_known
 
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends. Not up to the high watermark: to a reader, one that came back lower would look like a
+        truncation."""
+        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+
     def _damaged(self, damaged: DamagedLog) -> None:
         if self.leader.is_shared:  # another one may have what was here
             self._troubles.damaged((str(self.topic_id), self.index), str(damaged))
@@ -310,7 +317,7 @@ class Partition:
         self.flusher.hurry()
 
 
-async def settled(partitions: Iterable[Partition], wait_s: float) -> None:
+async def settled(partitions: Iterable[Readable], wait_s: float) -> None:
     """Wait until what each partition appended by now is visible: `wait_s` at most, for all of them together."""
     waiting = [settling for partition in partitions if (settling := partition.settling(wait_s)) is not None]
     for settling in waiting:
