@@ -13,11 +13,11 @@ from typing import NamedTuple
 from broker.config.live import LiveConfig
 from broker.controller import unclean_elections
 from broker.controller.attendance import Attendance
+from broker.controller.channel import ControllerChannel
 from broker.controller.door import ControllerDoor
 from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
 from broker.controller.unclean_elections import UncleanElections
-from broker.controller.whoever import WhoeverDecides
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.publisher import Publisher
@@ -99,8 +99,8 @@ def obeying(
 
     unclean = UncleanElections(office, metadata, world.clock, node_id, ask_candidate, config.times.session_s)
     controller = ControllerDoor(office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look)
-    decider = WhoeverDecides(attendance, metadata, links, node_id, config.times)
-    proposing = Proposing(registry, decider.propose, config.replica_lag_ms_max)
+    channel = ControllerChannel(attendance, metadata, links, node_id, config.times)
+    proposing = Proposing(registry, channel.propose, config.replica_lag_ms_max)
     kept = {
         "unclean elections": unclean.keep,
         "controller": office.keep,

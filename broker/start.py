@@ -54,7 +54,10 @@ from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
-_FRESH_S: Final = 10.0  # how old the newest answer may be for what lets go of data (R23)
+_FRESH_S: Final = 10.0
+"""How old the newest answer may be for what lets go of data (R23): two polls at their rarest (5 s), so that one that is
+slow holds nothing back; and about a session (9 s), which is when others may begin to lead what a broker that is cut off
+believes to lead."""
 
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
@@ -200,9 +203,7 @@ class Start:
         config, world = self.live.now, self.world
 
         def in_session() -> bool:
-            # The controller ends a session so long after it *heard* a heartbeat, which is later than that was sent.
-            told_s = session.answered_s if session.is_controller else session.heartbeat_s
-            return world.clock.boottime_s() - told_s < config.times.session_s
+            return world.clock.boottime_s() - session.in_session_s < config.times.session_s
 
         registry, metadata, replicas = following.registry, following.metadata, following.replicas
         self.rooms.groups = groups = GroupCoordinator(

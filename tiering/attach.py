@@ -161,7 +161,6 @@ class Attached:
             self._logs,
             opened,
             new=lead.new,
-            followed=not lead.is_alone,
             led_before=self._led.get(key),
             told=self._told_in(key, lead),
         )

@@ -145,8 +145,7 @@ class Attendance:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
             return HeartbeatAnswer(self._office.epoch, may_stop=True)
-        fitness = Fitness(asked.unfit_all, asked.unfit, asked.lost_logs)
-        is_new = self.told(asked.node_id, asked.broker_epoch, fitness)
+        is_new = self.told(asked.node_id, asked.broker_epoch, asked.fitness)
         await self._news_for(asked.position, until_settled=is_new)
         if self._sessions is None:
             raise not_controller()
@@ -209,10 +208,7 @@ class Attendance:
         return {
             node_id: fitness
             for node_id, (broker_epoch, fitness) in self._fitness.items()
-            if not fitness.may_lead_all
-            and (node := image.nodes.get(node_id)) is not None
-            and node.active
-            and node.broker_epoch == broker_epoch
+            if not fitness.may_lead_all and image.has_session(node_id, broker_epoch)
         }
 
     async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:

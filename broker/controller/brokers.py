@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker.controller.fitness import FIT, Fitness
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_EPOCH, Listener, LogPlace
 from broker.replication.proposal import PartitionProposal
@@ -42,17 +43,13 @@ class HeartbeatAsked:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
     the image it obeys).
 
-    The rest is how it is now, said again in each: `unfit_all`: it is to lead only what no other can (it stops, its disk
-    is full, the bucket is away from it). `unfit`: logs that failed here: none of them leads. `lost_logs`: logs that
-    were found damaged (R18). `wants_shutdown`: it stopped: its session is to end.
+    `fitness`: how it is now, said again in each. `wants_shutdown`: it stopped: its session is to end.
     """
 
     node_id: int
     broker_epoch: int
     position: int
-    unfit_all: bool = False
-    unfit: tuple[LogPlace, ...] = ()
-    lost_logs: tuple[LogPlace, ...] = ()
+    fitness: Fitness = FIT
     wants_shutdown: bool = False
 
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from broker.following.metadata_cache import MetadataCache
+from broker.metadata import minimum, unclean
 
 log = logging.getLogger(__name__)
 
-_DECIDE_ABOUT_DATA: Final = {"min.insync.replicas": "1", "unclean.leader.election.enable": "false"}
+_DECIDE_ABOUT_DATA: Final = {minimum.CONFIG: minimum.DEFAULT, unclean.CONFIG: unclean.DEFAULT}
 """With what counts where nobody says anything."""
 
 

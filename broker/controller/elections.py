@@ -67,7 +67,7 @@ def elect(
     """Of each partition, by topic and index, what became of it. One named twice is elected once. `heard`: what replicas
     said of `leaderless` ones."""
     topics = {topic.name: topic for topic in image.topics.values()}
-    rows: dict[tuple[str, int], Row] = {}
+    rows: dict[LogPlace, Row] = {}
     answers: dict[tuple[str, int], Election] = {}
     for name, index in wanted:
         if (name, index) in answers:
@@ -96,12 +96,7 @@ def _one(
         after = elected(image, topic, index)
     else:
         said = heard.get(Question((topic.topic_id, index), topic.name, row.leader_epoch), {})
-        there = {node_id: what for (node_id, epoch), what in said.items() if _has_session(image, node_id, epoch)}
+        there = {node_id: what for (node_id, epoch), what in said.items() if image.has_session(node_id, epoch)}
         if there:
             after = begun_uncleanly(image, topic, index, best(row, there))
     return (_NOT_AVAILABLE[kind], None) if after is None else (_ELECTED, after)
-
-
-def _has_session(image: ClusterImage, node_id: int, broker_epoch: int) -> bool:
-    node = image.nodes.get(node_id)
-    return node is not None and node.active and node.broker_epoch == broker_epoch

@@ -20,7 +20,9 @@ from broker.metadata.rows import handed_over
 
 
 class Fitness(NamedTuple):
-    """What a broker says of itself: the fields of `HeartbeatAsked` of these names."""
+    """What a broker says of itself. `unfit_all`: it is to lead only what no other can (it stops, its disk is full, the
+    bucket is away from it). `unfit`: logs that failed here: none of them leads. `lost_logs`: logs that were found
+    damaged (R18)."""
 
     unfit_all: bool = False
     unfit: tuple[LogPlace, ...] = ()

@@ -20,8 +20,7 @@ from broker.replication.proposal import PartitionProposal
 
 def decide(image: ClusterImage, asked: ProposalsAsked) -> Decision[tuple[ErrorCode, ...]]:
     """One code for each proposal, in order. ApiError STALE_BROKER_EPOCH: the asker has not this session."""
-    node = image.nodes.get(asked.node_id)
-    if node is None or not node.active or node.broker_epoch != asked.broker_epoch:
+    if not image.has_session(asked.node_id, asked.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH, f"node {asked.node_id} has no session of broker epoch {asked.broker_epoch}"
         )
@@ -68,7 +67,6 @@ def _judged_set(image: ClusterImage, topic: Topic, row: Row, in_sync: tuple[tupl
     if set(row.in_sync) - members and len(members) < effective_min(topic, row, image):
         return ErrorCode.INVALID_REQUEST
     for node_id, broker_epoch in in_sync:
-        node = image.nodes[node_id]
-        if node_id not in row.in_sync and not (node.active and node.broker_epoch == broker_epoch):
+        if node_id not in row.in_sync and not image.has_session(node_id, broker_epoch):
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

@@ -45,14 +45,10 @@ def session_records(image: ClusterImage, asked: RegistrationAsked) -> list[Metad
 
 def end_records(image: ClusterImage, sessions: Iterable[SessionId]) -> list[MetadataRecord]:
     """Those of `sessions` that there still are end, and others lead what they led."""
-    ended: list[MetadataRecord] = [
-        replace(node, active=False)
-        for node_id, broker_epoch in sessions
-        if (node := image.nodes.get(node_id)) is not None and node.active and node.broker_epoch == broker_epoch
-    ]
-    if not ended:
+    gone = [node_id for node_id, broker_epoch in sessions if image.has_session(node_id, broker_epoch)]
+    if not gone:
         return []
-    gone = [node.node_id for node in ended if isinstance(node, Node)]
+    ended = [replace(image.nodes[node_id], active=False) for node_id in gone]
     return [*ended, *sessions_ended(image.with_records(ended), gone)]
 
 
@@ -75,7 +71,7 @@ def claim_records(image: ClusterImage, asked: RegistrationAsked, replaced: int |
 
 
 def register(
-    image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, is_live: bool, is_silent: bool = True
+    image: ClusterImage, asked: RegistrationAsked, cluster_id: str, *, is_live: bool, is_silent: bool
 ) -> Decision[int]:
     """The broker epoch of the session that `asked` gets. `is_live`: the session that its node has is another process's,
     heard of lately; `is_silent`: it has had none for a lease.
@@ -121,8 +117,7 @@ def _takes_the_last_seat(image: ClusterImage, node: Node, asked: RegistrationAsk
 def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[frozenset[LogPlace]]:
     """What this session says of logs that it lost while it runs (R18); those that got a row. The others stay as they
     are until somebody else has all of them: to be asked again with another image."""
-    node = image.nodes.get(session[0])
-    if node is None or not node.active or node.broker_epoch != session[1]:
+    if not image.has_session(*session):
         return Decision((), frozenset())
     rows = tuple(lost(image, session[0], places))
     return Decision(rows, frozenset((of.topic_id, index) for of in rows for index, _ in of.rows))

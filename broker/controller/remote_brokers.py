@@ -19,6 +19,7 @@ from broker.controller.brokers import (
     ProposalsAsked,
     RegistrationAsked,
 )
+from broker.controller.fitness import Fitness
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.records import Listener, LogPlace
@@ -48,7 +49,6 @@ from logformat.values import uuid_from_text, uuid_text
 
 HEARTBEATS: Final = "heartbeats"
 REQUESTS: Final = "requests"
-_TIMES: Final = ClusterTimes()
 
 R = TypeVar("R", bound=Message)
 
@@ -61,7 +61,7 @@ class RemoteBrokers:
     by then, and only who looks again learns it. What was asked may stand all the same: whoever asks reads it.
     """
 
-    def __init__(self, to: Callable[[str], PeerConnection], times: ClusterTimes = _TIMES) -> None:
+    def __init__(self, to: Callable[[str], PeerConnection], times: ClusterTimes) -> None:
         self._to = to
         self._times = times
 
@@ -158,12 +158,12 @@ def heartbeat_message(asked: HeartbeatAsked) -> BrokerHeartbeatRequest:
         broker_id=asked.node_id,
         broker_epoch=asked.broker_epoch,
         current_metadata_offset=asked.position,
-        want_fence=asked.unfit_all,
+        want_fence=asked.fitness.unfit_all,
         want_shut_down=asked.wants_shutdown,
         lost_logs=[
-            BrokerHeartbeatRequestLostLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.lost_logs)
+            BrokerHeartbeatRequestLostLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.fitness.lost_logs)
         ],
-        unfit=[BrokerHeartbeatRequestUnfit(topic_id, indexes) for topic_id, indexes in _by_topic(asked.unfit)],
+        unfit=[BrokerHeartbeatRequestUnfit(topic_id, indexes) for topic_id, indexes in _by_topic(asked.fitness.unfit)],
     )
 
 
@@ -172,10 +172,8 @@ def heartbeat_asked(request: BrokerHeartbeatRequest) -> HeartbeatAsked:
         request.broker_id,
         request.broker_epoch,
         request.current_metadata_offset,
-        unfit_all=request.want_fence,
+        Fitness(request.want_fence, _places(request.unfit), _places(request.lost_logs)),
         wants_shutdown=request.want_shut_down,
-        unfit=_places(request.unfit),
-        lost_logs=_places(request.lost_logs),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from broker.controller.decision import Decision
 from broker.metadata.image import ClusterImage, Topic
@@ -20,8 +20,6 @@ from broker.metadata.records import FORGOTTEN, NO_EPOCH, NO_LEADER, LogPlace, Ro
 from broker.metadata.rows import begun_uncleanly, rows_set
 from broker.metadata.unclean import is_unclean_election_allowed
 from logformat.leader_epochs import kept_end
-
-NOTHING: Final = 0
 
 
 class Candidate(NamedTuple):
@@ -31,9 +29,6 @@ class Candidate(NamedTuple):
     seen_epoch: int
     high_watermark: int
     end: int
-
-
-NOTHING_LEFT: Final = Candidate(NO_EPOCH, NOTHING, NOTHING)
 
 
 class Chosen(NamedTuple):
@@ -196,8 +191,8 @@ def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:
     """Rows for those that are as they were when they were chosen, and that may still begin so; how many."""
     rows = {}
     for of in chosen:
-        topic, node = image.topics.get(of.place[0]), image.nodes.get(of.node_id)
-        if topic is None or node is None or not node.active or node.broker_epoch != of.broker_epoch:
+        topic = image.topics.get(of.place[0])
+        if topic is None or not image.has_session(of.node_id, of.broker_epoch):
             continue
         row = topic.rows[of.place[1]]
         may_begin = not row.in_sync or is_unclean_election_allowed(topic, image)

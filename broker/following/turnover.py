@@ -1,9 +1,9 @@
 """What became of a cluster from one image to the next, as one broker counts and tells it.
 
 Owns the counts since the start, and the lines of log about it: who decides, whose session ended, and one for each thing
-an image changed of what this broker leads. Always true:
-an election is counted by whoever was elected, a set that shrank or grew by whoever leads the partition then, so that a
-sum over brokers counts each once; the first image is no change. Must not know what is done about an image.
+an image changed of what this broker leads. Always true: an election is counted by whoever was elected, a set that
+shrank or grew by whoever leads the partition then, so that a sum over brokers counts each once; the first image is no
+change. Must not know what is done about an image.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ class Some:
 
 @dataclass(slots=True)
 class Turned:
-    """`led` here in a new leader epoch, `unclean` of those without all that was
-    acknowledged, `resigned`: led here before and by somebody else, or nobody, now; `shrunk` and `grown`: led here, with
-    fewer or more in sync."""
+    """`led` here in a new leader epoch, `unclean` of those without all that was acknowledged, `resigned`: led here
+    before and by somebody else, or nobody, now; `shrunk` and `grown`: led here, with fewer or more in sync."""
 
     led: Some = field(default_factory=Some)
     unclean: Some = field(default_factory=Some)

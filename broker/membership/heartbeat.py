@@ -115,7 +115,7 @@ class Heartbeats:
 
     async def _beat(self, node: Node, own: Node, at: ImageAt) -> bool:
         pauses, sent_s, sent_boot_s = self._gate.paused_count, self._clock.monotonic_s(), self._clock.boottime_s()
-        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, *self._fitness.now())
+        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, self._fitness.now())
         try:
             answer = await self._remote(node).heartbeat(asked)
         except (ConnectionError, TimeoutError) as silent:
@@ -176,7 +176,7 @@ class Heartbeats:
         if node is None or own is None or not own.active or own.incarnation != self._incarnation:
             return None
         fitness = self._fitness.now()
-        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, *fitness, wants_shutdown=wants_shutdown)
+        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, fitness, wants_shutdown=wants_shutdown)
         return await self._remote(node).heartbeat(asked)
 
     def _controller(self, at: ImageAt) -> Node | None:

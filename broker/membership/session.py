@@ -199,16 +199,15 @@ class Session:
         return max(self._polled_s, heard_s)
 
     @property
-    def answered_s(self) -> float:
-        """The same for whoever needs no more than to be in session (R25): "store away" from the controller that the
-        image names counts too. The controller itself is in session while others take it for that, and alone always."""
+    def in_session_s(self) -> float:
+        """When the last question was sent whose answer showed this broker to be in session (R25): a heartbeat that the
+        controller answered, "store away" too, for it ends a session so long after it *heard* one, which is later than
+        that was sent. The controller itself is in session while others take it for that, and alone always."""
         ruling = None if self._reign is None else self._reign.ruling
-        if self.is_controller and ruling is not None:
-            is_alone = self._at.image.nodes.keys() == {self._node_id}
-            asked_s = self._world.clock.boottime_s() if is_alone else ruling.asked_s
-            return max(self.confirmed_s, asked_s)
-        heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
-        return max(self.confirmed_s, heard_s)
+        if not self.is_controller or ruling is None:
+            return self.heartbeat_s
+        is_alone = self._at.image.nodes.keys() == {self._node_id}
+        return max(self.confirmed_s, self._world.clock.boottime_s() if is_alone else ruling.asked_s)
 
     @property
     def heartbeat_s(self) -> float:

@@ -70,6 +70,11 @@ class ClusterImage(msgspec.Struct):
         """What was set on all brokers, and on this one."""
         return self.cluster_configs, self.node_configs.get(node_id, {})
 
+    def has_session(self, node_id: int, broker_epoch: int) -> bool:
+        """Whether this very session is the node's, and did not end."""
+        node = self.nodes.get(node_id)
+        return node is not None and node.active and node.broker_epoch == broker_epoch
+
     def topic_named(self, name: str) -> Topic | None:
         """A scan: for decisions, not for the request path (broker.partition.registry has the index)."""
         return next((topic for topic in self.topics.values() if topic.name == name), None)

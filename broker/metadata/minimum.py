@@ -11,12 +11,14 @@ from typing import Final
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row
 
-_CONFIG: Final = "min.insync.replicas"
+CONFIG: Final = "min.insync.replicas"
+DEFAULT: Final = "1"
+"""As in Kafka, where nobody says anything."""
 
 
 def min_in_sync_set(topic: Topic, image: ClusterImage) -> int:
     """As set on the topic, or else on all brokers, or else Kafka's default."""
-    return int(topic.configs.get(_CONFIG) or image.cluster_configs.get(_CONFIG) or 1)
+    return int(topic.configs.get(CONFIG) or image.cluster_configs.get(CONFIG) or DEFAULT)
 
 
 def effective_min(topic: Topic, row: Row, image: ClusterImage) -> int:

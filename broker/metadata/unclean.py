@@ -11,8 +11,10 @@ from typing import Final
 from broker.metadata.image import ClusterImage, Topic
 
 CONFIG: Final = "unclean.leader.election.enable"
+DEFAULT: Final = "false"
+"""As in Kafka, where nobody says anything."""
 
 
 def is_unclean_election_allowed(topic: Topic, image: ClusterImage) -> bool:
     """As set on the topic, or else on all brokers, or else not."""
-    return (topic.configs.get(CONFIG) or image.cluster_configs.get(CONFIG) or "false").lower() == "true"
+    return (topic.configs.get(CONFIG) or image.cluster_configs.get(CONFIG) or DEFAULT).lower() == "true"

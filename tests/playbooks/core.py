@@ -308,7 +308,7 @@ class Core:
         if self.processes[node].incarnation != asked.incarnation or self.has_session(node):
             return
         try:
-            self.commit(register(self.image, asked, CLUSTER, is_live=False).records)
+            self.commit(register(self.image, asked, CLUSTER, is_live=False, is_silent=True).records)
         except ApiError:
             return
         disk = self.disks[node]

@@ -34,20 +34,20 @@ def asked(node_id: int = 2, incarnation: str = "new", **how: object) -> Registra
 
 def code_of(image: ClusterImage, who: RegistrationAsked, *, is_live: bool = False) -> ErrorCode:
     with pytest.raises(ApiError) as refused:
-        register(image, who, CLUSTER, is_live=is_live)
+        register(image, who, CLUSTER, is_live=is_live, is_silent=True)
     return refused.value.code
 
 
 def test_a_new_node_gets_the_next_broker_epoch() -> None:
     """And its answer is that epoch, once the records are committed."""
-    decided = register(cluster(), asked(4, previous_broker_epoch=-1), CLUSTER, is_live=False)
+    decided = register(cluster(), asked(4, previous_broker_epoch=-1), CLUSTER, is_live=False, is_silent=True)
     after = cluster().with_records(decided.records)
     assert decided.answer == after.nodes[4].broker_epoch == 4 and after.nodes[4].active
 
 
 def test_cluster_d42_the_last_session_ends_in_the_same_commit() -> None:
     """What it led goes on in a new leader epoch: the old process's leaderships are over with this record."""
-    decided = register(cluster(), asked(), CLUSTER, is_live=False)
+    decided = register(cluster(), asked(), CLUSTER, is_live=False, is_silent=True)
     after = cluster().with_records(decided.records)
     check(after)
     assert (after.nodes[2].broker_epoch, after.nodes[2].incarnation) == (4, "new")
@@ -57,14 +57,14 @@ def test_cluster_d42_the_last_session_ends_in_the_same_commit() -> None:
 def test_cluster_d40_a_live_session_is_not_given_to_another_process() -> None:
     """A copied data directory, a node id given twice; an operator's word takes it."""
     assert code_of(cluster(), asked(), is_live=True) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    assert register(cluster(), asked(take_over=True), CLUSTER, is_live=True).answer == 4
+    assert register(cluster(), asked(take_over=True), CLUSTER, is_live=True, is_silent=True).answer == 4
     ended = cluster().with_records(end_records(cluster(), [(2, 2)]))
-    assert register(ended, asked(), CLUSTER, is_live=True).answer == 4
+    assert register(ended, asked(), CLUSTER, is_live=True, is_silent=True).answer == 4
 
 
 def test_a_request_asked_again_gets_the_session_it_has() -> None:
     """The answer to the first one was lost."""
-    decided = register(cluster(), asked(incarnation="i2"), CLUSTER, is_live=True)
+    decided = register(cluster(), asked(incarnation="i2"), CLUSTER, is_live=True, is_silent=True)
     assert (decided.records, decided.answer) == ((), 2)
 
 
@@ -80,7 +80,7 @@ def test_cluster_d47_no_broker_epoch_is_given_twice() -> None:
     image, epochs = cluster(), []
     for node_id in (2, 3, 2):
         who = asked(node_id, f"new{len(epochs)}", previous_broker_epoch=image.nodes[node_id].broker_epoch)
-        decided = register(image, who, CLUSTER, is_live=False)
+        decided = register(image, who, CLUSTER, is_live=False, is_silent=True)
         image = image.with_records(decided.records)
         epochs.append(decided.answer)
     assert epochs == [4, 5, 6]
@@ -205,7 +205,7 @@ def test_a_node_that_is_given_up_returns_as_one_that_lost_everything() -> None:
     assert after.nodes[2].directory_id == FORGOTTEN and not after.nodes[2].active
     assert [(r.leader, r.in_sync) for r in after.topics[T].rows] == [(1, (1,)), (NO_LEADER, ())]
     assert forget(after, 2).records == ()
-    again = after.with_records(register(after, asked(), CLUSTER, is_live=False).records)
+    again = after.with_records(register(after, asked(), CLUSTER, is_live=False, is_silent=True).records)
     assert again.nodes[2].directory_id == "d2" and again.nodes[2].active
     assert [(r.leader, r.in_sync) for r in again.topics[T].rows] == [(1, (1,)), (NO_LEADER, ())]
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.controller.registrations import end_records, forget
-from broker.controller.unclean import NOTHING_LEFT, Candidate, Question, Unclean, begin, best
+from broker.controller.unclean import Candidate, Question, Unclean, begin, best
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, ConfigsSet, Row, TopicCreated
 from tests.support.cluster_kit import id_of, session
@@ -117,7 +117,7 @@ def test_whose_log_failed_does_not_begin_and_is_passed_over_where_that_is_allowe
         pytest.param({1: Candidate(5, 0, 20), 2: Candidate(4, 25, 30)}, 2, id="what was committed counts in any epoch"),
         pytest.param({1: Candidate(4, 20, 20), 2: Candidate(5, 0, 20)}, 2, id="of equals who saw the last epoch"),
         pytest.param({1: Candidate(4, 7, 20), 2: Candidate(4, 9, 15)}, 2, id="none saw it: by high watermarks"),
-        pytest.param({1: NOTHING_LEFT, 2: NOTHING_LEFT}, 1, id="nothing anywhere: as assigned"),
+        pytest.param({1: Candidate(-1, 0, 0), 2: Candidate(-1, 0, 0)}, 1, id="nothing anywhere: as assigned"),
         pytest.param({1: Candidate(4, 30, 20), 2: Candidate(5, 0, 21)}, 2, id="a high watermark above the end"),
         pytest.param({1: Candidate(6, 0, 40), 2: Candidate(5, 0, 21)}, 1, id="of an unclean start that did not end"),
     ],

@@ -16,6 +16,7 @@ from broker.controller.brokers import (
     ProposalsAsked,
     RegistrationAsked,
 )
+from broker.controller.fitness import FIT, Fitness
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -40,7 +41,7 @@ REGISTRATION = RegistrationAsked(
     take_over=True,
 )
 HEARTBEAT = HeartbeatAsked(
-    7, 1 << 41, 123_456, unfit_all=True, unfit=((T2, 5), (T1, 0)), lost_logs=((T1, 3),), wants_shutdown=True
+    7, 1 << 41, 123_456, Fitness(True, unfit=((T2, 5), (T1, 0)), lost_logs=((T1, 3),)), wants_shutdown=True
 )
 PROPOSALS = ProposalsAsked(
     7,
@@ -99,7 +100,7 @@ async def controller(door: Door | None) -> AsyncIterator[tuple[RemoteBrokers, Li
     life.dispatcher.context = replace(life.context, brokers=door)
     node = life.context.metadata.image.nodes[life.context.config.node_id]
     links = Links(place.net, life.clock, 7, life.context.config.brokers_listener, 1 << 20)  # type: ignore[arg-type]
-    yield RemoteBrokers(lambda purpose: links.to(node, purpose)), links, life
+    yield RemoteBrokers(lambda purpose: links.to(node, purpose), ClusterTimes()), links, life
     links.close()
     await life.stop()
 
@@ -114,12 +115,7 @@ def test_what_is_asked_and_answered_comes_over_whole() -> None:
             door.answer = HeartbeatAnswer(5, root=b'{"a":1}', store_away=True, lease_counter=1 << 40, may_stop=True)
             assert await remote.heartbeat(HEARTBEAT) == door.answer
             door.answer = HeartbeatAnswer(0)
-            assert (
-                await remote.heartbeat(
-                    replace(HEARTBEAT, unfit_all=False, unfit=(), lost_logs=(), wants_shutdown=False)
-                )
-                == door.answer
-            )
+            assert await remote.heartbeat(replace(HEARTBEAT, fitness=FIT, wants_shutdown=False)) == door.answer
             door.codes = (
                 ErrorCode.NONE,
                 ErrorCode.FENCED_LEADER_EPOCH,

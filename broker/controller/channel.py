@@ -20,7 +20,7 @@ from broker.peers.links import Links
 from broker.replication.proposal import PartitionProposal
 
 
-class WhoeverDecides:
+class ControllerChannel:
     """For node `node_id`; `own` is its own door, which decides while the image names this broker."""
 
     def __init__(self, own: Brokers, metadata: MetadataCache, links: Links, node_id: int, times: ClusterTimes) -> None:
