@@ -8,10 +8,17 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
+from broker.partition.replica import Partition
+from broker.replication.leader import Report
 from coldstore.stores.faulty import Fault
 from coldstore.stores.operations import Operation
+from logformat.record_batch import walk
+from seams.disk import read_file
+from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, play
 from tests.support.shared_bucket import NAME, Pair, both, until
+
+LOG = f"/data/a/{NAME}-0/{0:020}.log"
 
 
 def test_acks_all_waits_for_the_copy_and_both_logs_are_the_same() -> None:
@@ -90,6 +97,44 @@ def test_the_copy_leads_with_all_that_was_acknowledged_and_the_old_leader_follow
             await life.stop()
         for place in pair.places.values():
             assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
+
+    play(scenario())
+
+
+def test_cluster_d65_what_an_old_leader_reports_survives_a_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk is slow, its tail is in the page cache, another one leads: the offset of its first question counts as
+    its flushed end, so the tail is on the disk by then."""
+    reports: list[tuple[int, int]] = []
+    taken = Partition.reported
+
+    async def scenario() -> None:
+        pair = await both()
+        first, second = pair.lives[1], pair.lives[2]
+        assert (await first.produce(NAME, b"0")).error_code == 0
+
+        def durable_end() -> int:
+            disk = pair.places[1].disk.crash(SeededRng("cut"), 0.0)
+            return max(header.next_offset for _, header in walk(read_file(disk, LOG)))
+
+        def reported(partition: Partition, node_id: int, report: Report, leader_epoch: int) -> None:
+            if node_id == 1 and leader_epoch == pair.row.leader_epoch:
+                reports.append((report.end_offset, durable_end()))
+            taken(partition, node_id, report, leader_epoch)
+
+        monkeypatch.setattr(Partition, "reported", reported)
+        first.workers.slow = True
+        for number in range(1, 5):
+            assert (await first.produce(NAME, b"%d" % number, acks=1)).error_code == 0
+        copy = pair.followed(2)
+        assert copy is not None
+        await until(lambda: copy.log.flushed_end_offset == 5, "the other has the tail on its disk")
+        assert durable_end() < 5, "the leader has not"
+        pair.elect(2, (2, 1))
+        pair.publish()
+        await until(lambda: pair.leads(2) and (5, 5) in reports, "the old leader reports its tail")
+        assert all(end <= durable for end, durable in reports), reports
+        assert second.partition(NAME).high_watermark == 5
+        await pair.stop()
 
     play(scenario())
 
