@@ -11,7 +11,10 @@ from broker.membership.identity import DirectoryIdentity
 from broker.membership.lost_logs import lost_logs
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node, Row, TopicCreated
+from hotstore.offset_checkpoints import CHECKPOINTS
+from logformat.checkpoints import encode_offsets
 from logformat.values import TopicPartition
+from seams.disk import replace_file
 from tests.support.broker_kit import play
 from tests.support.cluster_kit import id_of
 from tests.support.three_machines import NODES, VALUES, Three, until
@@ -72,6 +75,28 @@ def test_cluster_d70_a_leader_whose_log_was_moved_away_does_not_lead_again() -> 
         place.kill()
         place.disk.rename("/data/a/log-0", "/data/moved-away")
         await three.start(leader)
+        await three.all_is_there(leader)
+
+    play(scenario())
+
+
+def test_a_log_that_no_checkpoint_names_is_missed_all_the_same() -> None:
+    """Its broker died before it noted anything about it: what its seat in the set promises is compared with what lies
+    in the directory, not with the directory's own notes (R18)."""
+
+    async def scenario() -> None:
+        three = Three()
+        leader = await three.fill()
+        await three.lives[leader].crash()
+        place = three.places[leader]
+        place.kill()
+        for name in CHECKPOINTS:
+            replace_file(place.disk, f"/data/a/{name}", encode_offsets({}))
+        place.disk.rename("/data/a/log-0", "/data/moved-away")
+        epoch = three.row(next(node_id for node_id in NODES if node_id != leader)).leader_epoch
+        await three.start(leader)
+        life = three.lives[leader]
+        assert life.context.metadata.topic("log").rows[0].leader_epoch > epoch, "no report of the log that was counts"
         await three.all_is_there(leader)
 
     play(scenario())
