@@ -125,6 +125,7 @@ class Heartbeats:
             self._lost()
             return False
         except (ApiError, Retryable) as refused:  # our image, or its, is behind: a poll tells
+            self.is_refused = False
             log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
             return False
         self.is_refused = False

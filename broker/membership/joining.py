@@ -202,11 +202,13 @@ class Joining:
             return None
         self._gate.begin()
         last = NO_EPOCH if mine is None else mine.broker_epoch
+        self._not_there = None
         try:
             controller = RemoteBrokers(partial(self._links.to, node), self._times)
             await controller.register(replace(asked, previous_broker_epoch=last))
         except (ConnectionError, TimeoutError) as silent:
-            self._not_there = found.epoch if isinstance(silent, ConnectionRefusedError) else None
+            if isinstance(silent, ConnectionRefusedError):
+                self._not_there = found.epoch
             self._wait(f"the controller, broker {node.node_id}, to answer, or its lease to stand still: {silent}")
             return None
         except ApiError as refused:

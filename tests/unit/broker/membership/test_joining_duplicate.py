@@ -56,18 +56,40 @@ class Cluster:
         return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
 
 
-async def refused_after_s(reign_s: float, most_s: float, decides: int = 2) -> float | None:
+class Restarting(Cluster):
+    """Nobody listens at the controller's port when it is asked first; then it answers with `code`, and its lease
+    stands."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(1_000.0)
+        self.code = code
+        self.asked = 0
+
+    async def ask(self, request: Any, version: int, timeout_s: float) -> BrokerRegistrationResponse:
+        self.asked += 1
+        if self.asked == 1:
+            raise ConnectionRefusedError("nobody listens")
+        self.stood_s = 3 * TIMES.interval_s
+        return BrokerRegistrationResponse(error_code=self.code)
+
+    async def claim(self, *_: Any) -> None:
+        raise AssertionError(f"claimed after {self.asked} questions")
+
+
+async def join(cluster: Any) -> None:
     clock: Any = FastClock()
     nothing: Any = None
     world = World(nothing, nothing, nothing, clock, SeededRng(1), nothing)
-    cluster: Any = Cluster(reign_s, decides)
     gate, outage = Gate(clock.boottime_s, 5.0), Outage(clock)
     joining = Joining(cluster, cluster, cluster, world, gate, outage, TIMES, waits_for=lambda _: None)
-    who = RegistrationAsked(1, "", "0" * 32, "", "boot", ())
+    await joining.join(OURS, RegistrationAsked(1, "", "0" * 32, "", "boot", ()))
+
+
+async def refused_after_s(reign_s: float, most_s: float, decides: int = 2) -> float | None:
     began_s = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(most_s):
-            await joining.join(OURS, who)
+            await join(Cluster(reign_s, decides))
     except TimeoutError:
         return None
     except Refused:
@@ -96,3 +118,18 @@ def test_cluster_d40_a_copied_directory_of_the_living_controller_does_not_claim(
     """The lock on a copy proves nothing of the process that serves from the original: its lease still moves."""
     refused_s = run_fast(refused_after_s(1000.0, 60.0, decides=1))
     assert refused_s is not None and refused_s < 1.0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.STALE_BROKER_EPOCH])
+def test_a_controller_that_answers_again_is_there(code: ErrorCode) -> None:
+    """Its port refused once, it listens again and does not reach the bucket: its lease is to stand still for its whole
+    length before anybody takes over, not for two bumps (D64)."""
+
+    async def scenario() -> None:
+        cluster = Restarting(code)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30.0):
+                await join(cluster)
+        assert cluster.asked > 2
+
+    run_fast(scenario())
