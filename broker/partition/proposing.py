@@ -17,6 +17,7 @@ from typing import Final
 from broker.error_codes import ErrorCode
 from broker.partition.registry import Registry
 from broker.partition.replica import Partition
+from broker.replication.leader import Held
 from broker.replication.proposal import Behind, PartitionProposal, wanted
 from logformat.errors import ThermoclineError
 
@@ -75,8 +76,9 @@ class Proposing:
             end = partition.log.log_end_offset
             if partition.rested_end == end:
                 continue
-            if partition.leader.is_at_rest(end):
+            if partition.leader.is_at_rest(Held(end, partition.log_start_offset)):
                 partition.rested_end = end
+                partition.leader.rests()
                 self._forget(partition)  # whoever lags from now on has had all of it until now
             elif partition.leader.is_shared and (proposal := self._look_at(partition, now_ms)) is not None:
                 found.append(proposal)
@@ -93,8 +95,9 @@ class Proposing:
             known = self._behind[partition] = epoch, Behind()
         end = partition.log.log_end_offset
         leader.look(now_ms, end)
-        end_before = known[1].look(now_ms, end, self._lag_ms_max)
-        target = wanted(leader, end_before, partition.log_start_offset)
+        start = partition.log_start_offset
+        before = known[1].look(now_ms, Held(end, start), self._lag_ms_max)
+        target = wanted(leader, before, start)
         return (
             None if target is None or not self._may(partition, now_ms) else self._propose_set(partition, target, now_ms)
         )

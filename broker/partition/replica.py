@@ -109,7 +109,8 @@ class Partition:
         self.tier = tier
         self._reserve_at = 0
         self.rested_end = -1
-        """The log's end at which nothing about the in-sync set was left to do (proposing); −1: look."""
+        """The log's end at which nothing about the in-sync set was left to do, while its start stands (proposing); −1:
+        look."""
         self.leader = Leader(
             self._node_id,
             row,
@@ -287,6 +288,7 @@ class Partition:
     def start_moved(self) -> None:
         """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""
         self._touched.add(self)
+        self.rested_end = -1
         self.waiters.wake()
 
     def tick(self, now_ms: int, now_s: float) -> bool:

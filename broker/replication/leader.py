@@ -11,7 +11,7 @@ Hot path: `flushed` runs once a sync, in `os` mode once a batch: 0.2 µs for a l
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.replication.in_sync import NO_SESSION, AppliedRow, InSync
 
@@ -23,6 +23,20 @@ class Report(NamedTuple):
     end_offset: int
     broker_epoch: int
     log_start_offset: int = 0
+
+
+_NO_REPORT: Final = Report(-1, -1, -1)
+
+
+class Held(NamedTuple):
+    """Of a leader's log at some time: where it ended, and where it started."""
+
+    end: int
+    start: int = -1
+
+
+NOT_LED: Final = Held(-1)
+"""It was not led then: nobody lacks anything of it."""
 
 
 class Leader:
@@ -145,22 +159,29 @@ class Leader:
             return False
         return report.end_offset >= max(self.high_watermark, self.epoch_start)
 
-    def is_behind(self, node_id: int, end_before: int) -> bool:
-        """Whether another one lacks what the log held up to `end_before`, a while ago, or never reported since; −1:
-        this leader has not led for that long."""
-        return node_id != self.node_id and self.reported_end(node_id) < end_before
+    def is_behind(self, node_id: int, before: Held) -> bool:
+        """Whether another one lacks what the log held a while ago, or does not know where it started then, or never
+        reported since."""
+        if node_id == self.node_id:
+            return False
+        report = self._reports.get(node_id, _NO_REPORT)
+        return report.end_offset < before.end or report.log_start_offset < before.start
 
-    def is_at_rest(self, log_end_offset: int) -> bool:
-        """Whether there is nothing to propose until the row or the log's end is another one: who has a session is in
-        the set, the set has sessions, and everybody holds the whole log."""
+    def is_at_rest(self, held: Held) -> bool:
+        """Whether there is nothing to propose until the row or the log is another one: who has a session is in the set,
+        the set has sessions, and everybody holds the whole log and knows where it starts."""
         row, reports = self.in_sync.row, self._reports
         if self.late_since_ms or not self.in_sync.is_settled or row.sessions.keys() != row.in_sync:
             return False
         for node_id in self._others:
             report = reports.get(node_id)
-            if report is None or report.end_offset < log_end_offset:
+            if report is None or report.end_offset < held.end or report.log_start_offset < held.start:
                 return False
         return True
+
+    def rests(self) -> None:
+        """It is not looked at for a while: who lacks something then lacks it since the look after the next."""
+        self._held = None
 
     def all_know_start(self, offset: int) -> bool:
         """Whether every other member of the union that has a session fetched with a log start at or above `offset`: no

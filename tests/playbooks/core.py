@@ -27,7 +27,7 @@ from broker.metadata.rows import config_changed, elected, new_rows, rows_set
 from broker.replication.applied import applied_row
 from broker.replication.follower import Cut, FetchPosition, Follower, Take
 from broker.replication.in_sync import InSync
-from broker.replication.leader import Leader, Report
+from broker.replication.leader import Held, Leader, Report
 from broker.replication.proposal import PartitionProposal, wanted
 from logformat.leader_epochs import EpochEnd, kept_end
 from logformat.values import TopicPartition
@@ -341,7 +341,7 @@ class Core:
     def propose(self, node: int, *, end_before: int = -1) -> bool:
         """Whether there is something to propose. `end_before`: what a replica has to hold not to lag."""
         led = self.leader_at(node)
-        target = wanted(led, end_before)
+        target = wanted(led, Held(end_before))
         if target is None:
             return False
         self._propose_set(node, target)

@@ -132,6 +132,18 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
         before = len(looked)
         assert proposing.look(1_000) == [] and proposing.look(LAG_MS * 5) == []
         assert len(looked) == before, "at rest"
+        row = partition.leader.in_sync.row
+        for sessions in (
+            {**row.sessions, 2: SESSION + 1},
+            row.sessions,
+        ):  # 2 is another, and back: no report counts
+            row = replace(row, partition_epoch=row.partition_epoch + 1, sessions=sessions)
+            partition.applied(row)
+        now_ms = LAG_MS * 5
+        assert proposing.look(now_ms) == [] and partition.leader.late_since_ms == {}
+        assert proposing.look(now_ms + 500) == [] and partition.leader.late_since_ms == {2: now_ms}
+        partition.reported(2, Report(0, SESSION), partition.leader_epoch)
+        assert proposing.look(now_ms + 1_000) == proposing.look(now_ms + 1_500) == []
         await life.produce("log", b"one", acks=1)
         await partition.flusher.flush()
         now_ms = LAG_MS * 5
@@ -175,6 +187,50 @@ def test_cluster_d01_an_answer_changes_nothing_the_image_does() -> None:
         assert partition.leader.in_sync.row is rows[0] and not partition.leader.in_sync.is_settled
         assert partition.leader.in_sync.union == {own, 2}
         keeping.cancel()
+        await life.stop()
+
+    play(scenario())
+
+
+def test_who_stops_asking_while_the_log_rests_does_not_hold_back_delete_records_for_ever() -> None:
+    """It has a session and every record: nothing ever moved again by which it would lag, and the start was not known to
+    it. It leaves the set as one that lacks records does, after as long."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.context.controller.create_topic("log", 1, {})
+        partition = life.partition("log")
+        own, row = partition.leader.node_id, partition.leader.in_sync.row
+        partition.applied(
+            replace(
+                row,
+                partition_epoch=row.partition_epoch + 1,
+                in_sync=frozenset({own, 2}),
+                sessions={**row.sessions, 2: SESSION},
+            )
+        )
+
+        async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
+            raise AssertionError("nobody keeps it")
+
+        proposing = Proposing(life.context.registry, propose, LAG_MS)
+        await life.produce("log", b"one", acks=1)
+        await partition.flusher.flush()
+        for now_ms in (0, 500):
+            partition.reported(2, Report(1, SESSION), partition.leader_epoch)
+            assert proposing.look(now_ms) == []
+        assert partition.rested_end == 1, "at rest"
+        partition.log.advance_log_start(1)
+        waiting = partition.start_known(1)
+        assert waiting is not None
+        now_ms = 1_000
+        while not (found := proposing.look(now_ms)):
+            now_ms += 500
+            assert now_ms < 3 * LAG_MS
+        assert now_ms >= LAG_MS and dict(found[0].in_sync).keys() == {own}
+        row = partition.leader.in_sync.row
+        partition.applied(replace(row, partition_epoch=row.partition_epoch + 1, in_sync=frozenset({own})))
+        assert waiting.done()
         await life.stop()
 
     play(scenario())
