@@ -16,7 +16,7 @@ from typing import TypeVar
 from broker.authorizer import Authorizer
 from broker.config.live import LiveConfig
 from broker.config.resolve import BrokerConfig
-from broker.dispatcher import BrokerDispatcher
+from broker.dispatcher import REFUSALS, BrokerDispatcher
 from broker.listening import Listening
 from broker.membership.session import Refused
 from broker.metrics import BrokerMetrics
@@ -25,6 +25,10 @@ from broker.observe.sources import Beginning, Sources
 from broker.observe.status import Health, Waits
 from broker.observe.views import operator_views
 from broker.outage import Outage
+from broker.read_only.refusals import REFUSALS as read_only_refusals
+from broker.read_only.refusals import ReadOnlyAuthorizer
+from broker.read_only.start import ReadOnlyStart, read_only_config
+from broker.read_only.views import ReadOnlySources, read_only_views
 from broker.rooms import Closing, Rooms
 from broker.start import Start, StoreOpener
 from coldstore.object_store import AccessRefused, ObjectStore
@@ -89,6 +93,8 @@ class Broker:
     """One broker process. Start once, serve, close once."""
 
     def __init__(self, config: BrokerConfig, world: World, open_bucket: StoreOpener) -> None:
+        if config.read_only:
+            config = read_only_config(config)
         self._config = config
         self._world = world
         self.rooms = Rooms()
@@ -102,19 +108,30 @@ class Broker:
         self._beginning = Beginning(
             config, self.health, self.metrics, self._store_outage, self._lag, lambda: self.rooms.store
         )
-        self._sources: Sources | None = None  # what /metrics and /status show once clients are served
+        self._sources: Sources | ReadOnlySources | None = None  # what the HTTP port shows once clients are served
         self._waits = Waits(self.health, self._tasks)
-        self.views = operator_views(self._beginning, lambda: self._sources)
         self.exit_code: int = Exit.CLEAN
-        dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_listener))
-        self._listening = Listening(config, world, dispatcher, self.views, self._report)
+        self._start: Start | ReadOnlyStart = (
+            self._reads_only(open_bucket) if config.read_only else self._serves(open_bucket)
+        )
+        self._listening = self._start.listening
         self.rooms.http, self.rooms.server = self._listening.http, self._listening.server
-        self._start = Start(
+
+    def _serves(self, open_bucket: StoreOpener) -> Start:
+        """A broker of its cluster."""
+        config, world = self._config, self._world
+
+        def serving() -> Sources | None:
+            return self._sources if isinstance(self._sources, Sources) else None
+
+        self.views = operator_views(self._beginning, serving)
+        dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_listener))
+        return Start(
             config,
             LiveConfig(config),
             world,
             open_bucket,
-            self._listening,
+            Listening(config, world, dispatcher, self.views, self._report),
             dispatcher,
             self.rooms,
             self._tasks,
@@ -124,6 +141,32 @@ class Broker:
             self._outage,
             self._report,
             self._keep_session,
+        )
+
+    def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
+        """One beside somebody else's cluster."""
+        config, world = self._config, self._world
+
+        def serving() -> ReadOnlySources | None:
+            return self._sources if isinstance(self._sources, ReadOnlySources) else None
+
+        self.views = read_only_views(self._beginning, serving)
+        authorizer = ReadOnlyAuthorizer(config.brokers_listener)
+        dispatcher = BrokerDispatcher(self._tasks, authorizer, REFUSALS | read_only_refusals)
+        return ReadOnlyStart(
+            config,
+            LiveConfig(config),
+            world,
+            open_bucket,
+            Listening(config, world, dispatcher, self.views, self._report),
+            dispatcher,
+            self.rooms,
+            self._tasks,
+            self.health,
+            self.metrics,
+            self._outage,
+            self._report,
+            self._cannot_follow,
         )
 
     async def start(self, stop: asyncio.Event) -> None:
@@ -143,12 +186,18 @@ class Broker:
     def ready_line(self) -> str:
         """The one line scripts wait for (cli.md)."""
         assert self._sources is not None
-        return self._listening.ready_line(self._sources.context.metadata.cluster_id, self._sources.store.url)
+        line = self._listening.ready_line(self._sources.context.metadata.cluster_id, self._sources.store.url)
+        return f"{line} mode=read-only" if self._config.read_only else line
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Wait until told to stop, or until another process serves as this node."""
         await self._until(stop, self._superseded.wait())
         self._clean_stop = not self._superseded.is_set()
+
+    def _cannot_follow(self, why: str) -> None:
+        log.error("the bucket cannot be followed any more, exiting: %s", why)
+        self.exit_code = Exit.REFUSED
+        self._superseded.set()
 
     async def _keep_session(self) -> None:
         session = self.rooms.session

@@ -11,7 +11,7 @@ tasks, one at a time a connection, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -58,6 +58,7 @@ from seams.turns import ROWS_PER_TURN, next_turn
 
 # The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
+Refusal = Callable[[Any, ErrorCode], Awaitable[Message]]
 
 
 def _client(call: Call) -> groups.ClientInfo:
@@ -120,7 +121,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ALTER_PARTITION: brokers.handle_alter_partition,
 }
 
-REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
+REFUSALS: Final[dict[int, Refusal]] = {
     ApiKey.FETCH: fetch.refused,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.refused,
     ApiKey.BROKER_REGISTRATION: brokers.registration_refused,
@@ -158,12 +159,16 @@ class BrokerDispatcher:
     context: Context
     fast_path: FastPath
 
-    def __init__(self, tasks: Tasks, authorizer: Authorizer) -> None:
+    def __init__(self, tasks: Tasks, authorizer: Authorizer, refusals: Mapping[int, Refusal] = REFUSALS) -> None:
         self._tasks = tasks
         self._authorizer = authorizer
+        self._handlers = HANDLERS
+        self._refusals = refusals
 
-    def serve(self, context: Context) -> None:
-        """Answer for this broker from now on; called before the first frame (ports are known only after binding)."""
+    def serve(self, context: Context, own: Mapping[int, Handler] | None = None) -> None:
+        """Answer for this broker from now on; called before the first frame (ports are known only after binding).
+        `own`: handlers that this broker has instead of others."""
+        self._handlers = HANDLERS | dict(own or {})
         self.context = context
         self.fast_path = FastPath(context)
         self._answering = Answering(context.gate, self._tasks)
@@ -252,7 +257,7 @@ class BrokerDispatcher:
         return await answer.future if isinstance(answer, Later) else answer
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:
-        return await self._answering.in_turns(header, await REFUSALS[header.api_key](request, refusal))
+        return await self._answering.in_turns(header, await self._refusals[header.api_key](request, refusal))
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         context = self.context
@@ -268,7 +273,7 @@ class BrokerDispatcher:
         return await self._decide(header, call, request)
 
     async def _decide(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
-        response = await HANDLERS[header.api_key](self.context, request, call)
+        response = await self._handlers[header.api_key](self.context, request, call)
         return await self._answering.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:

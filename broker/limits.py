@@ -30,8 +30,8 @@ def net_limits(config: BrokerConfig) -> NetLimits:
     )
 
 
-def tier_limits(config: BrokerConfig, probed: ProbeReport) -> TierLimits:
-    """What tiering may take, and what it may leave to the store."""
+def tier_limits(config: BrokerConfig, probed: ProbeReport | None) -> TierLimits:
+    """What tiering may take, and what it may leave to the store. `probed` None: nothing is written to it."""
     return TierLimits(
         copy_partitions_max=config.copy_partitions_max,
         copy_backoff_ms=config.copy_backoff_ms,
@@ -51,8 +51,8 @@ def tier_limits(config: BrokerConfig, probed: ProbeReport) -> TierLimits:
         answer_bytes_max=config.fetch_max_bytes,
         store_timeout_s=config.store_timeout_ms / 1000,
         upload_timeout_s=config.store_upload_timeout_ms / 1000,
-        verify_by_head=probed.verification is Verification.HEAD,
-        one_pass=probed.takes_trailers,
+        verify_by_head=probed is not None and probed.verification is Verification.HEAD,
+        one_pass=probed is not None and probed.takes_trailers,
     )
 
 

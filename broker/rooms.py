@@ -27,6 +27,7 @@ from logformat.errors import ThermoclineError
 from seams.crash_points import reach
 from seams.tasks import FailureReport, Tasks
 from seams.workers import Workers
+from tiering.reading.door import ColdReader
 from tiering.service import TierService
 
 
@@ -42,6 +43,7 @@ class Rooms:
     session: Session | None = None
     residency: Residency | None = None
     tiers: TierService | None = None
+    cold: ColdReader | None = None  # of a broker that only reads
     replicas: Replicas | None = None
     groups: GroupCoordinator | None = None
     snapshots: Snapshots | None = None
@@ -67,12 +69,14 @@ class Closing:
             await self._stop_serving(rooms.server, drain=drain)
         if rooms.groups is not None:
             await rooms.groups.close()
-        if clean:
+        if clean and rooms.replicas is not None:
             await self._hand_over()
         elif rooms.replicas is not None:
             await rooms.replicas.close(clean=False)
         if rooms.tiers is not None:
             await rooms.tiers.close()
+        if rooms.cold is not None:
+            await rooms.cold.close()
         if rooms.residency is not None:
             await rooms.residency.close()
         if rooms.http is not None:

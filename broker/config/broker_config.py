@@ -26,6 +26,7 @@ class BrokerConfig:
     bucket_url: str
     bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
     take_over: bool  # the operator's word that the last broker of this bucket is dead (design 1)
+    read_only: bool  # another cluster's bucket is read, and never written
 
     # addresses
     listeners: tuple[ListenerConfig, ...]  # at least one, in the order written

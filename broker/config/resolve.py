@@ -33,6 +33,7 @@ class Launch(NamedTuple):
     """What only the command line and the machine know, never a file."""
 
     take_over: bool = False  # --take-over
+    read_only: bool = False  # --read-only
     insecure: bool = False  # --insecure: addresses that other machines reach are allowed
     host_name: str = "localhost"  # advertised where every interface is listened on
     working_dir: str = "/"  # relative paths start here
@@ -117,6 +118,10 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         raise ConfigError(
             "queued.max.request.bytes must be at least socket.request.max.bytes, or one request never fits"
         )
+    if launch.read_only and not values.text("thermocline.bucket"):
+        raise ConfigError("--read-only reads the bucket of another cluster: say which with --bucket URL")
+    if launch.read_only and launch.take_over:
+        raise ConfigError("--read-only takes nothing over: leave out --take-over")
     return BrokerConfig(
         node_id=number("broker.id") if "broker.id" in values.configured else number("node.id"),
         rack=values.text("broker.rack") or None,
@@ -124,6 +129,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         bucket_url=bucket.printed(),
         bucket_is_default=not values.text("thermocline.bucket"),
         take_over=launch.take_over,
+        read_only=launch.read_only,
         listeners=listeners,
         brokers_listener=brokers.name,
         internal=brokers.own,

@@ -31,6 +31,7 @@ class Condition(Enum):
     RECOVERING = cluster_findings.RECOVERING  # and these by leaders
     BELOW_MIN = cluster_findings.BELOW_MIN
     CONTROLLER_SILENT = "controller_silent"
+    ROOT_DAMAGED = "root_damaged"  # of partitions that a read-only broker cannot serve
     LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log refused to open
     UNFIT = "unfit"  # others lead what they can
     COPY_STOPPED = "copy_stopped"  # of a partition that another broker leads
@@ -52,6 +53,8 @@ class Facts:
 
     data_dir: str
     not_ready: str = ""  # what a broker that serves nobody waits for
+    is_read_only: bool = False
+    damaged_roots: tuple[str, ...] = ()
     offline: tuple[str, ...] = ()
     unfit_because: str = ""
     copies_stopped: tuple[str, ...] = ()  # partition and why
@@ -109,6 +112,11 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
     said: dict[Condition, str] = {}
     if facts.not_ready:
         said[Condition.NOT_READY] = f"{facts.not_ready}: nobody is served until that is over; GET /readyz follows it"
+    if facts.damaged_roots:
+        said[Condition.ROOT_DAMAGED] = (
+            f"{_named(facts.damaged_roots)}: their manifests in the bucket cannot be used, so nothing of them is "
+            "served here; the log says why; whoever owns the bucket has to mend them: `thermocline bucket verify`"
+        )
     if facts.offline:
         said[Condition.LOG_OFFLINE] = f"{_named(facts.offline)} offline: check the disk and the log, then restart"
     if facts.silent_ms > SILENCE_WARN_MS:
@@ -136,9 +144,10 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
     elif excess > PRESSURE_DELAYS_AT:
         said[Condition.PRODUCES_SLOWED] = f"{over}: produces wait, and are refused at 10 %; {relief}"
     if facts.store_failure:
+        served = "what is cached is served" if facts.is_read_only else "produce and hot reads go on, nothing is copied"
         said[Condition.STORE_UNREACHABLE] = (
             f"the bucket does not answer ({facts.store_failure}): "
-            f"{'it is waited for' if facts.not_ready else 'produce and hot reads go on, nothing is copied'}; "
+            f"{'it is waited for' if facts.not_ready else served}; "
             "check network, credentials and the bucket's service"
         )
     elif facts.store_refusals:

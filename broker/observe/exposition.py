@@ -8,14 +8,16 @@ how anything is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
+from broker.context import Context
 from broker.groups.lag import Survey
 from broker.latency import BOUNDS_S
 from broker.net.dispatch import CloseReason
+from broker.net.server import Server
 from broker.observe.cluster_look import ClusterLook
 from broker.observe.cluster_metrics import cluster_metrics
 from broker.observe.conditions import Condition, conditions
@@ -72,34 +74,41 @@ class _Broker:
 
     def collect(self) -> Iterator[Metric]:
         beginning, sources, looked = self._beginning, self._sources, self._looked
-        yield from _health(beginning)
+        yield from health_metrics(beginning)
         yield from process_metrics(beginning.lag)
         if (store := beginning.store()) is not None:
             yield from store_metrics(store)
         now = facts_at_start(beginning) if sources is None else facts(sources, looked, self._cluster)
         held = {condition.name for condition in conditions(now)}
-        yield gauges(
-            "condition",
-            "1 while it holds; tier status and GET /broker say it in a sentence, operations.md has a section on each",
-            ["name"],
-            {(condition.value,): float(condition.value in held) for condition in Condition},
-        )
+        yield condition_metrics(held)
         if sources is not None and self._cluster is not None:
             yield from cluster_metrics(sources, self._cluster, looked.late)
             yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
                         len(now.offline))  # fmt: skip
             yield gauge("full_partitions", "partitions whose last append found the disk full: free space, they go on",
                         len(now.full))  # fmt: skip
-            yield from _requests(sources)
+            yield from _gate_and_syncs(sources)
+            yield from request_metrics(sources.context)
             yield from _room(sources)
-            yield from _network(sources)
+            yield from network_metrics(sources.server)
             yield from looked.families()
             yield from tiering_metrics(sources, sum(tier.cold_bytes for _, tier in looked.found))
         if self._groups is not None:
             yield from group_metrics(self._groups)
 
 
-def _health(beginning: Beginning) -> Iterator[Metric]:
+def condition_metrics(held: Collection[str]) -> Metric:
+    """`held`: names of those that hold."""
+    return gauges(
+        "condition",
+        "1 while it holds; tier status and GET /broker say it in a sentence, operations.md has a section on each",
+        ["name"],
+        {(condition.value,): float(condition.value in held) for condition in Condition},
+    )
+
+
+def health_metrics(beginning: Beginning) -> Iterator[Metric]:
+    """What there is from the first second on."""
     yield gauge("ready", "1 while clients are answered; GET /readyz says what a 0 waits for", beginning.health.is_ready)
     yield gauge(
         "store_reachable",
@@ -114,15 +123,27 @@ def _health(beginning: Beginning) -> Iterator[Metric]:
     )
 
 
-def _requests(sources: Sources) -> Iterator[Metric]:
-    context = sources.context
-    metrics, latency, sessions = context.metrics, context.metrics.latency, context.fetch_sessions
+def _gate_and_syncs(sources: Sources) -> Iterator[Metric]:
     yield counter(
         "gate_pauses",
         "times the clock jumped by more than a lease: the machine slept or the process was stopped; answers wait then "
         "until the bucket said that nobody took over",
         sources.session.gate.paused_count,
     )
+    yield histogram(
+        "sync_seconds",
+        "fdatasync of logs, from being asked for to being told; an acks=all produce waits for one. A p99 above 0.05: a "
+        "slow or shared disk",
+        SYNC_BOUNDS_S,
+        [((), sources.tiers.sync_times.buckets, sources.tiers.sync_times.seconds)],
+    )
+    yield counter("sync_failures", "syncs that failed; each takes its log offline: log_offline",
+                  sources.tiers.sync_times.failed_count)  # fmt: skip
+
+
+def request_metrics(context: Context) -> Iterator[Metric]:
+    """By API, and of fetch sessions."""
+    metrics, latency, sessions = context.metrics, context.metrics.latency, context.fetch_sessions
     yield counters(
         "requests", "requests by API", ["api"], {(api.name.lower(),): metrics.requests[api] for api in ApiKey}
     )
@@ -134,15 +155,6 @@ def _requests(sources: Sources) -> Iterator[Metric]:
         [((api.name.lower(),), latency.buckets[api], latency.seconds[api]) for api in ApiKey],
         ["api"],
     )
-    yield histogram(
-        "sync_seconds",
-        "fdatasync of logs, from being asked for to being told; an acks=all produce waits for one. A p99 above 0.05: a "
-        "slow or shared disk",
-        SYNC_BOUNDS_S,
-        [((), sources.tiers.sync_times.buckets, sources.tiers.sync_times.seconds)],
-    )
-    yield counter("sync_failures", "syncs that failed; each takes its log offline: log_offline",
-                  sources.tiers.sync_times.failed_count)  # fmt: skip
     yield counter("produce_bytes", "record batch bytes taken in", metrics.produce_bytes_in)
     yield counter("produce_records", "records taken in", metrics.messages_in)
     yield counter(
@@ -190,8 +202,9 @@ def _room(sources: Sources) -> Iterator[Metric]:
     )
 
 
-def _network(sources: Sources) -> Iterator[Metric]:
-    counted = sources.server.counters
+def network_metrics(server: Server) -> Iterator[Metric]:
+    """Connections and bytes."""
+    counted = server.counters
     yield gauge("connections", "open connections", counted.connections_open)
     yield counter(
         "connections_accepted",

@@ -20,6 +20,20 @@ class LateReplica(msgspec.Struct, frozen=True, gc=False):
     ms: int
 
 
+class ReadOnly(msgspec.Struct, frozen=True):
+    """Of a broker that reads the bucket of another cluster (`serve --read-only`). `cluster_id`: of that cluster;
+    `version`: how many records of its `cluster.json` are obeyed, looked at `age_ms` ago; `for_ms`: since when it
+    serves; `roots`: of partitions that somebody reads, each looked at again and again, the last of them
+    `roots_age_ms` ago."""
+
+    cluster_id: str
+    version: int
+    for_ms: int
+    age_ms: int
+    roots: int
+    roots_age_ms: int
+
+
 class InCluster(msgspec.Struct, frozen=True):
     """`version`: how many records of `cluster.json` it obeys; `controller_for_ms`: how long it has known the
     controller; `heartbeat_age_ms`: since the last heartbeat was sent that was answered, 0 for the controller;

@@ -17,7 +17,7 @@ from broker.observe.cluster_look import ClusterLook, look_at
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
 from broker.observe.own_session import decides, heartbeat_age_s, in_cluster
 from broker.observe.sources import Beginning, Sources
-from broker.observe.standing import InCluster
+from broker.observe.standing import InCluster, ReadOnly
 from broker.observe.topic_metrics import PartitionsLook, look
 from broker.partition.replica import Partition
 from coldstore.stores.metered import MeteredStore
@@ -104,6 +104,7 @@ class BrokerStatus(msgspec.Struct):
     conditions: list[Named]
     blocked: list[Blocked] = []
     cluster: InCluster | None = None
+    read_only: ReadOnly | None = None
 
 
 def broker_json(
@@ -166,11 +167,11 @@ def facts_at_start(beginning: Beginning) -> Facts:
         data_dir=beginning.config.data_dir,
         not_ready=beginning.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
-        store_refusals=() if store is None else _refusals(store),
+        store_refusals=() if store is None else refusals(store),
     )
 
 
-def _refusals(store: MeteredStore) -> tuple[str, ...]:
+def refusals(store: MeteredStore) -> tuple[str, ...]:
     """Operations whose last calls all failed, with what the store said."""
     return tuple(
         f"{found.operation.value} ({found.failure}; {found.tries} tries in {show_duration(int(found.seconds) * 1000)})"
@@ -224,7 +225,7 @@ def facts(sources: Sources, looked: PartitionsLook | None = None, cluster: Clust
         local_excess_ratio=sources.tiers.local_excess_ratio,
         not_ready=sources.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
-        store_refusals=_refusals(sources.store),
+        store_refusals=refusals(sources.store),
         copy_lag_bytes=lag_bytes,
         copy_lag_ms=lag_ms,
         blocked=tuple(blocked),

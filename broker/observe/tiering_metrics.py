@@ -6,7 +6,7 @@ know how anything is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -48,10 +48,8 @@ TEXTS: Final = {
 }
 
 
-def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
-    """`cold_bytes`: what the bucket holds of all partitions."""
-    tiers = sources.tiers
-    totals = tiers.figures()
+def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int]) -> Iterator[Metric]:
+    """Figures by their names, those of cold reads among them."""
     for name, value in totals.items():
         make = gauge if name in _GAUGES else counter
         yield make(name, TEXTS.get(name, name.replace("_", " ")), value)
@@ -59,8 +57,14 @@ def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
         "cold_read_latency_seconds",
         "from asking for cold bytes to having them; a fetch waits for it up to remote.fetch.max.wait.ms",
         BOUNDS_S,
-        [((), tiers.cold_latency_buckets, totals["cold_read_seconds"])],
+        [((), latency_buckets, totals["cold_read_seconds"])],
     )
+
+
+def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
+    """`cold_bytes`: what the bucket holds of all partitions."""
+    tiers = sources.tiers
+    yield from figures_metrics(tiers.figures(), tiers.cold_latency_buckets)
     yield gauge(
         "estimated_dollars_per_day",
         "at list prices of S3 Standard, from requests since start and bytes held",

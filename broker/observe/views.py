@@ -50,7 +50,7 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
     async def cluster() -> bytes:
         sources = serving()
         if sources is None:
-            raise Retryable(f"not ready yet: {_not_ready(beginning)}")
+            raise Retryable(f"not ready yet: {not_ready(beginning)}")
         context = sources.context
         metadata = context.metadata
         asked = Asked(
@@ -75,13 +75,13 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
         status=status,
         cluster=cluster,
         broker=broker,
-        not_ready=lambda: _not_ready(beginning),
+        not_ready=lambda: not_ready(beginning),
         failures=lambda: list(beginning.health.failures),
         seal=seal,
     )
 
 
-def _not_ready(beginning: Beginning) -> str:
+def not_ready(beginning: Beginning) -> str:
     """What is waited for, and why it does not come."""
     outage, health = beginning.outage(), beginning.health
     if health.is_ready or not outage.tries:

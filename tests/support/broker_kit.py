@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from broker.app import Broker
-from broker.config.resolve import resolve
+from broker.config.resolve import Launch, resolve
 from broker.context import Context
 from broker.dispatcher import BrokerDispatcher
 from broker.net.dispatch import Answer, Later, Part, Peer
@@ -116,7 +116,14 @@ class Place(Machine):
         self.store = FaultyStore(self.memory, SeededRng(f"store/{seed}"))
         self.net = SimNet(self.loop, SeededRng(f"net/{seed}"))  # type: ignore[arg-type]
 
-    def make(self, *settings: str, directory: str = "a", take_over: bool = False, port: int = 0) -> Life:
+    def make(
+        self,
+        *settings: str,
+        directory: str = "a",
+        take_over: bool = False,
+        port: int = 0,
+        read_only: bool = False,
+    ) -> Life:
         """A broker that was not started yet."""
         self.lives += 1
         flags = {
@@ -128,11 +135,7 @@ class Place(Machine):
         chosen = [*SETTINGS, *self.settings, *settings]
         if any(setting.startswith("listeners=") for setting in chosen):
             del flags["listeners"]
-        config = resolve(flags, chosen, {}, None)
-        if take_over:
-            from dataclasses import replace
-
-            config = replace(config, take_over=True)
+        config = resolve(flags, chosen, {}, None, Launch(take_over=take_over, read_only=read_only))
         boot = self.boot
         clock = SleepyClock(self.loop, lambda: boot)
         workers = self.workers()
@@ -149,9 +152,11 @@ class Place(Machine):
         """Those of the next life."""
         return SimWorkers(self.loop, SeededRng(f"workers/{self.seed}/{self.lives}"))
 
-    async def start(self, *settings: str, directory: str = "a", take_over: bool = False) -> Life:
+    async def start(
+        self, *settings: str, directory: str = "a", take_over: bool = False, read_only: bool = False
+    ) -> Life:
         """A broker that serves."""
-        life = self.make(*settings, directory=directory, take_over=take_over)
+        life = self.make(*settings, directory=directory, take_over=take_over, read_only=read_only)
         await life.start()
         return life
 

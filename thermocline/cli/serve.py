@@ -22,7 +22,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         "stdout starts with 'ready'.",
         example="thermocline serve --data-dir /var/lib/thermocline\n"
         "thermocline serve --data-dir /var/lib/thermocline --bucket s3://my-bucket/log --set log.retention.ms=30d\n"
-        "thermocline serve --data-dir /var/lib/thermocline --brokers 3",
+        "thermocline serve --data-dir /var/lib/thermocline --brokers 3\n"
+        "thermocline serve --data-dir /var/lib/reader --bucket s3://their-bucket/log --read-only",
     )
     add = serve.add_argument
     add("--data-dir", metavar="DIR", help="the local log, and this broker's identity")
@@ -43,6 +44,11 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     add("--config", metavar="FILE", help="a file in the syntax of Kafka's server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="any config by its name; may be repeated")
+    add(
+        "--read-only",
+        action="store_true",
+        help="serve what the bucket of another cluster holds, and write nothing to it",
+    )
     add("--take-over", action="store_true", help="your word that the broker that last served this bucket is dead")
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
     add("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")

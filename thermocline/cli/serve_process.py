@@ -45,7 +45,9 @@ _CONFIG_OF_FLAG = {
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     config = configure(arguments, os.environ)
-    count = None if arguments.supervised else brokers_wanted(arguments.brokers, config)
+    if config.read_only and arguments.brokers is not None:
+        raise CommandFailed("--read-only is one broker: leave out --brokers, and start more beside it", Exit.USAGE)
+    count = None if arguments.supervised or config.read_only else brokers_wanted(arguments.brokers, config)
     name = f"broker-{config.node_id}" if arguments.supervised else None
     set_up_logging(arguments.log_format, arguments.log_level, name)
     if count is not None:
@@ -96,6 +98,7 @@ def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
             raise CommandFailed(f"--config {arguments.config}: {failed}", Exit.USAGE) from failed
     launch = Launch(
         take_over=arguments.take_over,
+        read_only=arguments.read_only,
         insecure=arguments.insecure,
         host_name=socket.gethostname(),
         working_dir=os.getcwd(),

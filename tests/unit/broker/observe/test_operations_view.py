@@ -38,6 +38,7 @@ CALM = Facts(data_dir="/data", log_limit_bytes=80 << 20, cache_limit_bytes=10, c
 BAD = Facts(
     data_dir="/data",
     not_ready="probing the bucket",
+    damaged_roots=("f-0", "f-1"),
     offline=("a-0", "a-1", "a-2", "a-3", "a-4"),
     full=("b-0",),
     out_of_offsets=("c-0",),
@@ -74,6 +75,7 @@ def test_every_condition_says_what_happened_and_what_to_do() -> None:
     found += [held for held in conditions(replace(BAD, store_failure="")) if held.name == "store_refuses"]
     says = {held.name: held.says for held in found}
     assert says["log_offline"] == "a-0, a-1, a-2 and 2 more offline: check the disk and the log, then restart"
+    assert says["root_damaged"].startswith("f-0, f-1: their manifests in the bucket")
     assert "3 MB free below /data" in says["disk_full"] and "appends go on by themselves" in says["disk_full"]
     assert "20% over their limit of 80 MB" in says["produces_refused"]
     assert says["not_ready"].startswith("probing the bucket: nobody is served")

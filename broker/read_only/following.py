@@ -1,0 +1,118 @@
+"""`cluster.json` of somebody else's cluster, followed by polls.
+
+Owns the newest image that its owner committed, and how old the look at it is. Always true: a look that began after a
+call of `newer` ended before that returns; a store that is away changes nothing that is known; what cannot be followed
+(another cluster, an older state, a newer format) ends the broker, which holds nothing that a start does not find again.
+Must not know what is shown of an image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from broker.membership.joining import Refused
+from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
+from broker.observe.status import Health
+from broker.outage import WHAT_TO_DO, Outage
+from coldstore.object_store import AccessRefused
+from coldstore.root import RootVanished
+from logformat.errors import Corrupt, Retryable
+from seams.world import World
+
+log = logging.getLogger(__name__)
+
+POLL_S: Final = 5.0
+_ANSWER_S: Final = 30.0
+_WAIT_MAX_S: Final = 10.0  # between two tries of a start
+
+
+class Following:
+    """`taken` is told of every image that is newer than the one before, and obeys it at once."""
+
+    def __init__(self, cluster: ClusterRoot, world: World, outage: Outage, taken: Callable[[ImageAt], None]) -> None:
+        self._cluster = cluster
+        self._world = world
+        self._taken = taken
+        self._asked = asyncio.Event()
+        self._looks = 0  # that ended
+        self._began = 0
+        self._looked = asyncio.Event()
+        self.outage = outage
+        self.loaded: Loaded | None = None
+        """The newest that was read."""
+        self.looked_s = float("-inf")
+        """When the last look began that was answered, by the monotonic clock."""
+
+    async def begin(self, health: Health) -> Loaded:
+        """Wait until the bucket answers. Raises Refused where there is no cluster, Corrupt, NewerFormat."""
+        health.starting("reading cluster.json")
+        wait_s = 0.2
+        while True:
+            began_s = self._world.clock.monotonic_s()
+            try:
+                loaded = await self._cluster.load()
+            except (Retryable, AccessRefused) as failure:
+                if self.outage.failed(failure):
+                    log.warning("not ready: the bucket does not answer (%s); %s", self.outage, WHAT_TO_DO)
+            else:
+                if loaded is None:
+                    raise Refused(
+                        "there is no cluster in this bucket; --read-only follows one that another broker serves: "
+                        "check the URL and its prefix"
+                    )
+                self._answered(began_s)
+                self.loaded = loaded
+                return loaded
+            await asyncio.sleep(wait_s * self._world.rng.uniform(0.8, 1.2))
+            wait_s = min(wait_s * 2, _WAIT_MAX_S)
+
+    async def keep(self) -> None:
+        """Poll until cancelled. Raises Corrupt, NewerFormat, Refused: it cannot be followed any more."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._asked.wait()
+            self._asked.clear()
+            await self._look()
+
+    async def newer(self) -> None:
+        """Wait for a look that begins now or later, and its end. Retryable, TimeoutError where the bucket did not
+        answer it."""
+        wanted = self._began + 1
+        self._asked.set()
+        async with asyncio.timeout(2 * _ANSWER_S):  # one may be under way
+            while self._looks < wanted:
+                await self._looked.wait()
+        if self.outage.tries:
+            raise Retryable(f"cluster.json cannot be read: {self.outage}")
+
+    async def _look(self) -> None:
+        began_s = self._world.clock.monotonic_s()
+        self._began += 1
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                loaded = await self._cluster.poll()
+        except (Retryable, AccessRefused, TimeoutError) as failure:
+            if self.outage.failed(failure):
+                log.warning("cluster.json cannot be read (%s): what is known of it is served on", self.outage)
+        except RootVanished as gone:
+            raise Refused(f"the cluster that was followed is gone: {gone}") from gone
+        else:
+            assert self.loaded is not None
+            if loaded.cluster_id != self.loaded.cluster_id:
+                raise Corrupt(f"cluster.json is of cluster {loaded.cluster_id} now, {self.loaded.cluster_id} was read")
+            self._answered(began_s)
+            self.loaded = loaded
+            self._taken(loaded.at)
+        self._looks = self._began
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
+
+    def _answered(self, began_s: float) -> None:
+        self.looked_s = began_s
+        if lasted := self.outage.answered():
+            log.info("cluster.json can be read again, after %s", lasted)

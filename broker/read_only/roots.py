@@ -1,0 +1,283 @@
+"""Which roots of partitions are known, and how they stay so: read when somebody asks, looked at while he goes on.
+
+Owns every manifest that is kept, and the tasks that read them. Always true: a root is read once however many ask, at
+most `READS_AT_ONCE` at a time; at most `ENTRIES_MAX` entries are kept, least recently used first out, and what goes
+keeps its offsets; what nobody asked for is not looked at, and no tick goes over partitions; a root that cannot be read
+refuses its own partition alone; one of a later leader epoch than the image has counts when a newer image was read. Must
+not know what is done with a manifest, nor why a partition is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from broker.partition.readable import NotKnownYet
+from broker.read_only.archived_partition import ArchivedPartition
+from broker.read_only.known_root import KnownRoot
+from broker.read_only.look_times import next_look_s
+from coldstore.manifest_store import ManifestStore
+from coldstore.object_store import AccessRefused, ObjectStore
+from coldstore.page_reader import PageCache
+from logformat.errors import Retryable, StorageFailed, ThermoclineError
+from logformat.leader_epochs import LeaderEpochs
+from seams.tasks import Tasks
+from seams.world import World
+from tiering.cold_start import state_at
+from tiering.reading.door import ColdReader
+
+log = logging.getLogger(__name__)
+
+READS_AT_ONCE: Final = 32
+ENTRIES_MAX: Final = 200_000
+"""Of all manifests that are kept: about 1 KB each."""
+AGAIN_S: Final = 1.0  # after a read that the store did not answer, of a root that is not known
+DAMAGED_S: Final = 30.0  # between two looks at a root that nobody can use
+FRESH_S: Final = 1.0
+"""How old what is told of a log's end may be, where the bucket answers."""
+_TICK_S: Final = 0.5
+_FOOTER_S: Final = 30.0
+
+
+class Trouble(NamedTuple):
+    """Why a partition is not served: `failure` for whoever asks before `until_s`, by the monotonic clock."""
+
+    failure: ThermoclineError
+    until_s: float
+    is_damage: bool
+
+
+class Roots:
+    """Of the bucket `store`. `newer_image`: returns when `cluster.json` was read after the call; Retryable."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cold: ColdReader,
+        world: World,
+        tasks: Tasks,
+        newer_image: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._cold = cold
+        self._world = world
+        self._tasks = tasks
+        self._newer_image = newer_image
+        self._now_s = world.clock.monotonic_s
+        self._pages = PageCache()
+        self._known: OrderedDict[ArchivedPartition, KnownRoot] = OrderedDict()  # the last read comes last
+        self._entries = 0
+        self._weights: dict[ArchivedPartition, int] = {}
+        self._reading: dict[ArchivedPartition, asyncio.Future[None]] = {}
+        self._tracing: dict[ArchivedPartition, asyncio.Future[None]] = {}
+        self._slots = asyncio.Semaphore(READS_AT_ONCE)
+        self._due: list[tuple[float, int, ArchivedPartition]] = []
+        self._scheduled: set[ArchivedPartition] = set()
+        self._turn = 0
+        self.troubles: dict[ArchivedPartition, Trouble] = {}
+        self.reads = 0
+        self.failure = ""
+        """What the store said last, while it does not answer for roots."""
+
+    # ── what readers ask ─────────────────────────────────────────────────────────────────────────────────────────
+    def of(self, partition: ArchivedPartition) -> KnownRoot:
+        """The root as it was read last. Raises NotKnownYet, and for a while what reading it met: StorageFailed for
+        damage, Retryable."""
+        now_s = partition.used_s = self._now_s()
+        root = self._known.get(partition)
+        if root is not None:
+            return root
+        trouble = self.troubles.get(partition)
+        if trouble is not None and now_s < trouble.until_s:
+            raise trouble.failure
+        raise NotKnownYet(f"{partition}: its manifest is being read; ask again", self.read(partition))
+
+    def epochs_of(self, partition: ArchivedPartition) -> LeaderEpochs:
+        """The lineage up to the end that is known. Raises as `of`."""
+        root = self.of(partition)
+        if not root.is_traced:
+            raise NotKnownYet(f"{partition}: its lineage is being read; ask again", self._trace(partition, root))
+        return root.lineage
+
+    def wanted(self, partition: ArchivedPartition) -> None:
+        """Somebody waits for the next record."""
+        partition.used_s = self._now_s()
+        if partition not in self._scheduled and partition not in self.troubles:
+            self.read(partition)
+
+    async def known(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
+        """Read what is not known, and what was read more than `FRESH_S` ago; wait for that, `wait_s` at most. What
+        could not be read stays as it is."""
+        now_s = self._now_s()
+        until_s = now_s + wait_s
+        reading = []
+        for partition in partitions:
+            partition.used_s = now_s
+            root, trouble = self._known.get(partition), self.troubles.get(partition)
+            is_old = root is None or root.read_s < now_s - FRESH_S
+            if is_old and (trouble is None or now_s >= trouble.until_s):
+                reading.append(self.read(partition))
+        if reading:
+            await asyncio.wait(reading, timeout=wait_s)
+        if lineage:
+            found = [(each, root) for each in partitions if (root := self._known.get(each)) is not None]
+            tracing = [self._trace(each, root) for each, root in found if not root.is_traced]
+            if tracing:
+                await asyncio.wait(tracing, timeout=max(until_s - self._now_s(), 0.0))
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def read(self, partition: ArchivedPartition) -> asyncio.Future[None]:
+        """Done when its root was read, or could not be; without an error. Not to be cancelled."""
+        reading = self._reading.get(partition)
+        if reading is None:
+            reading = asyncio.get_running_loop().create_future()
+            self._reading[partition] = reading
+            self._tasks.spawn(f"root of {partition}", self._read(partition, reading))
+        return reading
+
+    async def _read(self, partition: ArchivedPartition, done: asyncio.Future[None]) -> None:
+        try:
+            async with self._slots:
+                self.reads += 1
+                await self._load(partition)
+        except (Retryable, AccessRefused, OSError) as away:  # TimeoutError is an OSError
+            self.failure = str(away) or "no answer in time"
+            self._refuse(partition, Retryable(f"{partition}: the bucket does not answer: {self.failure}"), AGAIN_S)
+        except ThermoclineError as damage:  # Corrupt, NewerFormat, Fenced: it is gone
+            if not await self._is_deleted(partition):
+                self._damaged(partition, damage)
+        finally:
+            del self._reading[partition]
+            done.set_result(None)
+
+    async def _is_deleted(self, partition: ArchivedPartition) -> bool:
+        """Whether the newest image says that its topic is gone, and its objects with it."""
+        with suppress(Retryable, AccessRefused, OSError):
+            await self._newer_image()
+        return partition.is_deleted
+
+    async def _load(self, partition: ArchivedPartition) -> None:
+        root = self._known.get(partition)
+        began_s = self._now_s()
+        if root is None:
+            manifests = self._manifests(partition)
+            if await manifests.load() is None:
+                raise StorageFailed(f"{partition} has no manifest in the bucket")
+            root = KnownRoot(partition, manifests, self._cold)
+        else:
+            await root.manifests.reload_if_changed()
+        if root.manifest.leader_epoch > partition.leader_epoch:
+            await self._newer_image()  # clients take an epoch that Metadata did not name for another log's
+        self.failure = ""
+        if self.troubles.pop(partition, None) is not None:
+            log.info("%s can be read again", partition)
+        root.read_s = began_s
+        if not partition.is_deleted:
+            self._keep(partition, root)
+        root.tell()
+
+    def _manifests(self, partition: ArchivedPartition) -> ManifestStore:
+        world = self._world
+        return ManifestStore(
+            self._store,
+            partition.topic_id,
+            partition.index,
+            world.rng,
+            world.clock,
+            workers=world.workers,
+            page_cache=self._pages,
+        )
+
+    def _refuse(self, partition: ArchivedPartition, failure: ThermoclineError, for_s: float) -> None:
+        """What is known is served on."""
+        if partition not in self._known:
+            is_damage = isinstance(failure, StorageFailed)
+            self.troubles[partition] = Trouble(failure, self._now_s() + for_s, is_damage)
+            partition.wake()
+
+    def _damaged(self, partition: ArchivedPartition, damage: ThermoclineError) -> None:
+        """Nothing of it is served: its end may be another log's."""
+        if (known := self.troubles.get(partition)) is None or not known.is_damage:
+            log.error("%s is not served: %s", partition, damage)
+        self._drop(partition)
+        self._refuse(partition, StorageFailed(f"{partition} is not served: {damage}"), DAMAGED_S)
+
+    def _trace(self, partition: ArchivedPartition, root: KnownRoot) -> asyncio.Future[None]:
+        """Done when its lineage was read, or could not be; without an error. Not to be cancelled."""
+        tracing = self._tracing.get(partition)
+        if tracing is None:
+            tracing = asyncio.get_running_loop().create_future()
+            self._tracing[partition] = tracing
+            self._tasks.spawn(f"lineage of {partition}", self._read_lineage(partition, root, tracing))
+        return tracing
+
+    async def _read_lineage(self, partition: ArchivedPartition, root: KnownRoot, done: asyncio.Future[None]) -> None:
+        try:
+            async with self._slots:
+                end, of = root.manifest.remote_end_offset, (partition.topic_id, partition.index)
+                root.lineage, _ = await state_at(self._store, root.manifests, of, end, _FOOTER_S)
+                root.lineage_end = end
+        except (ThermoclineError, OSError) as failure:
+            log.warning("the lineage of %s could not be read: %s", partition, failure)
+        finally:
+            del self._tracing[partition]
+            done.set_result(None)
+
+    # ── keeping ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _keep(self, partition: ArchivedPartition, root: KnownRoot) -> None:
+        self._drop(partition)
+        self._known[partition] = root
+        self._weights[partition] = root.weight
+        self._entries += root.weight
+        self._schedule(partition)
+        while self._entries > ENTRIES_MAX and len(self._known) > 1:
+            self._drop(next(iter(self._known)))  # idle ones are read less often, so they come first
+
+    def _drop(self, partition: ArchivedPartition) -> None:
+        if self._known.pop(partition, None) is not None:
+            self._entries -= self._weights.pop(partition)
+
+    def forget(self, partition: ArchivedPartition) -> None:
+        """Its topic is gone."""
+        partition.is_deleted = True
+        self._drop(partition)
+        self.troubles.pop(partition, None)
+
+    def _schedule(self, partition: ArchivedPartition) -> None:
+        if partition in self._scheduled:
+            return
+        now_s = self._now_s()
+        in_s = next_look_s(now_s - partition.used_s, len(self._known), is_waited_for=partition.is_waited_for())
+        if in_s is None:
+            self._drop(partition)
+            return
+        self._scheduled.add(partition)
+        self._turn += 1
+        heapq.heappush(self._due, (now_s + in_s, self._turn, partition))
+
+    async def keep(self) -> None:
+        """Look at what is due, until cancelled."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_s = self._now_s()
+            while self._due and self._due[0][0] <= now_s:
+                partition = heapq.heappop(self._due)[2]
+                self._scheduled.discard(partition)
+                if partition not in self._known:
+                    continue
+                self._schedule(partition)
+                if partition in self._scheduled:
+                    self.read(partition)
+
+    # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def all_known(self) -> list[tuple[ArchivedPartition, KnownRoot]]:
+        return list(self._known.items())

@@ -1,0 +1,203 @@
+"""The order in which a read-only broker comes up, in one place.
+
+Owns the wiring. Always true: everything that it does with the bucket goes through a store that refuses writes, so no
+byte of it is written however a request came; its data directory holds a lock and a chunk cache, never a log, and never
+that of another broker. Must not know what cuts a start short, when a broker ends (app), or how it goes down (rooms).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.config.live import LiveConfig
+from broker.config.resolve import BrokerConfig
+from broker.context import Context
+from broker.controller.door import ControllerDoor
+from broker.dispatcher import BrokerDispatcher
+from broker.fetch_sessions import FetchSessions
+from broker.following.image_feed import ImageFeed
+from broker.following.metadata_cache import MetadataCache
+from broker.following.publisher import Publisher
+from broker.groups.coordinator import GroupCoordinator
+from broker.kept_answers import KeptAnswers
+from broker.limits import tier_limits
+from broker.listening import Listening
+from broker.membership.gate import Gate
+from broker.membership.joining import Refused
+from broker.metadata.cluster_root import ClusterRoot, ImageAt
+from broker.metadata.producer_ids import ProducerIds
+from broker.metadata.records import Listener, Node
+from broker.metrics import BrokerMetrics
+from broker.observe.status import Health
+from broker.outage import Outage
+from broker.partition.registry import Registry
+from broker.partition.throttle import Throttle
+from broker.peers.forward import Forward
+from broker.peers.links import Links
+from broker.read_only.archive import Archive
+from broker.read_only.archive_image import ArchiveImages
+from broker.read_only.following import Following
+from broker.read_only.handlers import own_handlers
+from broker.read_only.memory_groups import MemoryOffsetsTopic, MemoryPartition
+from broker.read_only.refusals import NoOffice
+from broker.read_only.roots import Roots
+from broker.read_only.views import ReadOnlySources
+from broker.rooms import Rooms
+from coldstore.object_store import ObjectStore
+from coldstore.stores.metered import MeteredStore
+from coldstore.stores.read_only import ReadOnlyStore
+from hotstore.data_dir import DataDir
+from hotstore.residency import Residency
+from logformat.errors import Corrupt
+from seams.tasks import FailureReport, Tasks, supervise
+from seams.world import World
+from tiering.reading.door import open_cold_reader
+from tiering.service import CACHE_DIRECTORY
+
+log = logging.getLogger(__name__)
+
+_NO_JUMP_IS_TOO_LONG_S: Final = float("inf")  # nobody can take over what is only read
+
+
+class _NoPressure:
+    local_excess_ratio = 0.0
+
+
+def read_only_config(config: BrokerConfig) -> BrokerConfig:
+    """What a read-only broker runs with: no listener for brokers, no topics made by asking for them."""
+    return replace(config, internal=None, auto_create_topics_enable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyStart:
+    """One start. `config`: of `read_only_config`; in `rooms` stands what was made so far, for the stop; `ended` hears,
+    once, why the bucket cannot be followed any more."""
+
+    config: BrokerConfig
+    live: LiveConfig
+    world: World
+    open_bucket: Callable[[BrokerConfig, World], ObjectStore]
+    listening: Listening
+    dispatcher: BrokerDispatcher
+    rooms: Rooms
+    tasks: Tasks
+    health: Health
+    metrics: BrokerMetrics
+    outage: Outage
+    report: FailureReport
+    ended: Callable[[str], None]
+
+    async def prepare(self) -> None:
+        """What takes no time and asks nobody. Raises Refused, DataDirLocked, OSError."""
+        self.health.starting("binding its addresses")
+        await self.listening.bind()
+        self.health.starting("opening the data directory")
+        workers = self.world.workers
+        self.rooms.data_dir = data_dir = await workers.run(DataDir.open, self.world.disk, self.config.data_dir)
+        logs = await workers.run(data_dir.partitions)
+        if data_dir.meta is not None or logs:
+            raise Refused(f"{data_dir.path} is a broker's: give a read-only one a --data-dir of its own, for its cache")
+
+    async def serve(self) -> ReadOnlySources:
+        """All that follows, until clients are let in. May be cancelled: `rooms` has what there is to stop."""
+        config, world = self.config, self.world
+        self.rooms.store = store = MeteredStore(ReadOnlyStore(self.open_bucket(config, world)), world.clock)
+        cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
+        images = ArchiveImages(self._node())
+
+        def taken(at: ImageAt) -> None:
+            feed.take(ImageAt(at.position, images.of(at.image)))
+
+        following = Following(cluster, world, self.outage, taken)
+        loaded = await following.begin(self.health)
+        metadata = MetadataCache(loaded.cluster_id, world.clock.monotonic_s)
+        registry = Registry(metadata, config.node_id)
+        self.rooms.cold = cold = open_cold_reader(
+            store, world, self.tasks, f"{config.data_dir}/{CACHE_DIRECTORY}", tier_limits(config, None)
+        )
+        await cold.start()
+        roots = Roots(store, cold, world, self.tasks, following.newer)
+        archive = Archive(registry, roots)
+        feed = ImageFeed(Publisher(archive, metadata, self.live, config.node_id))
+        taken(loaded.at)
+        archive.groups = groups = self._groups(metadata)
+        self._keep("roots", roots.keep)
+        self.tasks.spawn("following", self._follow(following))
+        context = self._context(registry, metadata, feed, groups)
+        self.dispatcher.serve(context, own_handlers(roots))
+        await self.listening.accept(self.live)
+        log.info(
+            "read-only: serving what %s holds of cluster %s, %d topics; positions of groups are kept in memory, and "
+            "lost when this process ends",
+            store.url,
+            loaded.cluster_id,
+            len(feed.image.topics),
+        )
+        return ReadOnlySources(context, cold, store, self.listening.server, following, roots, world.clock.monotonic_s())
+
+    def _node(self) -> Node:
+        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
+        config = self.config
+        return Node(config.node_id, 0, "", "", "", listeners, config.rack)
+
+    async def _follow(self, following: Following) -> None:
+        """Until it cannot be followed any more: whoever starts this process again finds what there is then."""
+        try:
+            await following.keep()
+        except (Refused, Corrupt) as over:  # NewerFormat is Corrupt
+            self.ended(str(over))
+
+    def _groups(self, metadata: MetadataCache) -> GroupCoordinator:
+        world = self.world
+        self.rooms.groups = groups = GroupCoordinator(
+            MemoryOffsetsTopic(self.config.node_id),
+            world.clock,
+            world.rng,
+            self.config.groups,
+            self.tasks,
+            topics=metadata.facts,
+            names=metadata.name_of,
+            leaving=metadata.leaving,
+            keep_objects=world.keep_objects,
+        )
+        groups.log.lead(MemoryPartition())
+        groups.start()
+        return groups
+
+    def _context(
+        self, registry: Registry, metadata: MetadataCache, feed: ImageFeed, groups: GroupCoordinator
+    ) -> Context:
+        config, world = self.config, self.world
+        self.rooms.residency = residency = Residency(world.workers, report=self.report)
+        self.rooms.links = links = Links(
+            world.net, world.clock, config.node_id, config.brokers_listener, config.request_bytes_max
+        )
+        return Context(
+            live=self.live,
+            world=world,
+            registry=registry,
+            throttle=Throttle(self.tasks, _NoPressure()),
+            residency=residency,
+            metadata=metadata,
+            controller=ControllerDoor(NoOffice(), metadata, self.live, world.rng, _opened),
+            producer_ids=ProducerIds(0),
+            groups=groups,
+            fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
+            kept_answers=KeptAnswers(),
+            gate=Gate(world.clock.boottime_s, _NO_JUMP_IS_TOO_LONG_S),
+            metrics=self.metrics,
+            tasks=self.tasks,
+            live_configs=self.listening.live_configs(),
+            images=feed,
+            forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
+        )
+
+    def _keep(self, name: str, service: Callable[[], Awaitable[None]]) -> None:
+        self.tasks.spawn(name, supervise(name, service, self.world.rng, self.report))
+
+
+async def _opened(_: str) -> None:
+    """No topic is made here."""

@@ -1,0 +1,199 @@
+"""What the HTTP port of a read-only broker shows.
+
+Owns which figures each route is made of, once clients are served; before that they are those of any start. Always true:
+it says that it is read-only, of which cluster, and how old its look at the bucket is; partitions that nobody reads are
+not read for it. Must not know routes (`observe.http`), nor how a figure is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+
+from broker.context import Context
+from broker.errors import ApiError
+from broker.groups.lag import Survey
+from broker.net.server import Server
+from broker.observe.conditions import Facts, conditions
+from broker.observe.exposition import (
+    condition_metrics,
+    exposition,
+    health_metrics,
+    network_metrics,
+    request_metrics,
+)
+from broker.observe.families import gauge
+from broker.observe.group_metrics import group_metrics
+from broker.observe.http import Views
+from broker.observe.process_metrics import process_metrics
+from broker.observe.sources import Beginning
+from broker.observe.standing import ReadOnly
+from broker.observe.store_metrics import store_metrics
+from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_json, refusals
+from broker.observe.tiering_metrics import figures_metrics
+from broker.observe.views import not_ready
+from broker.read_only.following import Following
+from broker.read_only.refusals import OF_CLUSTER, WHY
+from broker.read_only.roots import Roots
+from coldstore.stores.metered import MeteredStore
+from tiering.reading.door import ColdReader
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlySources:
+    """What a read-only broker has that serves. `since_s`: since when, by the monotonic clock."""
+
+    context: Context
+    cold: ColdReader
+    store: MeteredStore
+    server: Server
+    following: Following
+    roots: Roots
+    since_s: float
+
+
+def read_only_views(beginning: Beginning, serving: Callable[[], ReadOnlySources | None]) -> Views:
+    """`serving`: None while nothing is served yet."""
+
+    async def broker() -> bytes:
+        sources = serving()
+        return broker_json(beginning, None) if sources is None else msgspec.json.encode(_status(beginning, sources))
+
+    async def metrics() -> bytes:
+        sources = serving()
+        if sources is None:
+            return exposition(beginning, None)
+        survey = await sources.context.groups.survey(sources.context.registry.high_watermark)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Scrape(beginning, sources, survey))
+        text: bytes = generate_latest(registry)
+        return text
+
+    def status() -> bytes:
+        sources = serving()
+        return b"[]" if sources is None else msgspec.json.encode(_partitions(sources))
+
+    async def refused(*_: object) -> bytes:
+        raise ApiError(OF_CLUSTER, WHY)
+
+    async def seal(_: str | None) -> None:
+        await refused()
+
+    return Views(
+        metrics=metrics,
+        status=status,
+        cluster=refused,
+        broker=broker,
+        not_ready=lambda: not_ready(beginning),
+        failures=lambda: list(beginning.health.failures),
+        seal=seal,
+    )
+
+
+def standing(sources: ReadOnlySources) -> ReadOnly:
+    """As it is now."""
+    now_s = sources.context.world.clock.monotonic_s()
+    oldest_s = min((root.read_s for _, root in sources.roots.all_known), default=now_s)
+    loaded = sources.following.loaded
+    assert loaded is not None
+    return ReadOnly(
+        cluster_id=loaded.cluster_id,
+        version=loaded.position,
+        for_ms=int((now_s - sources.since_s) * 1000),
+        age_ms=int((now_s - sources.following.looked_s) * 1000),
+        roots=len(sources.roots),
+        roots_age_ms=int((now_s - oldest_s) * 1000),
+    )
+
+
+def facts(sources: ReadOnlySources) -> Facts:
+    """What the conditions are made of."""
+    outage, roots, config = sources.following.outage, sources.roots, sources.context.config
+    damaged = sorted(str(partition) for partition, trouble in roots.troubles.items() if trouble.is_damage)
+    cached = 0 if sources.store.url.startswith("file:") else config.cache_bytes_max
+    return Facts(
+        data_dir=config.data_dir,
+        is_read_only=True,
+        damaged_roots=tuple(damaged),
+        store_failure=str(outage) if outage.tries else roots.failure,
+        store_refusals=refusals(sources.store),
+        cache_limit_bytes=min(cached, sources.cold.cache_limit_bytes),
+        cache_bytes_max=cached,
+    )
+
+
+def _status(beginning: Beginning, sources: ReadOnlySources) -> BrokerStatus:
+    context = sources.context
+    space = context.world.disk.space(context.config.data_dir)
+    figures = sources.cold.figures()
+    return BrokerStatus(
+        node_id=context.config.node_id,
+        not_ready=beginning.health.waiting_for,
+        disk_bytes=space.total,
+        disk_free_bytes=space.free,
+        log_limit_bytes=0,
+        cache_bytes=int(figures["cold_cache_bytes"]),
+        cache_limit_bytes=int(figures["cold_cache_limit_bytes"]),
+        cache_bytes_max=context.config.cache_bytes_max,
+        cache_evictions=int(figures["cold_cache_evictions"]),
+        conditions=conditions(facts(sources)),
+        read_only=standing(sources),
+    )
+
+
+def _partitions(sources: ReadOnlySources) -> list[PartitionStatus]:
+    """Those whose manifest is at hand."""
+    known = sorted(sources.roots.all_known, key=lambda each: (each[0].topic, each[0].index))
+    return [
+        PartitionStatus(
+            topic=partition.topic,
+            partition=partition.index,
+            leader=sources.context.config.node_id,
+            log_start_offset=partition.log_start_offset,
+            local_log_start_offset=root.log.local_log_start_offset,
+            remote_end_offset=root.manifest.remote_end_offset,
+            high_watermark=partition.high_watermark,
+            log_end_offset=partition.high_watermark,
+            local_bytes=0,
+            cold_bytes=root.manifest.live.log_bytes,
+            copy_lag_bytes=0,
+            copy_lag_segments=0,
+            copy_lag_ms=0,
+            seal_age_ms=0,
+            gaps=list(root.manifest.gaps),
+            blocked_by=None,
+        )
+        for partition, root in known
+    ]
+
+
+class _Scrape:
+    """A collector of one scrape."""
+
+    def __init__(self, beginning: Beginning, sources: ReadOnlySources, groups: Survey) -> None:
+        self._beginning = beginning
+        self._sources = sources
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        beginning, sources = self._beginning, self._sources
+        yield from health_metrics(beginning)
+        yield from process_metrics(beginning.lag)
+        yield from store_metrics(sources.store)
+        yield condition_metrics({condition.name for condition in conditions(facts(sources))})
+        yield from request_metrics(sources.context)
+        yield from network_metrics(sources.server)
+        yield from figures_metrics(sources.cold.figures(), sources.cold.latency_buckets)
+        now = standing(sources)
+        yield gauge("read_only", "1: it serves the bucket of another cluster and writes nothing", 1)
+        yield gauge("cluster_version", "records of cluster.json that this broker obeys", now.version)
+        yield gauge("cluster_age_seconds", "since cluster.json was looked at; above 30: store_unreachable",
+                    now.age_ms / 1000)  # fmt: skip
+        yield gauge("roots_known", "partitions whose manifest is at hand, because somebody reads them", now.roots)
+        yield gauge("roots_age_seconds", "since the manifest was looked at that was looked at longest ago",
+                    now.roots_age_ms / 1000)  # fmt: skip
+        yield from group_metrics(self._groups)

@@ -1,0 +1,56 @@
+"""A wrapper that refuses every write, for whoever reads a bucket that others own.
+
+Owns one rule: nothing that could change an object is sent. Always true: what only reads goes through unchanged; a write
+raises AccessRefused before the wrapped store hears of it, and is counted, for it is a bug of ours. Must not know who
+reads, nor why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from coldstore.object_store import AccessRefused, Got, ObjectInfo, ObjectStore, Upload
+from seams.disk import File
+
+
+class ReadOnlyStore:
+    """`ObjectStore` over `store`; `refused` counts the writes that were asked for."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.refused = 0
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        return await self._store.get(key, start, length)
+
+    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
+        return await self._store.get_if_changed(key, etag)
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._store.head(key)
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        return self._store.list(prefix)
+
+    def open_local(self, key: str) -> File | None:
+        return self._store.open_local(key)
+
+    async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
+        raise self._refusal("PUT", key)
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        raise self._refusal("PUT", key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        raise self._refusal("DELETE", ", ".join(keys[:3]))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _refusal(self, operation: str, key: str) -> AccessRefused:
+        self.refused += 1
+        return AccessRefused(f"{operation} {key}: {self.url} is only read here (serve --read-only); nothing was sent")

@@ -1,0 +1,429 @@
+"""A read-only broker beside the cluster whose bucket it reads: what its clients see, and that it writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from broker.error_codes import ErrorCode
+from broker.membership.joining import Refused
+from broker.net.dispatch import CloseConnection
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    DeleteRecordsRequest,
+    DeleteRecordsRequestPartition,
+    DeleteRecordsRequestTopic,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochRequestTopic,
+)
+from coldstore.keys import manifest_key
+from coldstore.stores.faulty import WRITES, Fault
+from coldstore.stores.operations import Operation
+from logformat.values import NewerFormat
+from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, play, produce_request
+
+READS = {Operation.GET, Operation.GET_IF_CHANGED, Operation.HEAD, Operation.LIST}
+
+
+async def until(holds: Any, timeout_s: float = 120.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+async def owner_with(place: Place, topic: str = "log", count: int = 30) -> Life:
+    """A broker with `count` records of a topic, all in the bucket."""
+    owner = await place.start("node.id=1")
+    await owner.create(topic, **SMALL_SEGMENTS)
+    await write(owner, count, topic)
+    return owner
+
+
+async def write(owner: Life, count: int, topic: str = "log", begin: int = 0) -> None:
+    """As many records, each a batch, and all of them sealed and copied."""
+    for at in range(begin, begin + count):
+        assert (await owner.produce(topic, f"{at} ".encode() + bytes(200))).error_code == 0
+    await seal(owner)
+
+
+async def seal(owner: Life) -> None:
+    assert owner.broker.rooms.tiers is not None
+    await owner.broker.rooms.tiers.seal_all(None)
+
+
+async def reader_of(place: Place, *settings: str, directory: str = "reader") -> Life:
+    return await place.start("node.id=9", *settings, directory=directory, read_only=True)
+
+
+def writes(life: Life) -> Counter[str]:
+    """What it sent to the bucket that is no read."""
+    assert life.broker.rooms.store is not None
+    meters = life.broker.rooms.store.meters
+    return Counter({name.value: meter.calls for name, meter in meters.items() if name not in READS and meter.calls})
+
+
+async def offset(life: Life, sentinel: int, topic: str = "log", version: int = 9) -> tuple[int, int]:
+    """(error, offset)."""
+    wanted = ListOffsetsRequestPartition(partition_index=0, timestamp=sentinel)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsRequestTopic(name=topic, partitions=[wanted])])
+    found = (await life.call(ApiKey.LIST_OFFSETS, request, version)).topics[0].partitions[0]
+    return found.error_code, found.offset
+
+
+def test_everything_in_the_bucket_is_read_and_followed() -> None:
+    """Records, offsets by sentinel and by time, metadata; then what is copied later, by a fetch that waits for it."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        written = await owner.read_all("log")
+        assert await reader.read_all("log") == written
+        for sentinel in (-1, -2, -3, -5, 0):
+            assert await offset(reader, sentinel) == await offset(owner, sentinel), sentinel
+        shown = (await reader.call(ApiKey.METADATA, MetadataRequest(topics=None))).topics
+        assert [topic.name for topic in shown] == ["log"]
+        assert [(p.leader_id, p.replica_nodes, p.error_code) for p in shown[0].partitions] == [(9, [9], 0)]
+
+        waiting = asyncio.ensure_future(
+            reader.call(ApiKey.FETCH, fetch_request(("log", 0, len(written)), max_wait_ms=30_000))
+        )
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await write(owner, 10, begin=30)
+        found = (await waiting).responses[0].partitions[0]
+        assert found.error_code == 0 and found.high_watermark > 30
+        assert await reader.read_all("log") == await owner.read_all("log")
+        assert not writes(reader)
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_nothing_that_writes_is_taken() -> None:
+    """Produce, InitProducerId, DeleteRecords, CreateTopics; a topic that is asked for is not made; not a call of the
+    bucket comes of any of them."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        produced = await reader.produce("log", b"no")
+        assert produced.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "--read-only" in (produced.error_message or "")
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        given = await reader.call(ApiKey.INIT_PRODUCER_ID, request)
+        assert (given.error_code, given.producer_id) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, -1)
+        deleted = DeleteRecordsRequestTopic(
+            name="log", partitions=[DeleteRecordsRequestPartition(partition_index=0, offset=5)]
+        )
+        answer = await reader.call(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=[deleted], timeout_ms=1000))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        topic = CreateTopicsRequestTopic(name="new", num_partitions=1, replication_factor=1)
+        made = await reader.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+        assert made.topics[0].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert "--read-only" in made.topics[0].error_message
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+        shown = await reader.call(ApiKey.METADATA, asked)
+        assert shown.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not writes(reader)
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_groups_commit_in_memory() -> None:
+    """A commit is answered and read again; after a restart it is gone; the owner's groups are not shown."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        found = await reader.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=["g"]))
+        assert (found.coordinators[0].error_code, found.coordinators[0].node_id) == (0, 9)
+        wanted = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+        commit = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="log", partitions=[wanted])])
+        assert (await reader.call(ApiKey.OFFSET_COMMIT, commit)).topics[0].partitions[0].error_code == 0
+
+        async def committed(life: Life) -> int:
+            topics = [OffsetFetchRequestTopic(name="log", partition_indexes=[0])]
+            answer = await life.call(ApiKey.OFFSET_FETCH, OffsetFetchRequest(group_id="g", topics=topics), 5)
+            assert answer.error_code == 0
+            return int(answer.topics[0].partitions[0].committed_offset)
+
+        assert await committed(reader) == 7
+        await reader.stop()
+        again = await reader_of(place)
+        assert await committed(again) == -1
+        assert not writes(reader) and not writes(again)
+        await again.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_the_owner_may_be_gone() -> None:
+    """Killed, its bucket is read on; its next leader epoch reaches clients with the metadata that names it."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        written = await owner.read_all("log")
+        reader = await reader_of(place)
+        await owner.crash()
+        assert await reader.read_all("log") == written
+        epoch = reader.context.registry.readable["log", 0].leader_epoch
+        owner = await place.start("node.id=1")
+        await write(owner, 5, begin=30)
+        await until(lambda: reader.context.registry.readable["log", 0].leader_epoch > epoch)
+        request = fetch_request(("log", 0, 0), current_leader_epoch=epoch)
+        found = (await reader.call(ApiKey.FETCH, request)).responses[0].partitions[0]
+        assert found.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        newest = reader.context.registry.readable["log", 0].leader_epoch
+        ask = OffsetForLeaderEpochRequestTopic(
+            topic="log",
+            partitions=[
+                OffsetForLeaderEpochRequestPartition(partition=0, current_leader_epoch=newest, leader_epoch=epoch)
+            ],
+        )
+        ends = await reader.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest(topics=[ask]))
+        end = ends.topics[0].partitions[0]
+        assert (end.error_code, end.leader_epoch, end.end_offset) == (0, epoch, 30)
+        assert await reader.read_all("log") == await owner.read_all("log")
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_a_log_start_that_moves_is_out_of_range() -> None:
+    """DeleteRecords of the owner, and its objects gone: a reader below is told OFFSET_OUT_OF_RANGE, as in Kafka, also
+    before the root was looked at again by itself."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        assert await offset(reader, -2) == (0, 0)
+        deleted = DeleteRecordsRequestTopic(
+            name="log", partitions=[DeleteRecordsRequestPartition(partition_index=0, offset=20)]
+        )
+        answer = await owner.call(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=[deleted], timeout_ms=10_000))
+        assert answer.topics[0].partitions[0].error_code == 0
+        prefix = manifest_key(reader.context.registry.readable["log", 0].topic_id, 0).rsplit("/", 1)[0]
+        segments = [key for key in place.memory.objects if key.startswith(f"{prefix}/segments/")]
+        await until(lambda: sum(key in place.memory.objects for key in segments) < len(segments))
+        codes = []
+        for _ in range(100):
+            found = await reader.fetch("log", 0, max_wait_ms=500)
+            codes.append(found.error_code)
+            assert not found.records, "what is deleted is not served"
+            if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                break
+            await asyncio.sleep(0.1)
+        assert codes[-1] == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert await offset(reader, -2) == (0, 20)
+        assert await reader.read_all("log", start=20) == await owner.read_all("log", start=20)
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_a_topic_made_again_is_another_one() -> None:
+    """Deleted and made under the same name: records of the new one only, by a reader that had the old one open."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        before = await reader.read_all("log")
+        old = reader.context.registry.readable["log", 0].topic_id
+        await owner.context.controller.delete_topic("log")
+        await until(lambda: ("log", 0) not in reader.context.registry.readable)
+        assert (await reader.fetch("log", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await owner.create("log", **SMALL_SEGMENTS)
+        await write(owner, 8, begin=100)
+        await until(lambda: ("log", 0) in reader.context.registry.readable)
+        assert reader.context.registry.readable["log", 0].topic_id != old
+        after = await reader.read_all("log")
+        assert after == await owner.read_all("log")
+        assert {value for _, value in before}.isdisjoint({value for _, value in after})
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_a_damaged_root_costs_its_partition_only() -> None:
+    """KAFKA_STORAGE_ERROR for it, and a condition; the other topic is served; once mended it is served again."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        await owner.create("whole", **SMALL_SEGMENTS)
+        await write(owner, 5, "whole")
+        await owner.stop()
+        topic = owner.context.metadata.topic("log")
+        key = next(key for key in place.memory.objects if topic.topic_id in key and key.endswith("manifest.json"))
+        found = place.memory.objects[key]
+        sound = found.data
+        found.data = sound[: len(sound) // 2]
+        reader = await reader_of(place)
+        answer = await reader.fetch("log", 0, max_wait_ms=500)
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await offset(reader, -1))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(await reader.read_all("whole")) == 5
+        said = (await reader.broker.views.broker()).decode()
+        assert "root_damaged" in said and "log-0" in said
+        found.data = sound
+        await asyncio.sleep(31)
+        assert len(await reader.read_all("log")) == 30
+        assert "root_damaged" not in (await reader.broker.views.broker()).decode()
+        await reader.stop()
+
+    play(scenario())
+
+
+def test_while_the_bucket_is_away_what_is_known_is_served() -> None:
+    """Metadata, offsets and chunks at hand; the condition says so, and goes when it answers again."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        written = await reader.read_all("log")
+        await owner.crash()
+        place.store.down = True
+        await asyncio.sleep(12)
+        assert (await reader.call(ApiKey.METADATA, MetadataRequest(topics=None))).topics[0].error_code == 0
+        assert await offset(reader, -1) == (0, 30)
+        assert (await reader.fetch("log", 29)).error_code == 0
+        said = (await reader.broker.views.broker()).decode()
+        assert "store_unreachable" in said and "what is cached is served" in said
+        place.store.down = False
+        await asyncio.sleep(6)
+        assert "store_unreachable" not in (await reader.broker.views.broker()).decode()
+        assert await reader.read_all("log") == written
+        await reader.stop()
+
+    play(scenario())
+
+
+def test_credentials_that_only_read_are_enough() -> None:
+    """A bucket that refuses every write: it starts and serves; not one was sent."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        await owner.stop()
+        place.store.denies = WRITES
+        reader = await reader_of(place)
+        assert len(await reader.read_all("log")) == 30
+        await reader.stop()
+        assert not place.store.hits[Fault.READ_ONLY]
+
+    play(scenario())
+
+
+def test_no_cluster_is_refused() -> None:
+    """An empty bucket: a wrong prefix, most likely."""
+
+    async def scenario() -> None:
+        with pytest.raises(Refused, match="no cluster"):
+            await reader_of(Place())
+
+    play(scenario())
+
+
+def test_the_directory_of_a_broker_is_refused() -> None:
+    """Its log is nobody's cache."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        await owner.stop()
+        with pytest.raises(Refused, match="of its own"):
+            await reader_of(place, directory="a")
+
+    play(scenario())
+
+
+def test_a_newer_format_is_refused() -> None:
+    """As by any broker: exit 3."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        await owner.stop()
+        root = place.memory.objects["cluster.json"]
+        root.data = b'{"format_version":99}'
+        with pytest.raises(NewerFormat):
+            await reader_of(place)
+
+    play(scenario())
+
+
+def test_roots_are_read_for_those_who_ask() -> None:
+    """Of 200 partitions one is read: one manifest is at hand, and looked at until nobody reads it for five minutes."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await place.start("node.id=1")
+        await owner.create("wide", 200)
+        await owner_topic(owner)
+        reader = await reader_of(place)
+        await reader.read_all("log")
+        assert reader_roots(reader) == 1
+        await asyncio.sleep(400)
+        assert reader_roots(reader) == 0
+        assert len(await reader.read_all("log")) == 5
+        await reader.stop()
+        await owner.stop()
+
+    async def owner_topic(owner: Life) -> None:
+        await owner.create("log", **SMALL_SEGMENTS)
+        await write(owner, 5)
+
+    play(scenario())
+
+
+def reader_roots(reader: Life) -> int:
+    sources = reader.broker._sources
+    assert sources is not None
+    return len(sources.roots)  # type: ignore[union-attr]
+
+
+def test_a_produce_without_acks_closes_the_connection() -> None:
+    """As Kafka: there is no answer to say it in."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        with pytest.raises(CloseConnection):
+            await reader.call(ApiKey.PRODUCE, produce_request("log", batch_of(b"x"), acks=0), 9)
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
