@@ -13,6 +13,7 @@ from typing import NamedTuple
 from broker.config.live import LiveConfig
 from broker.controller import unclean_elections
 from broker.controller.attendance import Attendance
+from broker.controller.balancing import Balancing
 from broker.controller.channel import ControllerChannel
 from broker.controller.door import ControllerDoor
 from broker.controller.elsewhere import Elsewhere
@@ -98,7 +99,10 @@ def obeying(
         return answer
 
     unclean = UncleanElections(office, metadata, world.clock, node_id, ask_candidate, config.times.session_s)
-    controller = ControllerDoor(office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look)
+    controller = ControllerDoor(
+        office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look, attendance.unfit
+    )
+    balancing = Balancing(office, metadata, node_id, attendance.unfit, config.leader_imbalance_check_interval_s)
     channel = ControllerChannel(attendance, metadata, links, node_id, config.times)
     proposing = Proposing(registry, channel.propose, config.replica_lag_ms_max)
     kept = {
@@ -107,4 +111,6 @@ def obeying(
         "attendance": attendance.keep,
         "proposals": proposing.keep,
     }
+    if config.auto_leader_rebalance:
+        kept["leader balance"] = balancing.keep
     return Obeying(registry, metadata, replicas, feed, forward, controller, attendance, turnover, kept)

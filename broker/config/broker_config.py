@@ -65,6 +65,9 @@ class BrokerConfig:
     log_start_checkpoint_interval_ms: int
     high_watermark_checkpoint_interval_ms: int
     replica_lag_ms_max: int
+    follower_rate_max: int  # bytes a second, of replicas that are throttled
+    replication_quota_windows: int
+    replication_quota_window_s: int
     producer_id_expiration_ms: int
     local_bytes_max: int | None  # None: local_space_ratio_max decides
     local_space_ratio_max: float  # share of the file system, 0 to 1
@@ -96,6 +99,8 @@ class BrokerConfig:
 
     # the bucket as coordinator
     times: ClusterTimes
+    auto_leader_rebalance: bool
+    leader_imbalance_check_interval_s: int
     store_timeout_ms: int
     store_upload_timeout_ms: int
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from broker.config.generated import kafka_names
-from broker.config.honoured import BROKER_NAMES, TOPIC_NAMES, Honoured
+from broker.config.honoured import BROKER_NAMES, DYNAMIC_NAMES, TOPIC_NAMES, Honoured
 from broker.config.own import OWN
 from broker.config.values import ConfigType, Definition, InvalidConfig, Limits
 from broker.config.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPIC_REASONS, reason_of
@@ -72,6 +72,8 @@ def _read_synonyms(table: str) -> dict[str, tuple[Synonym, ...]]:
 
 def _registry() -> dict[str, Definition]:
     found = _read_table(kafka_names.BROKER, BROKER_NAMES, reason_of)
+    for name, known in _read_table(kafka_names.DYNAMIC, DYNAMIC_NAMES, reason_of).items():
+        found[name] = replace(known, dynamic=True)
     for name in _AUTHORIZER:
         found[name] = Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found | {own.name: own for own in OWN}

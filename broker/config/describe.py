@@ -156,12 +156,13 @@ def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
 
 
 def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
-    """Every config that has an effect on a broker, sorted by name.
+    """Every config that has an effect on a broker, and what else was set while it ran, sorted by name.
 
     `live`: values only the running broker knows, such as `thermocline.http` and `listeners` with the port really bound.
     """
     live = live or {}
-    entries = [_broker_entry(broker, live, BROKER[name]) for name in BROKER if BROKER[name].honoured]
+    shown = [name for name in BROKER if BROKER[name].honoured or (name in broker.configured and BROKER[name].dynamic)]
+    entries = [_broker_entry(broker, live, BROKER[name]) for name in shown]
     return sorted([*entries, _PROTOCOL_VERSION])
 
 

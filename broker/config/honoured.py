@@ -78,6 +78,13 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "default.replication.factor": H("Replication factor of a topic created without one."),
     "auto.create.topics.enable": H("A Metadata request that allows it creates missing topics."),
     "delete.topic.enable": H("DeleteTopics is allowed."),
+    "auto.leader.rebalance.enable": H(
+        "The first assigned replica leads again once it is in sync: the controller sees to it every "
+        "leader.imbalance.check.interval.seconds. Its own value counts."
+    ),
+    "leader.imbalance.check.interval.seconds": H("Time between two looks of the controller; see above."),
+    "replication.quota.window.num": H("How many windows follower.replication.throttled.rate is measured over."),
+    "replication.quota.window.size.seconds": H("How long each of them is."),
     # network limits
     "socket.request.max.bytes": H("A larger request frame closes its connection, before anything is allocated."),
     "queued.max.request.bytes": H(
@@ -180,11 +187,22 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "compression.type": D("Default of the topic config of that name; only producer is served."),
 }
 
+DYNAMIC_NAMES: Mapping[str, Honoured] = {
+    "follower.replication.throttled.rate": D(
+        "Bytes a second that this broker copies, from all leaders together, of replicas that are out of sync and named "
+        "in their topic's follower.replication.throttled.replicas. Keep it above 1 MB/s, as in Kafka."
+    ),
+}
+"""What Kafka takes while a broker runs, and from no file."""
+
 TOPIC_NAMES: Mapping[str, Honoured] = {
     "cleanup.policy": H("delete: old segments go by retention; empty: nothing goes. compact is not served yet."),
     "compression.type": H("producer: batches stay as the client compressed them. Nothing else is served."),
     "flush.messages": H("An fdatasync after this many records, also under thermocline.flush=os."),
     "flush.ms": H("An fdatasync at the latest this long after a write, also under thermocline.flush=os."),
+    "follower.replication.throttled.replicas": H(
+        "Replicas that follower.replication.throttled.rate holds while they are out of sync: partition:broker, or *."
+    ),
     "index.interval.bytes": H("One entry in the offset index for about this many bytes of log."),
     "internal.segment.bytes": H("segment.bytes without a lower limit, for tests."),
     "local.retention.bytes": H("Copied segments beyond this many bytes leave the disk; -2: retention.bytes."),

@@ -14,6 +14,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER
 from broker.config.resolve import with_overrides
 from broker.config.values import InvalidConfig
+from broker.config.without_effect import reason_of
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,9 @@ class LiveConfig:
         now = with_overrides(self._started, _usable(cluster_overrides), _usable(own_overrides))
         if now == self.now:
             return False
+        for name in sorted(now.configured.keys() - self.now.configured.keys()):
+            if not BROKER[name].honoured:
+                log.warning("%s is set, and has no effect here: %s", name, reason_of(name))
         self.now = now
         for follower in self._followers:
             follower(now)

@@ -157,6 +157,8 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         log_start_checkpoint_interval_ms=number("log.flush.start.offset.checkpoint.interval.ms"),
         high_watermark_checkpoint_interval_ms=number("replica.high.watermark.checkpoint.interval.ms"),
         replica_lag_ms_max=number("replica.lag.time.max.ms"),
+        replication_quota_windows=number("replication.quota.window.num"),
+        replication_quota_window_s=number("replication.quota.window.size.seconds"),
         local_bytes_max=local_bytes_max,
         local_space_ratio_max=local_space_ratio_max,
         brokers_on_disk=number("thermocline.brokers.on.disk"),
@@ -182,6 +184,8 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
             lease_ms=number("thermocline.lease.ms"),
             is_directory=isinstance(bucket, DirectoryUrl),
         ),
+        auto_leader_rebalance=flag("auto.leader.rebalance.enable"),
+        leader_imbalance_check_interval_s=number("leader.imbalance.check.interval.seconds"),
         store_timeout_ms=number("thermocline.store.timeout.ms"),
         store_upload_timeout_ms=number("thermocline.store.upload.timeout.ms"),
         shutdown_timeout_ms=number("thermocline.shutdown.timeout.ms"),
@@ -206,6 +210,7 @@ class _Changeable(TypedDict):
     seal_ms: int
     cold_fetch_wait_ms_max: int
     list_offsets_wait_ms_max: int
+    follower_rate_max: int
 
 
 def _changeable(values: _Values) -> _Changeable:
@@ -218,6 +223,7 @@ def _changeable(values: _Values) -> _Changeable:
         seal_ms=number("thermocline.seal.ms"),
         cold_fetch_wait_ms_max=number("remote.fetch.max.wait.ms"),
         list_offsets_wait_ms_max=number("remote.list.offsets.request.timeout.ms"),
+        follower_rate_max=number("follower.replication.throttled.rate"),
     )
 
 

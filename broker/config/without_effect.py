@@ -14,7 +14,11 @@ from broker.config.values import InvalidConfig
 
 _UNCOMPRESSED = "batches stay as clients compressed them, so there is nothing to compress."
 _COMPACTION = "it tunes compaction, which is not served yet (cleanup.policy=compact is refused)."
-_REPLICATION = "how replicas fetch is fixed: nothing is throttled, no leadership moves back by itself."
+_REPLICATION = "how replicas fetch is fixed."
+_LEADERS_RATE = (
+    "what leaves a leader is limited where it arrives, by follower.replication.throttled.rate, which Kafka's tools set "
+    "with it."
+)
 
 TOPIC_REASONS: Mapping[str, str] = {
     "compression.gzip.level": _UNCOMPRESSED,
@@ -25,8 +29,7 @@ TOPIC_REASONS: Mapping[str, str] = {
     "min.compaction.lag.ms": _COMPACTION,
     "min.cleanable.dirty.ratio": _COMPACTION,
     "file.delete.delay.ms": "readers keep an expired file open themselves until they are done, so it goes at once.",
-    "follower.replication.throttled.replicas": _REPLICATION,
-    "leader.replication.throttled.replicas": _REPLICATION,
+    "leader.replication.throttled.replicas": _LEADERS_RATE,
     "preallocate": "files grow as they are written; what a reader sees is the same.",
     "segment.jitter.ms": "segments roll after segment.ms at the latest, without jitter: copies queue for their turn.",
 }
@@ -38,6 +41,7 @@ _GROUPS = "that kind of group is not served yet."
 _TRANSACTIONS = "transactions are not served yet: their requests are refused."
 _PLUG_IN = "tiering is built in: there is no storage plug-in to configure."
 _METRICS = "metrics are served at /metrics, not through reporters."
+_ONE_DIRECTORY = "there is one log directory: no replica moves between two of them."
 _THREADS = "one loop and a bounded pool of workers take the place of these threads and queues."
 _QUOTAS = "quotas are not served yet; the limits on connections, memory and requests are always on."
 
@@ -60,13 +64,12 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("initial.broker.registration.", _QUORUM),
     ("server.max.startup.", _QUORUM),
     ("unstable.", _QUORUM),
+    ("replica.alter.log.dirs.", _ONE_DIRECTORY),
     ("replica.", _REPLICATION),
     ("num.replica.", _REPLICATION),
     ("follower.", _REPLICATION),
-    ("alter.log.dirs.", _REPLICATION),
-    ("replication.", _REPLICATION),
-    ("auto.leader.", _REPLICATION),
-    ("leader.", _REPLICATION),
+    ("alter.log.dirs.", _ONE_DIRECTORY),
+    ("leader.replication.", _LEADERS_RATE),
     ("unclean.leader.election.interval.", _REPLICATION),
     ("controlled.shutdown.", _REPLICATION),
     ("group.consumer.", _GROUPS),
@@ -134,6 +137,8 @@ REFUSED: Mapping[str, str] = {
 """Broker configs whose promise would be broken, most of them to keep somebody out: a start that sets one is refused."""
 
 TAKEN_OUT: Mapping[str, str] = {
+    "leader.imbalance.per.broker.percentage": "Kafka 4 took it out; auto.leader.rebalance.enable moves back every "
+    "leadership that can be, so leave it out",
     "control.plane.listener.name": "Kafka 4 took it out; what brokers ask each other comes by "
     "inter.broker.listener.name, so leave it out",
 }

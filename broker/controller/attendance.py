@@ -21,10 +21,11 @@ from broker.controller import fitness as fitnesses
 from broker.controller import proposals, registrations
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
 from broker.controller.decision import not_controller
-from broker.controller.fitness import FIT, Fitness
+from broker.controller.fitness import Fitness
 from broker.controller.office import Office
 from broker.controller.registrations import SessionId
 from broker.controller.sessions import Sessions
+from broker.controller.told import Told
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_root import ImageAt
@@ -72,8 +73,7 @@ class Attendance:
         self._lease_counter = -1
         self._beaten_s = 0.0
         self._news = asyncio.Event()
-        self._fitness: dict[int, tuple[int, Fitness]] = {}  # by node, with the broker epoch that said so
-        self._lost: dict[SessionId, frozenset[LogPlace]] = {}  # what was decided about
+        self._told = Told()
         self._is_settled = True  # nobody unfit leads what somebody fitter could
         self._wake = asyncio.Event()
         self.asked_s = float("-inf")
@@ -91,8 +91,7 @@ class Attendance:
     def end(self) -> None:
         """Another one decides."""
         self._sessions = None
-        self._fitness.clear()
-        self._lost.clear()
+        self._told.clear()
         self._office.stand_down()
         self._tell()
 
@@ -100,6 +99,7 @@ class Attendance:
         """This broker obeys `at`."""
         self._at = at
         self._is_settled = False
+        self._told.obey(at.image)
         if self._sessions is not None:
             self._sessions.follow(at.image, self._clock.monotonic_s())
         self._tell()
@@ -158,9 +158,8 @@ class Attendance:
     # ── who is fit to lead ───────────────────────────────────────────────────────────────────────────────────────
     def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
         """This session says how fit it is to lead; whether that is new. What follows is decided at once (`settled`)."""
-        if self._fitness.get(node_id, (broker_epoch, FIT)) == (broker_epoch, fitness):
+        if not self._told.hear((node_id, broker_epoch), fitness):
             return False
-        self._fitness[node_id] = broker_epoch, fitness
         if fitness.may_lead_all:
             log.info("broker %d is fit to lead again", node_id)
         else:
@@ -181,8 +180,8 @@ class Attendance:
         assert self._at is not None
         try:
             await self._settle_lost()
-            if self._unfit(self._at.image) or fitnesses.waits(self._at.image):
-                await self._office.decide(lambda image: fitnesses.moved(image, self._unfit(image)))
+            if self.unfit(self._at.image) or fitnesses.waits(self._at.image):
+                await self._office.decide(lambda image: fitnesses.moved(image, self.unfit(image)))
         except (ThermoclineError, OSError) as refused:
             self._is_settled = False
             log.warning("unfit brokers lead on for now: %s", refused)
@@ -192,24 +191,17 @@ class Attendance:
 
     async def _settle_lost(self) -> None:
         """Take brokers out of the in-sync sets of the logs that they lost while they run, once each (R18)."""
-        for node_id, (broker_epoch, fitness) in tuple(self._fitness.items()):
-            session = node_id, broker_epoch
-            lost = frozenset(fitness.lost_logs)
-            decided = self._lost.get(session, frozenset()) & lost  # one that was copied anew may be lost again
-            if new := lost - decided:
-                decided |= await self._office.decide(partial(registrations.lost_logs, session=session, places=new))
-            if decided:
-                self._lost[session] = decided
-            else:
-                self._lost.pop(session, None)
+        for session in self._told.with_lost:
+            places = self._told.take_lost(session)
+            decided = frozenset[LogPlace]()
+            try:
+                decided = await self._office.decide(partial(registrations.lost_logs, session=session, places=places))
+            finally:
+                self._told.undecided(session, places - decided)
 
-    def _unfit(self, image: ClusterImage) -> dict[int, Fitness]:
-        """Of the sessions there are."""
-        return {
-            node_id: fitness
-            for node_id, (broker_epoch, fitness) in self._fitness.items()
-            if not fitness.may_lead_all and image.has_session(node_id, broker_epoch)
-        }
+    def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
+        """See `Told`."""
+        return self._told.unfit(image)
 
     async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
         """See `Brokers`."""

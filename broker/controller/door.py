@@ -18,6 +18,7 @@ from broker.controller import elections, registrations, topics
 from broker.controller.decision import Decider, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.elsewhere import Elsewhere
+from broker.controller.fitness import Unfit
 from broker.controller.office import Office
 from broker.controller.unclean import HeardNow
 from broker.error_codes import ErrorCode
@@ -36,7 +37,7 @@ Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNo
 class ControllerDoor:
     """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`;
     `elsewhere` the controller where it is another broker (None: it never is); `hear` asks replicas what they hold
-    (`UncleanElections.look`)."""
+    (`UncleanElections.look`); `unfit` is `Attendance.unfit`."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class ControllerDoor:
         opened: Callable[[str], Awaitable[None]],
         elsewhere: Elsewhere | None = None,
         hear: Hear | None = None,
+        unfit: Callable[[ClusterImage], Unfit] = lambda _: {},
     ) -> None:
         self._office = office
         self._metadata = metadata
@@ -55,6 +57,7 @@ class ControllerDoor:
         self._opened = opened
         self._elsewhere = elsewhere
         self._hear = hear
+        self._unfit = unfit
 
     @property
     def epoch(self) -> int:
@@ -169,7 +172,7 @@ class ControllerDoor:
         if kind is ElectionType.UNCLEAN and self._hear is not None:
             image = self._metadata.image
             heard = await self._hear(image, elections.leaderless(image, wanted))
-        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard))
+        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._unfit(image)))
 
     async def unregister(self, node_id: int) -> None:
         """A node that nothing is assigned to leaves the cluster."""

@@ -1,9 +1,10 @@
 """Elections that somebody asked for, as decisions.
 
-Pure. Owns who becomes a leader by request: the preferred replica, where it is in sync and has a session; or, of a
-partition that nobody may lead, the best of the replicas that were heard just now, which begins uncleanly (R20): who
-asks for that does not want to wait for those that are off. Always true: what has the leader that was asked for is left
-alone; each partition is answered by itself, in Kafka's words. Must not know who asks, nor how replicas are heard.
+Pure. Owns who becomes a leader by request: the preferred replica, where it is in sync, has a session and says that it
+is fit; or, of a partition that nobody may lead, the best of the replicas that were heard just now, which begins
+uncleanly (R20): who asks for that does not want to wait for those that are off. Always true: what has the leader that
+was asked for is left alone; each partition is answered by itself, in Kafka's words. Must not know who asks, nor how
+replicas are heard.
 Source: Kafka's ReplicationControlManager.electLeader; KIP-183, KIP-460.
 """
 
@@ -15,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from broker.controller.decision import Decision
+from broker.controller.fitness import Unfit, may_lead
 from broker.controller.unclean import HeardNow, Question, best
 from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage, Topic
@@ -63,6 +65,7 @@ def elect(
     kind: ElectionType,
     wanted: Sequence[tuple[str, int]],
     heard: HeardNow = MappingProxyType({}),
+    unfit: Unfit = MappingProxyType({}),
 ) -> Decision[dict[tuple[str, int], Election]]:
     """Of each partition, by topic and index, what became of it. One named twice is elected once. `heard`: what replicas
     said of `leaderless` ones."""
@@ -78,7 +81,7 @@ def elect(
         elif not 0 <= index < topic.partitions:
             answer = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
         else:
-            answer, row = _one(image, kind, topic, index, heard)
+            answer, row = _one(image, kind, topic, index, heard, unfit)
             if row is not None:
                 rows[topic.topic_id, index] = row
         answers[name, index] = answer
@@ -86,14 +89,15 @@ def elect(
 
 
 def _one(
-    image: ClusterImage, kind: ElectionType, topic: Topic, index: int, heard: HeardNow
+    image: ClusterImage, kind: ElectionType, topic: Topic, index: int, heard: HeardNow, unfit: Unfit
 ) -> tuple[Election, Row | None]:
     row = topic.rows[index]
     if row.leader == row.replicas[0] or (kind is ElectionType.UNCLEAN and row.leader != NO_LEADER):
         return _NOT_NEEDED, None
     after = None
     if kind is ElectionType.PREFERRED:
-        after = elected(image, topic, index)
+        if may_lead((topic.topic_id, index), row.replicas[0], unfit):
+            after = elected(image, topic, index)
     else:
         said = heard.get(Question((topic.topic_id, index), topic.name, row.leader_epoch), {})
         there = {node_id: what for (node_id, epoch), what in said.items() if image.has_session(node_id, epoch)}

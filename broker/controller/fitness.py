@@ -4,7 +4,8 @@ Owns the preference: a log that failed leads nothing, where others are assigned 
 fit one can. Always true: leadership moves by a clean election; nobody leaves an in-sync set for it but whose log
 failed, down to the minimum: it reports nothing any more, and the rest would wait for it; what nobody is fitter for
 stays where it is, so two unfit brokers do not pass it to and fro. It is a correction of what stands, made again after
-each image: elections for other reasons know nothing of it; and what nobody led for it is led again when a log is fit.
+each image: elections that follow from a session's end know nothing of it, those of the preferred replica do; and what
+nobody led for it is led again when a log is fit.
 Must not know heartbeats, nor why somebody is unfit.
 """
 
@@ -36,6 +37,9 @@ class Fitness(NamedTuple):
 
 FIT: Final = Fitness()
 
+Unfit = Mapping[int, Fitness]
+"""Brokers with a session that say that they are not fit to lead everything, by node id."""
+
 _CAN, _RATHER_NOT, _NEVER = range(3)
 
 
@@ -49,7 +53,13 @@ def waits(image: ClusterImage) -> bool:
     )
 
 
-def moved(image: ClusterImage, unfit: Mapping[int, Fitness]) -> Decision[None]:
+def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
+    """Whether leadership of this may be moved to a broker with a session."""
+    told = unfit.get(node_id)
+    return told is None or not (told.unfit_all or place in told.unfit)
+
+
+def moved(image: ClusterImage, unfit: Unfit) -> Decision[None]:
     """What the brokers of `unfit`, by node id, lead and fitter ones can lead instead, or nobody may; and what nobody
     leads though the log of a member with a session is fit."""
     failed = {node_id: frozenset(fitness.unfit) for node_id, fitness in unfit.items()}

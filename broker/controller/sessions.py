@@ -18,7 +18,8 @@ from broker.metadata.image import ClusterImage
 
 _STEP_MAX_S: Final = 1.0  # more than this between two looks is a stall of ours
 UNTIMED_S: Final = 30.0
-"""So long after a claim that follows a step back, sessions end without the more-than-half rule."""
+"""So long after a claim that follows a step back, sessions end without the more-than-half rule; two sessions, where
+those are longer: each has its full time anew, so none ends before one is over."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Sessions:
         self._session_s, self._closed_s, self._heard_s = times.session_s, times.closed_s, times.heard_s
         self._looked_s = now_s
         self._time_s = 0.0  # of this loop: stalls left out
-        self._sure_until_s = UNTIMED_S if is_sure else 0.0
+        self._sure_until_s = max(UNTIMED_S, 2 * times.session_s) if is_sure else 0.0
         self._lease_s = times.lease_s
         self._sessions: dict[int, _Session] = {}
         self._without_s: dict[int, float] = {}  # since when a node that is registered has no session

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 0.3  # candidates wait up to so long, so that they do not claim at one moment (D11)
 PAUSE_S: Final = 10.0
-"""After giving the lease away: for whoever sees more to take it; doubled each time."""
+"""After giving the lease away: for whoever sees more to take it, which looks once an interval, so two of those at
+least; doubled each time."""
 PAUSE_MAX_S: Final = 160.0
 
 
@@ -82,7 +83,8 @@ class Reign:
         self._rules: int | None = None  # the controller epoch that `ruling` was begun in
         self._is_sure = False  # the next claim follows a step back that nobody answered
         self._stepped_back_s = self._stepped_back_until_s = 0.0  # when last, and until when
-        self._pause_s = PAUSE_S
+        self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
+        self._pause_max_s = max(PAUSE_MAX_S, self._first_pause_s)
 
     def obeyed(self, at: ImageAt) -> None:
         """The first fence, and its other side: who the image names decides."""
@@ -94,7 +96,7 @@ class Reign:
                     "controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, controller.epoch
                 )
             if controller is not None:
-                self._pause_s = PAUSE_S  # somebody saw more: the next step back is another story
+                self._pause_s = self._first_pause_s  # somebody saw more: the next step back is another story
             self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
             ruling.end()
         elif self._rules != controller.epoch:
@@ -161,11 +163,11 @@ class Reign:
         if self._is_stepping_back or not self.is_controller:
             return
         now = self._world.clock.monotonic_s()
-        if self._stepped_back_s and now - self._stepped_back_s > 2 * PAUSE_MAX_S:
-            self._pause_s = PAUSE_S  # it saw enough for long: the doubling is over
+        if self._stepped_back_s and now - self._stepped_back_s > 2 * self._pause_max_s:
+            self._pause_s = self._first_pause_s  # it saw enough for long: the doubling is over
         self._stepped_back_s = now
         self._stepped_back_until_s = now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        self._pause_s = min(2 * self._pause_s, self._pause_max_s)
         assert self.ruling is not None
         self.ruling.end()
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of
 from broker.following.metadata_cache import MetadataCache
@@ -27,6 +28,8 @@ from broker.partition.opening import is_alone
 from broker.partition.registry import Registry
 from broker.replication.asking import VERSION, Key, Limits
 from broker.replication.fetcher import Fetcher
+from broker.replication.rate import Rate, is_throttled
+from broker.replication.throttled import Throttled
 from broker.wire.message import Message
 from broker.wire.messages import FetchRequest, FetchResponse
 from hotstore.errors import DamagedLog
@@ -97,6 +100,9 @@ class Follows:
         self._roles: dict[Key, _Role] = {}
         self._ending: dict[Key, asyncio.Task[None]] = {}
         self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
+        now = config.now
+        self._rate = Rate(now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows)
+        config.tell(self._obey_rate)
         self._slots = asyncio.Semaphore(_OPENING_MAX)
 
     @property
@@ -148,7 +154,7 @@ class Follows:
         self._registry.followed[role.topic.name, role.index] = followed
         self._opened((followed,))
         if fetcher is not None:
-            fetcher.follow(key, followed)
+            fetcher.follow(key, followed, is_throttled=self._is_throttled(role))
 
     async def _open(self, topic: Topic, index: int) -> OpenLog | None:
         """None: it is damaged, and not to be touched in this epoch."""
@@ -225,13 +231,16 @@ class Follows:
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the copies obey the topic's configs as they are now."""
-        config = log_config_of(self._topic_config(topic))
+        config, topic_id = log_config_of(self._topic_config(topic)), UUID(topic.topic_id)
         for index in range(topic.partitions):
-            role = self._roles.get((UUID(topic.topic_id), index))
+            key = topic_id, index
+            role = self._roles.get(key)
             if role is not None:
                 role.topic = topic
                 if role.followed is not None:
                     role.followed.log.reconfigure(config)
+                    if role.row.leader != NO_LEADER:
+                        self._fetcher(role.row.leader).throttle(key, is_throttled=self._is_throttled(role))
 
     async def keep_expiring(self) -> None:
         """Until cancelled: local retention of the copies."""
@@ -258,11 +267,25 @@ class Follows:
         known = self._fetchers.get(leader_id)
         if known is not None:
             return known[0]
-        fetcher = Fetcher(leader_id, lambda request: self._ask(leader_id, request), self._session, _LIMITS)
+        throttled = Throttled(self._rate, self._is_in_sync)
+        fetcher = Fetcher(leader_id, lambda request: self._ask(leader_id, request), self._session, _LIMITS, throttled)
         name = f"fetch from {leader_id}"
         keeping = self._tasks.spawn(name, supervise(name, fetcher.keep, self._world.rng, self._report))
         self._fetchers[leader_id] = fetcher, keeping
         return fetcher
+
+    def _obey_rate(self, now: BrokerConfig) -> None:
+        if now.follower_rate_max != self._rate.limit:
+            self._rate.limit = now.follower_rate_max
+            for fetcher, _ in self._fetchers.values():
+                fetcher.look_again()
+
+    def _is_throttled(self, role: _Role) -> bool:
+        return is_throttled(role.topic.configs, role.index, self._node_id)
+
+    def _is_in_sync(self, key: Key) -> bool:
+        topic = self._metadata.image.topics.get(str(key[0]))
+        return topic is not None and self._node_id in topic.rows[key[1]].in_sync
 
     async def _ask(self, leader_id: int, request: FetchRequest) -> FetchResponse:
         node = self._metadata.image.nodes.get(leader_id)

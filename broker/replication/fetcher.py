@@ -3,8 +3,9 @@
 Owns the loop. Always true: a question is asked when everything that the last answer brought is flushed (`os`: written),
 so each replica's offset in it is its flushed end (R3); a replica that was refused, or failed, keeps no other waiting;
 an answer to a session that is over is dropped; every wait has an end; a question looks only at those replicas that came
-(`follow`), went (`leave`), were answered, said that they moved (`wake`), or waited their time. Must not know how a
-replica takes what came (`Copy`), who leads what, nor where a broker is.
+(`follow`), went (`leave`), were answered, said that they moved (`wake`), or waited their time; who is throttled is left
+out of it while too much came (`Throttled`). Must not know how a replica takes what came (`Copy`), who leads what, nor
+where a broker is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, Protocol
 from broker.error_codes import ErrorCode
 from broker.replication.asking import Asking, Key, Limits
 from broker.replication.follower import FetchPosition
+from broker.replication.throttled import Throttled
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
@@ -53,7 +55,7 @@ class Copy(Protocol):
 
 class Fetcher:
     """From one broker. `ask` sends a question: ConnectionError, TimeoutError. `session` is this broker's: its id and
-    its broker epoch as the image has it."""
+    its broker epoch as the image has it. `throttled`: who is held back when too much came."""
 
     def __init__(
         self,
@@ -61,11 +63,13 @@ class Fetcher:
         ask: Callable[[FetchRequest], Awaitable[FetchResponse]],
         session: Callable[[], tuple[int, int]],
         limits: Limits,
+        throttled: Throttled,
     ) -> None:
         self.leader_id = leader_id
         self._ask = ask
         self._session = session
         self._limits = limits
+        self._throttled = throttled
         self._asking = Asking()
         self._copies: dict[Key, Copy] = {}
         self._not_before_s: dict[Key, float] = {}
@@ -73,18 +77,28 @@ class Fetcher:
         self._changed: dict[Key, None] = {}  # to be looked at before the next question
         self._moved = asyncio.Event()
 
-    def follow(self, key: Key, copy: Copy) -> None:
+    def follow(self, key: Key, copy: Copy, *, is_throttled: bool = False) -> None:
         """Fetch into it from the next question on."""
         self._copies[key] = copy
         self._not_before_s.pop(key, None)
-        self.wake(key)
+        self._throttled.began(key)
+        self.throttle(key, is_throttled=is_throttled)
 
     def leave(self, key: Key, copy: Copy) -> None:
         """Its role is over: what comes for it is dropped."""
         if self._copies.get(key) is copy:
             del self._copies[key]
             self._not_before_s.pop(key, None)
-            self.wake(key)
+            self.throttle(key, is_throttled=False)
+
+    def throttle(self, key: Key, *, is_throttled: bool) -> None:
+        """Whether it is held back when too much came."""
+        self._throttled.set(key, is_throttled=is_throttled)
+        self.wake(key)
+
+    def look_again(self) -> None:
+        """The rate is another one."""
+        self._moved.set()
 
     def wake(self, key: Key) -> None:
         """What it asks for next is something else, or nothing, or something at last."""
@@ -100,11 +114,12 @@ class Fetcher:
             self._look()
             if not self._asking.wants_any:
                 self._moved.clear()
-                await _first(self._moved.wait(), _REFUSED_S if self._later else None)
+                await _first(self._moved.wait(), self._wait_s())
                 continue
             session = self._session()
+            limits = self._throttled.limits(self._limits, _now_s())
             try:
-                answer = await self._ask(self._asking.question(*session, self._limits))
+                answer = await self._ask(self._asking.question(*session, limits))
             except (ConnectionError, TimeoutError) as nobody:
                 log.debug("replicas led by broker %d wait: %s", self.leader_id, nobody)
                 self._asking.lost()
@@ -123,7 +138,8 @@ class Fetcher:
 
     def _look(self) -> None:
         """Have the next question ask for what those that changed want now."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = _now_s()
+        self._changed |= dict.fromkeys(self._throttled.look(now_s))
         while self._later and self._later[0][0] <= now_s:
             _, key = heappop(self._later)
             if self._not_before_s.get(key, now_s) <= now_s:
@@ -131,8 +147,14 @@ class Fetcher:
                 self._changed[key] = None
         for key in self._changed:
             copy = self._copies.get(key)
-            self._asking.want(key, None if copy is None or key in self._not_before_s else copy.next_fetch())
+            at = None if copy is None or key in self._not_before_s else copy.next_fetch()
+            self._asking.want(key, None if at is None or self._throttled.holds(key, at) else at)
         self._changed.clear()
+
+    def _wait_s(self) -> float | None:
+        """Until somebody may ask again who is not asked for now; None: nobody but by a `wake`."""
+        held_s, later_s = self._throttled.wait_s(_now_s()), _REFUSED_S if self._later else None
+        return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
 
     async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> None:
         taken: list[Copy] = []
@@ -151,6 +173,8 @@ class Fetcher:
     def _took(self, key: Key, copy: Copy, at: FetchPosition, part: FetchResponsePartition) -> bool:
         self._changed[key] = None
         if part.error_code == ErrorCode.NONE:
+            if key in self._throttled:
+                self._throttled.came(key, len(part.records or b""), part.high_watermark, _now_s())
             try:
                 is_taken = copy.answered(at, part)
                 if copy.next_fetch() is None:  # it is cut, or begins elsewhere, perhaps to ask for the same again
@@ -166,9 +190,13 @@ class Fetcher:
         return False
 
     def _delay(self, key: Key, delay_s: float) -> None:
-        self._not_before_s[key] = until_s = asyncio.get_running_loop().time() + delay_s
+        self._not_before_s[key] = until_s = _now_s() + delay_s
         heappush(self._later, (until_s, key))
         self._asking.anew(key)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def _first(moved: Awaitable[object], wait_s: float | None) -> None:

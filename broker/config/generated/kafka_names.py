@@ -1,7 +1,7 @@
 r"""Every config name of Apache Kafka 4.3.1: facts printed from its own definitions, no words of its documentation.
 
-Generated from `KafkaConfig`, `LogConfig` and `ServerTopicConfigSynonyms` of the 4.3.1 jars by the program inside
-`tests/unit/broker/config/test_config_kafka_peer.py`, which also compares this file with them. A line is
+Generated from `KafkaConfig`, `QuotaConfig`, `LogConfig` and `ServerTopicConfigSynonyms` of the 4.3.1 jars by the
+program inside `tests/unit/broker/config/test_config_kafka_peer.py`, which also compares this file with them. A line is
 `name|type|default|valid values[|internal]`; default `\N` = none. Valid values: `low..`, `low..high`, `a/b` (one of;
 `~` ignoring case), `-1,1..9` (that or the range), `filled` (not empty), `replicas` (`*` or `partition:broker,…`).
 """
@@ -367,6 +367,13 @@ unclean.leader.election.enable|BOOLEAN|false|
 unclean.leader.election.interval.ms|LONG|300000|1..|internal
 unstable.api.versions.enable|BOOLEAN|false||internal
 unstable.feature.versions.enable|BOOLEAN|false||internal
+"""
+
+# Set on running brokers only: Kafka does not read them from a file.
+DYNAMIC = r"""
+follower.replication.throttled.rate|LONG|9223372036854775807|0..
+leader.replication.throttled.rate|LONG|9223372036854775807|0..
+replica.alter.log.dirs.io.max.bytes.per.second|LONG|9223372036854775807|0..
 """
 
 TOPIC = r"""

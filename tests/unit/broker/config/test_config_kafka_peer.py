@@ -31,6 +31,7 @@ public class Ask {
   }
   public static void main(String[] arguments) throws Exception {
     dump("broker", kafka.server.KafkaConfig$.MODULE$.configDef());
+    dump("dynamic", QuotaConfig.brokerQuotaConfigs());
     dump("topic", LogConfig.configDefCopy());
     for (var e : new TreeMap<>(ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS).entrySet()) {
       StringBuilder names = new StringBuilder();
@@ -97,8 +98,8 @@ def limits(validator: str) -> str:
 
 
 def tables(lines: list[list[str]]) -> dict[str, list[str]]:
-    """The three tables of broker/config/generated/kafka_names.py, as lines."""
-    made: dict[str, list[str]] = {"broker": [], "topic": [], "synonym": []}
+    """The four tables of broker/config/generated/kafka_names.py, as lines."""
+    made: dict[str, list[str]] = {"broker": [], "dynamic": [], "topic": [], "synonym": []}
     for kind, *columns in lines:
         if kind == "synonym":
             scaled = ((name, int(two) // 2) for name, two in (pair.split(":") for pair in columns[1].split()))
@@ -127,6 +128,7 @@ def test_the_generated_table_is_what_kafka_says(answers: list[list[str]]) -> Non
 
     made = tables(answers)
     assert made["broker"] == kafka_names.BROKER.strip().splitlines()
+    assert made["dynamic"] == kafka_names.DYNAMIC.strip().splitlines()
     assert made["topic"] == kafka_names.TOPIC.strip().splitlines()
     assert made["synonym"] == kafka_names.SYNONYMS.strip().splitlines()
 

@@ -154,3 +154,13 @@ def test_who_has_no_session_is_silent_after_a_lease_of_this_controller() -> None
     back = away.with_records([session(node_id=2, broker_epoch=9)])
     play.sessions.follow(back, play.now_s)
     assert not play.sessions.is_silent(2, play.now_s)
+
+
+def test_a_long_session_is_ended_by_a_controller_that_came_back() -> None:
+    """Sessions of a minute were still alive when the thirty seconds without the more-than-half rule were over: the sole
+    survivor stepped back again and again, and never ended one."""
+    times = ClusterTimes(session_s=60.0)
+    sessions = Sessions(1, 0.0, times, is_sure=True)
+    sessions.follow(image(1, 2, 3), 0.0)
+    looks = (sessions.look(STEP_S * number) for number in range(1, 200))
+    assert next(due for due in looks if due != Due()) == Due(((2, 2), (3, 3)))

@@ -88,3 +88,18 @@ def test_a_claim_after_stepping_back_that_the_bucket_refuses_is_made_again() -> 
             assert it.session(1).is_controller
 
     play(scenario())
+
+
+def test_who_steps_back_gives_others_two_looks() -> None:
+    """They look once an interval: where that was 8 s, the first pause of 10 s could be over before anybody had looked
+    twice."""
+
+    async def scenario() -> None:
+        settings = "thermocline.lease.interval.ms=8000", "thermocline.lease.ms=30000"
+        async with house(1, *settings) as it:
+            session = it.session(1)
+            assert it.controllers == [1] and session._reign is not None
+            session.step_back()
+            assert session._reign._stepped_back_until_s - session._world.clock.monotonic_s() == 16
+
+    play(scenario())

@@ -21,7 +21,7 @@ def unfit(it: House) -> set[int]:
     """As the controller has heard."""
     attendance = it.lives[it.controllers[0]].context.brokers
     assert isinstance(attendance, Attendance)
-    return set(attendance._unfit(it.lives[2].context.metadata.image))
+    return set(attendance.unfit(it.lives[2].context.metadata.image))
 
 
 def leader_of(it: House) -> int:

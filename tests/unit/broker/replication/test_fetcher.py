@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from uuid import UUID
 
 from hypothesis import given
@@ -13,6 +13,8 @@ from broker.error_codes import ErrorCode
 from broker.replication.asking import Asking, Key, Limits
 from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
+from broker.replication.rate import Rate
+from broker.replication.throttled import Throttled
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
 from logformat.record_batch import CorruptBatch
 from tests.support.broker_kit import play
@@ -186,9 +188,14 @@ class Leader:
         return FetchResponse(session_id=4, responses=[FetchResponseTopic(topic_id=TOPIC, partitions=parts)])
 
 
-def fetching(scenario: Callable[[Leader, Fetcher], Awaitable[None]], leader: Leader | None = None) -> None:
+def fetching(
+    scenario: Callable[[Leader, Fetcher], Awaitable[None]],
+    leader: Leader | None = None,
+    rate: Rate | None = None,
+    in_sync: Collection[Key] = (),
+) -> None:
     async def run(leader: Leader) -> None:
-        fetcher = Fetcher(1, leader, lambda: (2, 50), LIMITS)
+        fetcher = Fetcher(1, leader, lambda: (2, 50), LIMITS, Throttled(rate or Rate(), lambda key: key in in_sync))
         keeping = asyncio.ensure_future(fetcher.keep())
         await scenario(leader, fetcher)
         assert not keeping.done()
@@ -391,3 +398,113 @@ def test_who_waits_its_time_is_asked_for_again_though_all_do() -> None:
         assert first.offset > 5 and second.offset > 15
 
     fetching(scenario)
+
+
+class Log(Leader):
+    """Has so much for each partition, a byte an offset, and gives as much as a question lets, as a leader does."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        super().__init__()
+        self.ends = ends
+        self.given: list[tuple[float, int, int]] = []  # when, partition, bytes
+
+    async def __call__(self, request: FetchRequest) -> FetchResponse:
+        loop = asyncio.get_running_loop()
+        self.questions.append(request)
+        if request.session_epoch == 0:
+            self.held.clear()
+        self.held |= {(TOPIC, index): offset for index, offset in named(request).items()}
+        for index in forgotten(request):
+            del self.held[TOPIC, index]
+        parts = self._parts(request)
+        await asyncio.sleep(0.001 if parts or not request.min_bytes else request.max_wait_ms / 1000)
+        self.given += [(loop.time(), part.partition_index, len(part.records)) for part in parts]
+        return FetchResponse(session_id=4, responses=[FetchResponseTopic(topic_id=TOPIC, partitions=parts)])
+
+    def _parts(self, request: FetchRequest) -> list[FetchResponsePartition]:
+        room, parts = request.max_bytes, []
+        for (_, index), offset in self.held.items():
+            size = min(self.ends[index] - offset, 1 << 16, room)
+            if size > 0 or request.session_epoch == 0:
+                room -= size
+                parts.append(
+                    FetchResponsePartition(partition_index=index, high_watermark=self.ends[index], records=bytes(size))
+                )
+        return parts
+
+
+class Taking(Copied):
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
+        self.offset = asked.offset + len(answer.records)
+        return True
+
+
+def test_a_throttled_copy_comes_at_its_rate_and_holds_nobody_back() -> None:
+    """1 MB/s for what is out of sync and named; the other is there at once."""
+    leader, size, limit = Log({0: 8_000_000, 1: 8_000_000}), 8_000_000, 1_000_000
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        assert isinstance(leader, Log)
+        throttled, free = Taking(), Taking()
+        fetcher.follow(A, throttled, is_throttled=True)
+        fetcher.follow(B, free)
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(1.0)
+        assert free.offset == size and throttled.offset < 2 * limit
+        while throttled.offset < size:
+            await asyncio.sleep(0.05)
+            took_s = asyncio.get_running_loop().time() - began_s
+            assert throttled.offset <= limit * (took_s + 1) + (1 << 16), "never more than the window lets"
+        assert 7 <= took_s <= 9, took_s
+        assert len(leader.questions) < 2_000, "no busy loop while it is held"
+
+    fetching(scenario, leader, Rate(limit))
+
+
+def test_who_is_in_sync_or_caught_up_is_not_throttled() -> None:
+    """It would fall out of the in-sync set by it; Kafka asks what the leader's high watermark is, we the image too."""
+    leader = Log({0: 3_000_000, 1: 3_000_000, 2: 3_000_000})
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        assert isinstance(leader, Log)
+        held, member, caught_up = Taking(), Taking(), Taking(3_000_000)
+        for key, copy in ((A, held), (B, member), ((TOPIC, 2), caught_up)):
+            fetcher.follow(key, copy, is_throttled=True)
+        await asyncio.sleep(0.5)
+        for _ in range(10):  # as its leader's log grows
+            leader.ends[2] += 10
+            await asyncio.sleep(0.6)
+            assert caught_up.offset == leader.ends[2] and member.offset == 3_000_000
+        assert held.offset < 1_000_000
+
+    fetching(scenario, leader, Rate(100_000), in_sync=[B])
+
+
+def test_a_throttle_that_is_set_or_lifted_counts_at_once() -> None:
+    """Of the rate, and of the list."""
+    rate = Rate()
+
+    async def scenario(leader: Leader, fetcher: Fetcher) -> None:
+        copy = Taking()
+        fetcher.follow(A, copy)
+        await asyncio.sleep(0.01)
+        rate.limit = 1000
+        fetcher.throttle(A, is_throttled=True)
+        await asyncio.sleep(0.1)
+        before = copy.offset
+        await asyncio.sleep(3.0)
+        assert copy.offset == before
+        rate.limit = 5_000_000
+        fetcher.look_again()
+        await asyncio.sleep(0.5)
+        assert before < copy.offset
+        rate.limit = 1000
+        await asyncio.sleep(0.5)
+        before = copy.offset
+        await asyncio.sleep(3.0)
+        assert copy.offset == before
+        fetcher.throttle(A, is_throttled=False)
+        await asyncio.sleep(0.5)
+        assert copy.offset > before + 10_000_000
+
+    fetching(scenario, Log({0: 1 << 40}), rate)
