@@ -1,0 +1,310 @@
+"""Three real brokers, and how long nobody leads when one of them ends: a stock client's gap, and a whole node's share.
+
+    bench/failover.py                      all rows; writes its section of bench/RESULTS.md
+    bench/failover.py --only leader --kills 3    a look; nothing is written
+
+A gap is the longest time between two acknowledgements of one producer (confluent-kafka, acks=all, idempotent, back-off
+100 ms, a record each 5 ms) around the kill: what clients wait. Default settings, directory bucket, RF 3, min 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from bench.many import BENCH, Figures, replace_section
+from tests.support.broker_process import BrokerProcess, start_broker
+
+SECTION: Final = "## Failover"
+NODES: Final = (1, 2, 3)
+READY_S: Final = 60.0
+PARTITIONS: Final = 1_000
+_ENDED: Final = re.compile("session ended and others lead")
+
+
+class Brokers:
+    """Three of one cluster, by node id."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ports: dict[int, str] = {}
+        self.running: dict[int, BrokerProcess] = {}
+        for node_id in NODES:
+            self.start(node_id)
+        self.settled()
+
+    def start(self, node_id: int) -> None:
+        """On its directory and, from the second time on, its port."""
+        self.running[node_id] = broker = start_broker(
+            self._root / str(node_id),
+            f"file://{self._root}/bucket",
+            "--node-id",
+            str(node_id),
+            listen=self._ports.get(node_id, "127.0.0.1:0"),
+        )
+        self._ports[node_id] = broker.kafka
+
+    @property
+    def address(self) -> str:
+        return ",".join(self._ports.values())
+
+    def admin(self) -> AdminClient:
+        """A fresh one: one that met a dead broker backs off."""
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+
+    def controller(self) -> int:
+        client = self.admin()  # its futures die with it
+        return int(client.describe_cluster().result(10).controller.id)
+
+    def settled(self) -> None:
+        """Until every broker is there and every replica in sync."""
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                found = self.admin().list_topics(timeout=5)
+                partitions = [one for topic in found.topics.values() for one in topic.partitions.values()]
+                if len(found.brokers) == len(NODES) and all(len(one.isrs) == len(one.replicas) for one in partitions):
+                    return
+            except KafkaException:
+                pass
+            if time.monotonic() > deadline:
+                raise RuntimeError("the cluster did not settle")
+            time.sleep(0.2)
+
+    def topic(self, name: str, assignment: list[list[int]]) -> None:
+        new = NewTopic(name, len(assignment), replica_assignment=assignment, config={"min.insync.replicas": "2"})
+        client = self.admin()
+        client.create_topics([new])[name].result(60)
+        self.settled()
+
+    def delete(self, *names: str) -> None:
+        client = self.admin()
+        for future in client.delete_topics(list(names)).values():
+            future.result(60)
+
+    def end(self) -> None:
+        for broker in self.running.values():
+            if broker.process.poll() is None:
+                broker.kill()
+
+
+class Acks:
+    """When a producer's records were acknowledged; it runs for the length of the block."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self._times: list[float] = []
+        self._topic = topic
+        self._over = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "log_level": 0,
+                "enable.idempotence": True,
+                "retry.backoff.ms": 100,
+                "retry.backoff.max.ms": 100,
+                "reconnect.backoff.ms": 100,
+                "reconnect.backoff.max.ms": 100,
+                "linger.ms": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def _acked(self, error: object, _: object) -> None:
+        if error is None:
+            self._times.append(time.monotonic())
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._producer.produce(self._topic, b"x" * 100, on_delivery=self._acked)
+            self._producer.poll(0.005)
+        self._producer.flush(READY_S)
+
+    def __enter__(self) -> Acks:
+        self._thread.start()
+        self.after(time.monotonic())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def after(self, moment: float) -> None:
+        """Until a record was acknowledged after `moment`, and half a second more of them."""
+        deadline = time.monotonic() + READY_S
+        while not (self._times and self._times[-1] > moment + 0.5):
+            if time.monotonic() > deadline:
+                raise RuntimeError("nothing is acknowledged any more")
+            time.sleep(0.01)
+
+    def gap_s(self, since: float) -> float:
+        """The longest time without one, from the last one before `since` on."""
+        times = [at for at in self._times if at >= since]
+        before = [at for at in self._times if at < since][-1:]
+        both = before + times
+        return max((later - earlier for earlier, later in pairwise(both)), default=0.0)
+
+
+def gaps(brokers: Brokers, kills: int, end: Callable[[Brokers, int], None], *, controller: bool) -> list[float]:
+    """Of so many ends of a leader that is, or is not, the controller."""
+    found = []
+    for number in range(kills):
+        decides = brokers.controller()
+        leader = decides if controller else next(node_id for node_id in NODES if node_id != decides)
+        others = [node_id for node_id in NODES if node_id != leader]
+        topic = f"gap-{time.monotonic_ns()}"
+        brokers.topic(topic, [[leader, *others]])
+        with Acks(brokers.address, topic) as acks:
+            began = time.monotonic()
+            end(brokers, leader)
+            # A gap is over when half a second of acks followed it: nothing in flight at the end counts as one.
+            wait_s = time.monotonic() + READY_S
+            while acks.gap_s(began) < 0.5 and time.monotonic() < wait_s:
+                time.sleep(0.05)
+            acks.after(time.monotonic())
+        found.append(acks.gap_s(began))
+        print(f"  {number + 1}: {found[-1]:.2f} s", flush=True)
+        if brokers.running[leader].process.poll() is not None:
+            brokers.start(leader)
+        brokers.settled()
+        brokers.delete(topic)
+    return found
+
+
+def killed(brokers: Brokers, node_id: int) -> None:
+    brokers.running[node_id].kill()
+
+
+def stopped(brokers: Brokers, node_id: int) -> None:
+    """SIGSTOP; it goes on 20 s later, beyond every time-out."""
+    pid = brokers.running[node_id].pid
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(20.0, os.kill, (pid, signal.SIGCONT)).start()
+
+
+def served_s(brokers: Brokers) -> float:
+    """From the moment that the controller ended a dead broker's session until every partition that it led is served by
+    another one: its end is told (ListOffsets of leaders alone)."""
+    decides = brokers.controller()
+    dead = next(node_id for node_id in NODES if node_id != decides)
+    others = [node_id for node_id in NODES if node_id != dead]
+    topic = f"many-{time.monotonic_ns()}"
+    for first in range(0, PARTITIONS, 200):
+        brokers.topic(f"{topic}-{first}", [[dead, *others]] * 200)
+    log = brokers.running[decides]
+    had = len(_ENDED.findall(log.log()))
+    brokers.running[dead].kill()
+    alive = ",".join(brokers.running[node_id].kafka for node_id in others)
+    client = AdminClient({"bootstrap.servers": alive, "log_level": 0})
+    wanted = {
+        TopicPartition(f"{topic}-{first}", index): OffsetSpec.latest()
+        for first in range(0, PARTITIONS, 200)
+        for index in range(200)
+    }
+    deadline = time.monotonic() + READY_S
+    while len(_ENDED.findall(log.log())) == had:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the session of the dead broker did not end")
+        time.sleep(0.005)
+    began = time.monotonic()
+    while True:
+        try:
+            for future in client.list_offsets(wanted, request_timeout=5).values():
+                future.result(5)
+            break
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+    took = time.monotonic() - began
+    brokers.start(dead)
+    brokers.settled()
+    brokers.delete(*(f"{topic}-{first}" for first in range(0, PARTITIONS, 200)))
+    return took
+
+
+@contextmanager
+def cluster() -> Iterator[Brokers]:
+    root = Path(tempfile.mkdtemp(prefix="thermocline-failover-"))
+    brokers = None
+    try:
+        brokers = Brokers(root)
+        yield brokers
+    finally:
+        if brokers is not None:
+            brokers.end()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def shown(found: list[float]) -> str:
+    return f"p50 {statistics.median(found):.2f} s, most {max(found):.2f} s of {len(found)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("leader", "controller", "stopped", "many"))
+    parser.add_argument("--kills", type=int, default=20, help="of leaders; half as many controllers, a fourth stopped")
+    options = parser.parse_args()
+    figures = Figures()
+
+    def row(name: str, what: str, bound: str, measure: Callable[[Brokers], str]) -> None:
+        if options.only in (None, name):
+            print(what, flush=True)
+            with cluster() as brokers:
+                figures.add(what, measure(brokers), bound)
+            print(f"  {figures.rows[-1][1]} ({bound})", flush=True)
+
+    kills = options.kills
+    row(
+        "leader",
+        "kill -9 of a leader that is not the controller: last ack → first ack",
+        "p50 ≤ 3 s, p99 ≤ 5 s",
+        lambda brokers: shown(gaps(brokers, kills, killed, controller=False)),
+    )
+    row(
+        "controller",
+        "kill -9 of the leader that is the controller: last ack → first ack",
+        "≤ 6 s",
+        lambda brokers: shown(gaps(brokers, max(kills // 2, 1), killed, controller=True)),
+    )
+    row(
+        "stopped",
+        "SIGSTOP of a leader: last ack → first ack",
+        "≤ 13 s",
+        lambda brokers: shown(gaps(brokers, max(kills // 4, 1), stopped, controller=False)),
+    )
+    row(
+        "many",
+        f"{PARTITIONS:,} partitions of a dead broker: session ended → all served",
+        "≤ 1 s",
+        lambda brokers: shown([served_s(brokers) for _ in range(3)]),
+    )
+    if options.only is None and kills >= 20:
+        write(figures)
+
+
+def write(figures: Figures) -> None:
+    """Replace our section of bench/RESULTS.md."""
+    lines = [SECTION, "", f"`bench/failover.py`, {time.strftime('%Y-%m-%d')}; three brokers, default settings,"]
+    lines += ["directory bucket.", "", "| what | figure | bound |", "|---|---|---|"]
+    lines += [f"| {what} | {figure} | {bound} |" for what, figure, bound in figures.rows]
+    replace_section(BENCH / "RESULTS.md", SECTION, "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
