@@ -41,12 +41,14 @@ log = logging.getLogger(__name__)
 class OpenLog:
     """A recovered log and what makes it durable. `high_watermark`: as checkpointed, within the log as it is; a replica
     starts from it. `seen_epoch`: the last leader epoch in which it agreed with its leader, or led, as checkpointed or
-    as its records say (UNDEFINED_EPOCH: none)."""
+    as its records say (UNDEFINED_EPOCH: none). `is_torn`: it is being cut, or begins elsewhere, or that failed in the
+    middle: what it says of itself is not what lies on the disk."""
 
-    __slots__ = ("flusher", "high_watermark", "log", "noted_epoch", "seen_epoch")
+    __slots__ = ("flusher", "high_watermark", "is_torn", "log", "noted_epoch", "seen_epoch")
 
     def __init__(self, local: PartitionLog, flusher: Flusher, high_watermark: int, noted_epoch: int) -> None:
         self.log = local
+        self.is_torn = False
         self.flusher = flusher
         self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))
         self.noted_epoch = noted_epoch
@@ -104,10 +106,13 @@ class LogHost:
 
     async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
         """The log of this very topic, recovered, None where there is none; asking again for an open one returns the
-        same. Raises ForeignLog where another topic's lies here; DamagedLog, MissingSegments, NewerFormat, OSError."""
+        same, but for a torn one, which is opened anew. Raises ForeignLog where another topic's lies here; DamagedLog,
+        MissingSegments, NewerFormat, OSError."""
         async with self._turn(place, topic_id):
             known = self._open.get((topic_id.bytes, place.partition))
-            if known is not None:
+            if known is not None and known.is_torn:
+                await self.close(known, clean=False)
+            elif known is not None:
                 return known
             recovered = await self._run(self._recover, place, topic_id, config, self._world.clock.wall_ms())
             return None if recovered is None else self._add(recovered)
@@ -194,8 +199,10 @@ class LogHost:
 
     async def _alone(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
         """While no sync and no sealing job runs: its flusher ends, another takes over."""
+        opened.is_torn = True
         await opened.flusher.close()
         await self._run(work, *args)
+        opened.is_torn = False
         opened.flusher = Flusher(opened.log, self._world.workers, self._sync_rounds, report=self._report)
 
     def believe_log_start(self, place: TopicPartition, offset: int) -> None:
@@ -211,7 +218,7 @@ class LogHost:
             return clean
         try:
             await opened.flusher.close()
-            clean &= not opened.log.failure  # of sealing, perhaps, after its last flush
+            clean &= not opened.log.failure and not opened.is_torn  # of sealing, perhaps, after its last flush
             await self._run(opened.log.close, clean)
         finally:
             self._open.pop(_key(opened), None)
@@ -220,12 +227,14 @@ class LogHost:
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
-        """Note recovery point, log start and high watermark of these logs, so that the next start looks at less. Raises
-        OSError; what was sampled is written by the next one."""
-        marks = {TopicPartition(of.topic, of.partition): mark for of, mark in high_watermarks.items()}
-        job = self._data_dir.checkpoints.sample(high_watermarks, marks)
-        for of in high_watermarks:
-            if (opened := self._open.get((of.topic_id, of.partition))) is not None:
+        """Note recovery point, log start and high watermark of these logs, so that the next start looks at less; of
+        torn ones nothing. Raises OSError; what was sampled is written by the next one."""
+        found = ((of, self._open.get((of.topic_id, of.partition))) for of in high_watermarks)
+        whole = {of: opened for of, opened in found if opened is None or not opened.is_torn}
+        marks = {TopicPartition(of.topic, of.partition): high_watermarks[of] for of in whole}
+        job = self._data_dir.checkpoints.sample(whole, marks)
+        for opened in whole.values():
+            if opened is not None:
                 self._sample_seen(opened)
         async with self._checkpointing:
             await self._world.workers.run(job.run)

@@ -47,7 +47,7 @@ def _one(
     elif followed.leader_epoch != wanted.current_leader_epoch:
         is_older = followed.leader_epoch < wanted.current_leader_epoch
         found.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH if is_older else ErrorCode.FENCED_LEADER_EPOCH
-    elif followed.log.failure:
+    elif followed.failure:
         found.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
         found.seen_epoch = followed.opened.seen_epoch

@@ -30,6 +30,7 @@ from logformat.leader_epochs import EpochEnd, LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import BatchHeader, CorruptBatch, check_stored
 from seams.clock import Clock
+from seams.disk import is_full
 from seams.tasks import Tasks
 from tiering.reservation import ToldEnd
 
@@ -58,7 +59,8 @@ class ColdState(Protocol):
 
 class Followed:
     """Made over an open log whose tail is flushed (D65). `moved` is called when what it asks for next is something else
-    (see `Copy.next_fetch`); `session` is this broker's epoch in the image. Every method runs on the loop."""
+    (see `Copy.next_fetch`); `torn` when it is to begin again, with its log opened anew; `session` is this broker's
+    epoch in the image. Every method runs on the loop."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Followed:
         touched: set[Written],
         troubles: Troubles,
         moved: Callable[[], None],
+        torn: Callable[[], None],
         session: Callable[[], int],
     ) -> None:
         local = opened.log
@@ -91,6 +94,7 @@ class Followed:
         self._touched = touched
         self._troubles = troubles
         self._moved = moved
+        self._torn = torn
         self._session = session
         self._damaged_offset = -1  # where what came was damaged last
         self._is_over = False
@@ -265,6 +269,11 @@ class Followed:
             await self._pause()
             self.follower.cut(self.log.epochs, self.log.stable_end_offset)
         except (ThermoclineError, OSError) as failure:
+            if isinstance(failure, OSError) and is_full(failure):
+                log.warning("%s is opened again, once there is room: %s", self._name, failure)
+                self._is_over = True
+                self._torn()
+                return
             self._fail(str(failure))
         else:
             self.follower.log_start_offset = self.log.log_start_offset

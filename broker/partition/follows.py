@@ -127,9 +127,25 @@ class Follows:
             await self._free(role.topic, index)
             await self._begin(key, role)
 
-        name = f"follow {topic.name}-{index}"
+        self._try(role, attempt)
+
+    def _try(self, role: _Role, attempt: Callable[[], Awaitable[None]]) -> None:
+        name = f"follow {role.topic.name}-{role.index}"
         work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=10.0)
         role.task = self._tasks.spawn(name, work)
+
+    def _again(self, key: Key, role: _Role) -> None:
+        """Its log has to be opened again, in the same epoch."""
+        if self._roles.get(key) is not role:
+            return
+
+        async def attempt() -> None:
+            if role.followed is not None:
+                await self._end_copy(key, role.followed)
+                role.followed = None
+            await self._begin(key, role)
+
+        self._try(role, attempt)
 
     async def _begin(self, key: Key, role: _Role) -> None:
         async with self._slots:
@@ -149,6 +165,7 @@ class Follows:
             self._registry.touched,
             self._registry.troubles,
             (lambda: None) if fetcher is None else partial(fetcher.wake, key),
+            lambda: self._again(key, role),
             lambda: self._session()[1],
         )
         self._registry.followed[role.topic.name, role.index] = followed
@@ -212,12 +229,18 @@ class Follows:
         assert role.task is not None
         role.task.cancel()
         await asyncio.wait([role.task])
-        if (followed := role.followed) is not None:
-            for fetcher, _ in self._fetchers.values():
-                fetcher.leave(key, followed)
-            await followed.over()
-            self._registry.touched.discard(followed)
-            del self._registry.followed[role.topic.name, role.index]
+        if role.followed is not None:
+            await self._end_copy(key, role.followed)
+
+    async def _end_copy(self, key: Key, followed: Followed) -> None:
+        """Nothing is written into its log any more."""
+        for fetcher, _ in self._fetchers.values():
+            fetcher.leave(key, followed)
+        await followed.over()
+        self._registry.touched.discard(followed)
+        self._registry.followed.pop((followed.topic, followed.index), None)
+        if followed.opened.is_torn:
+            self._cold.forget(followed.opened)
 
     async def left(self, topic_id: UUID, index: int) -> None:
         """Wait until the log is free for another role."""

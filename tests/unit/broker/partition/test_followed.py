@@ -114,7 +114,7 @@ def watched(opened: OpenLog, row: Row, logs: LogHost, tasks: Tasks, troubles: Tr
     def moved() -> None:
         made.look()
 
-    made = Watched(opened, row, logs, Cold(), tasks, FastClock(), set(), troubles, moved, lambda: 7)
+    made = Watched(opened, row, logs, Cold(), tasks, FastClock(), set(), troubles, moved, moved, lambda: 7)
     made.look()  # it is followed from now on
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -216,6 +217,40 @@ def test_a_replica_below_the_log_start_begins_there() -> None:
         assert followed is not None and followed.log.log_start_offset == followed.log.local_log_start_offset == 4
         for life in pair.lives.values():
             await life.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("operation", "where"),
+    [("write", ".restart-producers.tmp"), ("write", "leader-epoch-checkpoint.tmp"), ("create", f"{4:020}.log")],
+)
+def test_a_copy_that_met_a_full_disk_as_it_began_elsewhere_goes_on_when_there_is_room(
+    operation: str, where: str
+) -> None:
+    """It was given up, and stayed out of its set, until its process began anew (seed 200 of three brokers)."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        await pair.start(1)
+        await pair.start(2)
+        pair.create((1,))
+        pair.publish()
+        await until(lambda: pair.leads(1), "one leads")
+        for number in range(6):
+            await pair.lives[1].produce(NAME, b"%d" % number)
+        pair.lives[1].partition(NAME).log.advance_log_start(4)
+        disk = pair.places[2].disk
+        fault = disk.inject(operation, errno.ENOSPC, where, times=-1)
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        await until(lambda: disk.hits[f"fault:{operation}"] >= 3, "it tried, and tried again")
+        assert pair.followed(2) is None or pair.followed(2).log.log_end_offset == 0  # type: ignore[union-attr]
+        fault.times = 0
+        await until(lambda: pair.followed(2) is not None and pair.followed(2).log.log_end_offset == 6, "the copy")  # type: ignore[union-attr]
+        await until(lambda: pair.bytes_of(1)[-50:] == pair.bytes_of(2)[-50:], "the same bytes")
+        await pair.stop()
+        assert disk.stat("/data/a/.kafka_cleanshutdown") is not None
 
     play(scenario())
 
