@@ -233,12 +233,12 @@ class BrokerDispatcher:
         if header.api_key == _PRODUCE:
             return await self._producing.answer_wide(header, call, cast(ProduceRequest, request))
         if header.api_key == _FETCH:
-            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer.listener)
+            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call.version, call.peer)
             return await self._answering.in_turns(header, await answer_wide(self.context, fetching))
         return await self._handle(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
-        fetching = fetch.Fetch(self.context, request, call.version, call.peer.listener)
+        fetching = fetch.Fetch(self.context, request, call.version, call.peer)
         result = fetching.attempt()
         if fetching.satisfied(result):
             return self._answering.now(header, fetching.response(result))

@@ -94,6 +94,7 @@ class Target:
             or answer.log_start_offset != self.log_start_offset
             or answer.records
             or answer.diverging_epoch is not None
+            or answer.preferred_read_replica >= 0
         )
 
     def answered(self, answer: FetchResponsePartition) -> None:

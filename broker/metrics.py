@@ -19,11 +19,13 @@ class BrokerMetrics:
     __slots__ = (
         "failed_fetch_requests",
         "failed_produce_requests",
+        "followed_fetch_bytes",
         "latency",
         "malformed",
         "messages_in",
         "produce_bytes_in",
         "requests",
+        "sent_to_nearest",
         "unexpected_errors",
     )
 
@@ -34,5 +36,7 @@ class BrokerMetrics:
         self.messages_in = 0
         self.failed_produce_requests = 0
         self.failed_fetch_requests = 0
+        self.sent_to_nearest = 0
+        self.followed_fetch_bytes = 0
         self.malformed = 0
         self.unexpected_errors = 0

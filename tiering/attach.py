@@ -209,6 +209,20 @@ class Attached:
         await manifests.load()
         return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s)
 
+    def manifests_to_read(self, topic_id: UUID, index: int) -> ManifestStore:
+        """Of a partition that another broker leads; nothing was read of it."""
+        world = self._world
+        return ManifestStore(
+            self._store,
+            topic_id,
+            index,
+            world.rng,
+            world.clock,
+            workers=world.workers,
+            page_cache=self._pages,
+            deadline_s=self._limits.store_timeout_s,
+        )
+
     async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
         """Stop tiering a partition: its leader epoch is over here. With `give_back` (a clean stop, nothing appends any
         more) also its reservation."""

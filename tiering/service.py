@@ -26,6 +26,7 @@ from seams.world import World
 from tiering.attach import Attached
 from tiering.backlog import Backlog, sentence
 from tiering.cold_expirer import ExpireCounters
+from tiering.cold_view import ColdView
 from tiering.collector import Collector
 from tiering.copier import CopyCounters
 from tiering.disk_watch import DiskView, DiskWatch
@@ -119,6 +120,10 @@ class TierService:
     def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
         """See `Attached.told`."""
         self._attached.told(topic_id, index, end)
+
+    def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
+        """See `ColdView`: of a partition that another broker leads."""
+        return ColdView(topic_id, index, self._attached.manifests_to_read(topic_id, index), self._cold, end)
 
     async def detach(self, tier: PartitionTier, *, give_back: bool) -> None:
         """See `Attached.detach`. The log stays open."""

@@ -22,6 +22,7 @@ class BrokerConfig:
     # identity and places
     node_id: int
     rack: str | None
+    selects_by_rack: bool  # consumers are sent to replicas in their rack (KIP-392)
     data_dir: str  # absolute
     bucket_url: str
     bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk

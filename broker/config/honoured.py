@@ -39,11 +39,20 @@ _SEGMENT_BYTES = D(
     _SINKING + "Kafka's 1 GiB would keep a quiet topic's history on the disk for days; 128 MiB costs 8 requests a GiB.",
 )
 
+RACK_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 BROKER_NAMES: Mapping[str, Honoured] = {
     # identity and addresses
     "node.id": H("This broker's number in its cluster.", "1", "Kafka has no default; one broker needs no choice."),
     "broker.id": H("Older name of node.id."),
-    "broker.rack": H("Where this broker stands, as told to clients in Metadata."),
+    "broker.rack": H(
+        "Where this broker stands, as told to clients in Metadata; replicas are spread over racks, and "
+        "replica.selector.class goes by it (--rack)."
+    ),
+    "replica.selector.class": H(
+        f"{RACK_SELECTOR}: leaders send a consumer that names its rack (client.rack) to a replica in sync that stands "
+        "there. No other class is served. Not set: everybody reads from leaders."
+    ),
     "log.dirs": H("The data directory; exactly one (--data-dir)."),
     "log.dir": H("Older name of log.dirs.", "", "Kafka's default under /tmp would lose the log: name one."),
     "listeners": H(

@@ -16,6 +16,7 @@ from broker.config.addresses import Address, parse_address
 from broker.config.broker_config import BrokerConfig as BrokerConfig
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition
 from broker.config.groups import GroupConfig
+from broker.config.honoured import RACK_SELECTOR
 from broker.config.listeners import ListenerTexts, brokers_listener, read_listeners
 from broker.config.sources import ConfigError as ConfigError
 from broker.config.sources import from_environment, from_sets, merge
@@ -125,6 +126,7 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
     return BrokerConfig(
         node_id=number("broker.id") if "broker.id" in values.configured else number("node.id"),
         rack=values.text("broker.rack") or None,
+        selects_by_rack=_selects_by_rack(values.text("replica.selector.class")),
         data_dir=data_dir,
         bucket_url=bucket.printed(),
         bucket_is_default=not values.text("thermocline.bucket"),
@@ -285,6 +287,16 @@ def _data_dir(values: _Values, launch: Launch) -> str:
     if len(directories) > 1:
         raise ConfigError(f"log.dirs names {len(directories)} directories; one broker keeps its log in exactly one")
     return posixpath.normpath(posixpath.join(launch.working_dir, directories[0]))
+
+
+def _selects_by_rack(text: str) -> bool:
+    """Whether consumers are sent to replicas in their rack; Kafka's default has no selector, and sends nobody away."""
+    if text.strip() not in ("", RACK_SELECTOR):
+        raise ConfigError(
+            f"Invalid value {text} for configuration replica.selector.class: no Java class is run here; "
+            f"{RACK_SELECTOR} is served, or leave it out: then everybody reads from leaders"
+        )
+    return bool(text.strip())
 
 
 def _bucket(values: _Values, data_dir: str) -> BucketUrl:

@@ -22,7 +22,10 @@ from broker.fetch_sessions import NO_SESSION, Full, Incremental
 from broker.handlers import replica_fetch
 from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
 from broker.handlers.led_elsewhere import leaders_of, refuse
-from broker.partition.readable import NotKnownYet, Readable
+from broker.handlers.nearest_replica import send_to_nearest
+from broker.net.dispatch import Peer
+from broker.partition.followed_reads import FollowedReads
+from broker.partition.readable import Fetchable, NotKnownYet, Readable
 from broker.partition.replica import Partition
 from broker.wire.messages import (
     ZERO_UUID,
@@ -35,6 +38,7 @@ from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 
 _NO_RECORDS: Final = b""
+_FROM_FOLLOWERS: Final = 11  # the first version whose clients know that they may be sent to one (KIP-392)
 LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
 
@@ -46,7 +50,8 @@ class Fetch:
         "_context",
         "_full",
         "_known",
-        "_listener",
+        "_may_be_sent",
+        "_peer",
         "_refused",
         "_replica",
         "_session",
@@ -56,15 +61,16 @@ class Fetch:
         "request",
     )
 
-    def __init__(self, context: Context, request: FetchRequest, version: int, listener: str = "") -> None:
+    def __init__(self, context: Context, request: FetchRequest, version: int, peer: Peer) -> None:
         self.request = request
-        self._listener = listener  # of the client: where it reaches other leaders
+        self._peer = peer
         self._unknown_count = -1  # of the first attempt; a partition that goes away later is an error to tell at once
-        self._watched: list[Readable] = []
+        self._watched: list[Fetchable] = []
         self._context = context
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
         self._replica = replica_fetch.asking(request)
+        self._may_be_sent = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
         registry = context.registry  # a replica is served by its leader alone
         self._known: Mapping[tuple[str, int], Readable] = (
             registry.readable if self._replica is None else registry.partitions
@@ -117,7 +123,9 @@ class Fetch:
         """Add the target's answer, unless its session knows it already and nothing is left to read."""
         context, wanted = self._context, target.wanted
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=_NO_RECORDS)
-        partition = None if target.topic is None else self._known.get((target.topic, target.index))
+        partition: Fetchable | None = None
+        if target.topic is not None:
+            partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
         if partition is None:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             if target.topic is not None and refuse(context.registry, target.topic, answer):
@@ -129,12 +137,15 @@ class Fetch:
             if target.topic_id is not ZERO_UUID and target.topic_id != partition.topic_id:
                 raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
             check_leader_epoch(partition, wanted.current_leader_epoch)
-            if self._replica is None:
-                is_read_up = result.read(partition, wanted, answer)
-            else:
+            if self._replica is not None:
                 target.is_at_tail = True
                 assert isinstance(partition, Partition)  # a replica's are taken from those that are led
                 is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer)
+            elif self._may_be_sent and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
+                is_read_up = False
+                result.failed = True  # its client has to go there: no wait is for that
+            else:
+                is_read_up = result.read(partition, wanted, answer)
         except NotKnownYet as loading:
             # Told only where the fetch's time runs out first.
             answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
@@ -154,6 +165,12 @@ class Fetch:
             return
         result.open.append((target, partition))
         result.answers.append((target, answer))
+
+    def _followed(self, topic: str, index: int) -> Fetchable | None:
+        """What a follower serves, to consumers alone."""
+        if self._replica is not None or self._version < _FROM_FOLLOWERS:
+            return None
+        return self._context.registry.copy(topic, index)
 
     def satisfied(self, result: FetchAttempt) -> bool:
         """Whether the answer should leave now: enough bytes, nothing to wait for, or an error the client must see.
@@ -191,12 +208,12 @@ class Fetch:
         if at is not None:
             response = _incremental(at, result)
             if result.unknown:
-                response.node_endpoints = leaders_of(self._context, self._listener, result.unknown)
+                response.node_endpoints = leaders_of(self._context, self._peer.listener, result.unknown)
             return response
         answers = [*result.answers, *result.unknown]
         response = FetchResponse(error_code=self._refused, session_id=NO_SESSION, responses=_by_topic(answers))
         if result.unknown:
-            response.node_endpoints = leaders_of(self._context, self._listener, result.unknown)
+            response.node_endpoints = leaders_of(self._context, self._peer.listener, result.unknown)
         if self._full is not None and self._full.wants_session:
             for target, answer in answers:
                 target.answered(answer)
@@ -206,12 +223,12 @@ class Fetch:
 
     def _count(self, result: FetchAttempt) -> None:
         """Bytes that leave, by partition."""
-        for target, answer in result.answers:
-            if answer.records and target.topic is not None:
-                partition = self._known.get((target.topic, target.index))
-                if partition is not None:
-                    partition.fetched_bytes += len(answer.records)
-                    partition.fetched_answers += 1
+        for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True):
+            if answer.records:
+                partition.fetched_bytes += len(answer.records)
+                partition.fetched_answers += 1
+                if isinstance(partition, FollowedReads):
+                    self._context.metrics.followed_fetch_bytes += len(answer.records)
 
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
         """Have `wake` called whenever the answer may have become another one than `result`; until `leave`."""
@@ -226,11 +243,11 @@ class Fetch:
 
     def has_moved(self, result: FetchAttempt) -> bool:
         """Whether a partition moved or went after `result` looked at it: before `park` nobody was told of it."""
-        known = self._known
+        registry = self._context.registry
         return any(
             partition.high_watermark != answer.high_watermark
             or partition.log_start_offset != answer.log_start_offset
-            or known.get((partition.topic, partition.index)) is not partition
+            or not registry.serves(partition)
             for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True)
         )
 

@@ -17,7 +17,8 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.fetch_session import Target
-from broker.partition.readable import Readable
+from broker.partition.followed_reads import FollowedReads
+from broker.partition.readable import Fetchable
 from broker.wire.messages import (
     FetchRequest,
     FetchRequestPartition,
@@ -55,14 +56,14 @@ class FetchAttempt:
         self._bytes_max = bytes_max
         self.answers: list[tuple[Target, FetchResponsePartition]] = []
         self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: told last
-        self.open: list[tuple[Target, Readable]] = []  # what `answers` came from
+        self.open: list[tuple[Target, Fetchable]] = []  # what `answers` came from
         self.size = 0
         self.ready = 0  # bytes that count for min_bytes: of a partition with more than it may give, all it may
         self.is_behind = False  # a reader of older segments, or of the bucket: more lies there, however little fits
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
-    def read(self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+    def read(self, partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
         """Fill the answer; whether nothing more can be read until the partition moves. Raises ThermoclineError and
         OSError, which refuse the partition and not the fetch."""
         high_watermark = partition.high_watermark
@@ -101,11 +102,11 @@ class FetchAttempt:
             case Route.CATCHING_UP:
                 raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
             case Route.OUT_OF_RANGE:
-                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+                raise ApiError(_out_of_range(partition, offset))
         return False
 
     def read_hot(
-        self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
+        self, partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition, end_offset: int
     ) -> None:
         """Local bytes below `end_offset`, as far as the answer has room. Raises DamagedLog."""
         bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
@@ -113,7 +114,7 @@ class FetchAttempt:
             self._read_hot(partition, wanted.fetch_offset, bytes_max, answer, end_offset)
 
     def _read_hot(
-        self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
+        self, partition: Fetchable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
     ) -> None:
         """Local bytes. What may have to come from the disk first is brought into the page cache by a worker (C25).
 
@@ -132,7 +133,7 @@ class FetchAttempt:
             self.is_behind |= found.sealed
             self._take(answer, found.length, (FileRange(found.file, found.position, found.length),))
 
-    def _read_cold(self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
+    def _read_cold(self, partition: Fetchable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
         """Bytes of the bucket, at hand or asked for."""
         wanted_bytes = min(bytes_max, self._context.config.cold_fetch_bytes_max)
         cold = partition.tier.read(offset, wanted_bytes, min_one=self.size == 0)
@@ -148,7 +149,15 @@ class FetchAttempt:
         self.ready += length
 
 
-def check_leader_epoch(partition: Readable, epoch: int) -> None:
+def _out_of_range(partition: Fetchable, offset: int) -> ErrorCode:
+    """Kafka's follower says the same of an offset that its leader has: a client that does not know better begins
+    anew at one end of the log (aiokafka)."""
+    if isinstance(partition, FollowedReads) and partition.lacks(offset):
+        return ErrorCode.OFFSET_NOT_AVAILABLE
+    return ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def check_leader_epoch(partition: Fetchable, epoch: int) -> None:
     """Refuse a client whose idea of the leader epoch (−1: none) is older or newer than ours (KIP-320)."""
     if epoch in (-1, partition.leader_epoch):
         return
@@ -156,7 +165,7 @@ def check_leader_epoch(partition: Readable, epoch: int) -> None:
     raise ApiError(code)
 
 
-def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
+def diverges(partition: Fetchable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
     """KIP-595: a reader whose last record's epoch ends below its fetch offset here read a log that was truncated.
 
     An epoch above all that this log knows is divergence too, with nothing to compare: OFFSET_OUT_OF_RANGE, as for a

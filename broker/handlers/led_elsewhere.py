@@ -21,6 +21,8 @@ from broker.wire.messages import FetchResponseLeaderIdAndEpoch, FetchResponseNod
 def refuse(registry: Registry, topic: str, answer: FetchResponsePartition) -> bool:
     """Say in `answer` why the partition is not led here; whether the client knows from it where to go."""
     answer.error_code = registry.refusal(topic, answer.partition_index)
+    if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        answer.aborted_transactions = None
     row = registry.led_elsewhere(topic, answer.partition_index)
     if row is None:
         return False

@@ -14,6 +14,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.fetch_attempt import check_leader_epoch
 from broker.partition import candidates
+from broker.partition.followed_reads import FollowedReads
 from broker.partition.readable import Readable
 from broker.partition.replica import settled
 from broker.wire.messages import (
@@ -39,6 +40,7 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
+_DEBUGGING: Final = -2  # the replica id of who looks at replicas
 _SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, a disk that hangs for ever
 _SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
 
@@ -71,7 +73,10 @@ async def handle_list_offsets(context: Context, request: ListOffsetsRequest, cal
             try:
                 if (topic.name, wanted.partition_index) in twice:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                await _list(context, topic.name, wanted, call, answer)
+                partition = _asked(context, topic.name, wanted.partition_index, request.replica_id)
+                await _list(context, partition, wanted, call, answer)
+                if wanted.timestamp == LATEST and isinstance(partition, FollowedReads):
+                    answer.offset = partition.log.log_end_offset  # of the replica, whatever is committed
             except (ThermoclineError, OSError, TimeoutError) as refused:
                 answer.error_code = code_of(refused)
             answers.append(answer)
@@ -93,16 +98,23 @@ def _moving(context: Context, request: ListOffsetsRequest) -> list[Readable]:
     return list(found)
 
 
+def _asked(context: Context, topic: str, index: int, replica_id: int) -> Readable:
+    """Who looks at replicas, and is no consumer, is answered by followers too, as in Kafka. Raises ApiError."""
+    found: Readable | None = context.registry.readable.get((topic, index))
+    if found is None and replica_id == _DEBUGGING:
+        found = context.registry.copy(topic, index)
+    if found is None:
+        raise ApiError(context.registry.refusal(topic, index))
+    return found
+
+
 async def _list(
     context: Context,
-    topic: str,
+    partition: Readable,
     wanted: ListOffsetsRequestPartition,
     call: Call,
     answer: ListOffsetsResponsePartition,
 ) -> None:
-    partition = context.registry.readable.get((topic, wanted.partition_index))
-    if partition is None:
-        raise ApiError(context.registry.refusal(topic, wanted.partition_index))
     check_leader_epoch(partition, wanted.current_leader_epoch)
     timestamp = wanted.timestamp
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
@@ -110,7 +122,7 @@ async def _list(
     if timestamp == LATEST and not partition.is_end_known:
         # KIP-207: what the leader before showed would seem to fall.
         code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
-        raise ApiError(code, f"{topic}-{wanted.partition_index}: what its new leader holds is not committed yet")
+        raise ApiError(code, f"{partition.topic}-{partition.index}: what its new leader holds is not committed yet")
     if timestamp >= 0:
         await _by_time(context, partition, timestamp, answer)
     elif timestamp == MAX_TIMESTAMP:

@@ -157,6 +157,8 @@ class Peer:
     """Called once when the connection is gone, if somebody wants to know."""
     produce_route: object = None
     """What the dispatcher remembers of its last produce request; while it is None, `dispatch_run` is not asked."""
+    sent_away: object = None
+    """What the leader remembers of the replicas that it sent it to (`broker.replication.sent_away`)."""
 
 
 class Dispatcher(Protocol):

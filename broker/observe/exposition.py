@@ -46,7 +46,8 @@ def exposition(
     `looked`, `cluster`: walks over partitions that were done in turns; without them they are done here, at once.
     """
     if looked is None:
-        looked = look(() if sources is None else sources.context.registry)
+        partitions = None if sources is None else sources.context.registry
+        looked = look(()) if partitions is None else look(partitions, partitions.reads)
     if cluster is None and sources is not None:
         cluster = cluster_now(sources)
     registry = CollectorRegistry(auto_describe=False)
@@ -166,6 +167,16 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         "failed_fetch_requests",
         "partitions of fetch requests refused: offsets out of range, topics that are gone, a tier that does not answer",
         metrics.failed_fetch_requests,
+    )
+    yield counter(
+        "sent_to_nearest",
+        "partitions whose consumers were sent to a replica in their rack (client.rack), by their leader",
+        metrics.sent_to_nearest,
+    )
+    yield counter(
+        "followed_fetch_bytes",
+        "record bytes sent to consumers of partitions that this broker follows; their leaders sent none of them",
+        metrics.followed_fetch_bytes,
     )
     yield counter(
         "malformed_requests", "frames that could not be read; something that is no Kafka client talks to the port",

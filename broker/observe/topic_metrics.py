@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 from broker.observe.families import counters, gauges
 from broker.observe.replica_lag import LATE_MAX, late_replicas
 from broker.observe.standing import LateReplica
+from broker.partition.followed_reads import FollowedReads
 from broker.partition.replica import Partition
 from seams.turns import Turns, next_turn
 from tiering.tier_config import TierStatus
@@ -84,6 +85,16 @@ class PartitionsLook:
             offsets = self._offsets[name]
             offsets[place] = offsets.get(place, 0) + offset
 
+    def add_reads(self, reads: FollowedReads) -> None:
+        """What consumers read of a partition that is followed here."""
+        of = (self._shown.topic(reads.topic),)
+        for name, value in (
+            ("topic_fetched_bytes", reads.fetched_bytes),
+            ("topic_fetched_answers", reads.fetched_answers),
+        ):
+            found = self._by_topic[name]
+            found[of] = found.get(of, 0) + value
+
     def families(self) -> Iterator[Metric]:
         """Everything that has a label `topic`."""
         for name, text in _COUNTERS.items():
@@ -94,20 +105,26 @@ class PartitionsLook:
             yield gauges(name, text, ["topic", "partition"], self._offsets[name])
 
 
-def look(partitions: Iterable[Partition]) -> PartitionsLook:
-    """At once: for few."""
+def look(partitions: Iterable[Partition], reads: Iterable[FollowedReads] = ()) -> PartitionsLook:
+    """At once: for few. `reads`: of what is followed here."""
     looked = PartitionsLook()
     for partition in partitions:
         looked.add(partition)
+    for read in reads:
+        looked.add_reads(read)
     return looked
 
 
-async def look_in_turns(partitions: Iterable[Partition]) -> PartitionsLook:
+async def look_in_turns(partitions: Iterable[Partition], reads: Iterable[FollowedReads] = ()) -> PartitionsLook:
     """Of thousands: others have the loop in between."""
     looked = PartitionsLook()
     turns = Turns(_PARTITIONS_PER_TURN)
     for partition in tuple(partitions):
         looked.add(partition)
+        if turns.over():
+            await next_turn()
+    for read in tuple(reads):
+        looked.add_reads(read)
         if turns.over():
             await next_turn()
     return looked

@@ -28,7 +28,8 @@ def operator_views(beginning: Beginning, serving: Callable[[], Sources | None]) 
 
     async def both_looks(sources: Sources) -> tuple[PartitionsLook, ClusterLook]:
         cluster = await looks.of(sources.context.metadata.image, decides=decides(sources))
-        return await look_in_turns(sources.context.registry), cluster
+        registry = sources.context.registry
+        return await look_in_turns(registry, registry.reads), cluster
 
     async def broker() -> bytes:
         sources = serving()

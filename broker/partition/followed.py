@@ -17,6 +17,7 @@ from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import LogPlace, Row
+from broker.partition.followed_reads import FollowedReads
 from broker.partition.troubles import Troubles
 from broker.partition.written import Written
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
@@ -32,6 +33,7 @@ from logformat.record_batch import BatchHeader, CorruptBatch, check_stored
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks
+from tiering.cold_view import ColdView
 from tiering.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,10 @@ class ColdState(Protocol):
 
     async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
         """Lineage and producers there; both empty where the bucket holds nothing below it. Raises ThermoclineError."""
+        ...
+
+    def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
+        """What consumers read of it here; `end`: how far the bucket is known to hold the log."""
         ...
 
     def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
@@ -105,6 +111,8 @@ class Followed:
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
         self.follower.log_start_offset = local.log_start_offset  # of a checkpoint, or of its files
         self._noting: asyncio.Task[None] | None = None
+        self.reads: FollowedReads | None = None
+        """Of consumers: made when the first one comes."""
         local.owner = self
         if not local.failure:
             troubles.works(self._place)
@@ -117,9 +125,29 @@ class Followed:
     def high_watermark(self) -> int:
         return self.follower.high_watermark
 
+    def readable(self) -> FollowedReads | None:
+        """What consumers may read here now (KIP-392); None before the first clean answer of the epoch (D24), while the
+        log is cut or begins elsewhere, and once nothing is copied any more."""
+        if self._is_over or self.failure or self.follower.phase is not Phase.FOLLOWING:
+            return None
+        if self.reads is None:
+            log = self.log
+            # What this copy dropped, a leader before this one may have seen in the bucket.
+            tier = self._cold.view(
+                self.topic_id, self.index, lambda: max(self.verified_end, log.local_log_start_offset)
+            )
+            self.reads = FollowedReads(log, self.follower, self.leader_epoch, tier, self._troubles)
+        return self.reads
+
+    def resign(self) -> None:
+        """Its role is over: nothing more is written, and who waits for something to read goes elsewhere."""
+        self._is_over = True
+        if self.reads is not None:
+            self.reads.wake()
+
     async def over(self) -> None:
         """Copy nothing more, and wait for a cut that is under way. Its log knows the high watermark then."""
-        self._is_over = True
+        self.resign()
         self._ended.set()
         for work in (self._work, self._noting):
             if work is not None:
@@ -163,6 +191,8 @@ class Followed:
                 self._cold.told(self.topic_id, self.index, ToldEnd(answer.reserved_end, self._session()))
                 self.opened.seen_epoch = max(self.opened.seen_epoch, self.leader_epoch)
                 self._start_at(answer.log_start_offset)
+                if self.reads is not None:
+                    self.reads.look()
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
@@ -234,6 +264,8 @@ class Followed:
 
     # ── what takes a while ───────────────────────────────────────────────────────────────────────────────────────
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        if self.reads is not None:
+            self.reads.wake()
         self._work = self._tasks.spawn(f"follow {self._name}", work, awaited=True)
 
     async def _cut(self, offset: int) -> None:
@@ -301,6 +333,8 @@ class Followed:
         self.failure = why
         self._troubles.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
+        if self.reads is not None:
+            self.reads.wake()
         self._moved()
 
     @property
@@ -312,6 +346,8 @@ class Followed:
         """What was taken is durable up to here: the next question says so."""
         if self.follower.phase is Phase.FOLLOWING and stable_end > self.follower.end:
             self.follower.flushed(self.log.epochs, stable_end)
+            if self.reads is not None:
+                self.reads.look()
             self._moved()
 
     def failed(self, why: LogFailed) -> None:
@@ -323,6 +359,8 @@ class Followed:
 
     def start_moved(self) -> None:
         self._touched.add(self)
+        if self.reads is not None:
+            self.reads.look()
 
     # ── what open logs need from time to time ────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:

@@ -217,6 +217,8 @@ class Follows:
             role = self._roles.pop(key, None)
             if role is None:
                 continue
+            if role.followed is not None:
+                role.followed.resign()
             ending = self._tasks.spawn(f"leave {topic.name}-{index}", self._over(key, role))
             self._ending[key] = ending
             ending.add_done_callback(partial(self._ended, key))

@@ -1,4 +1,4 @@
-"""What consumers ask of a partition, whatever serves it: a log that is led here, or only the bucket's part of one.
+"""What consumers ask of a partition, whatever serves it: a log that is led here, or copied, or only the bucket's part.
 
 Owns the protocol between the handlers that read (Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata) and partitions.
 Always true: no call blocks or awaits, but for the searches that say so; a partition that has to be looked up first says
@@ -45,16 +45,21 @@ class ReadableLog(Protocol):
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None: ...
 
 
-class ReadableTier(Protocol):
-    """What lies in the bucket (`tiering.partition_tier.PartitionTier`)."""
+class FetchableTier(Protocol):
+    """What a fetch needs of what lies in the bucket (`tiering.cold_view.ColdView`)."""
+
+    @property
+    def remote_end_offset(self) -> int: ...
+    def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]: ...
+
+
+class ReadableTier(FetchableTier, Protocol):
+    """All of it (`tiering.partition_tier.PartitionTier`)."""
 
     @property
     def enabled(self) -> bool: ...
     @property
-    def remote_end_offset(self) -> int: ...
-    @property
     def max_timestamp_ms(self) -> int: ...
-    def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]: ...
     async def offset_for_timestamp(self, timestamp_ms: int, before_offset: int) -> tuple[int, int] | None: ...
 
 
@@ -66,28 +71,28 @@ class ReadableLocal(Protocol):
     ) -> LogSlice | asyncio.Future[None] | None: ...
 
 
-class Readable(Source, Protocol):
-    """One partition. `leader_epoch`: that clients are told. Offsets are −1 while nothing is known of it: `log` and
-    `tier` then raise NotKnownYet, or why it cannot be known."""
+class Fetchable(Source, Protocol):
+    """One partition as a consumer's fetch needs it; a follower serves no more than that. `leader_epoch`: that clients
+    are told. Offsets are −1 while nothing is known of it: `log` and `tier` then raise NotKnownYet, or why it cannot be
+    known."""
 
     topic: str
     topic_id: UUID
     index: int
     leader_epoch: int
-    high_watermark: int
     fetched_answers: int
     fetched_bytes: int
 
+    @property
+    def high_watermark(self) -> int: ...
     @property
     def log_start_offset(self) -> int: ...
     @property
     def last_stable_offset(self) -> int: ...
     @property
-    def is_end_known(self) -> bool: ...
-    @property
     def log(self) -> ReadableLog: ...
     @property
-    def tier(self) -> ReadableTier: ...
+    def tier(self) -> FetchableTier: ...
     @property
     def local(self) -> ReadableLocal: ...
 
@@ -95,12 +100,21 @@ class Readable(Source, Protocol):
         """See `LeaderEpochs.end_offset_for`, at the log's end. Raises NotKnownYet."""
         ...
 
-    def settling(self, wait_s: float) -> asyncio.Future[None] | None:
-        """What to wait for, `wait_s` at most, until what is there by now is visible; None: it is, or never will be."""
-        ...
-
     def watch(self, watcher: Callable[[], None], *, at_tail: bool = False) -> None:
         """Call `watcher` whenever something new may be readable, until `unwatch`; `at_tail`: also by replicas."""
         ...
 
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
+
+
+class Readable(Fetchable, Protocol):
+    """One partition, of which clients may ask everything."""
+
+    @property
+    def is_end_known(self) -> bool: ...
+    @property
+    def tier(self) -> ReadableTier: ...
+
+    def settling(self, wait_s: float) -> asyncio.Future[None] | None:
+        """What to wait for, `wait_s` at most, until what is there by now is visible; None: it is, or never will be."""
+        ...

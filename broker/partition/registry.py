@@ -15,7 +15,8 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import Row
 from broker.partition.followed import Followed
-from broker.partition.readable import Readable
+from broker.partition.followed_reads import FollowedReads
+from broker.partition.readable import Fetchable, Readable
 from broker.partition.replica import Partition
 from broker.partition.troubles import Troubles
 from broker.partition.written import Written
@@ -86,6 +87,7 @@ class Registry:
         if (
             (name, index) in self.resigned
             or (name, index) in self.starting
+            or (name, index) in self.followed
             or self.led_elsewhere(name, index) is not None
         ):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -98,6 +100,21 @@ class Registry:
             return None
         row = topic.rows[index]
         return None if row.leader == self._node_id else row
+
+    def copy(self, name: str, index: int) -> FollowedReads | None:
+        """What consumers may fetch of a partition that is followed here."""
+        followed = self.followed.get((name, index))
+        return None if followed is None else followed.readable()
+
+    @property
+    def reads(self) -> Iterator[FollowedReads]:
+        """Of all partitions that consumers read as they are followed here."""
+        return (followed.reads for followed in self.followed.values() if followed.reads is not None)
+
+    def serves(self, partition: Fetchable) -> bool:
+        """Whether consumers are answered from it."""
+        key = partition.topic, partition.index
+        return (self.readable.get(key) or self.copy(*key)) is partition
 
     def high_watermark(self, name: str, index: int) -> int | None:
         """Of a partition that serves."""

@@ -149,5 +149,9 @@ class Follower:
         self.lineage, self.end = lineage, end
         self._advance()
 
+    def hears_of(self, offset: int) -> bool:
+        """Whether its leader said, in this epoch, that all below `offset` is committed."""
+        return offset <= self._leader_high_watermark
+
     def _advance(self) -> None:
         self.high_watermark = max(self.high_watermark, min(self._leader_high_watermark, self.end))

@@ -131,6 +131,10 @@ class Leader:
             self.late_since_ms = {node_id: late.get(node_id, at_ms) for node_id in behind}
 
     # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
+    def report(self, node_id: int) -> Report | None:
+        """What another replica said last in this epoch and session; None: nothing."""
+        return self._reports.get(node_id)
+
     def reported_end(self, node_id: int) -> int:
         """The flushed end of another replica, as it said in this epoch and session; −1: it said nothing."""
         report = self._reports.get(node_id)

@@ -79,6 +79,7 @@ class Fetched(NamedTuple):
     high_watermark: int
     log_start_offset: int
     batches: list[tuple[BatchHeader, bytes]]
+    preferred: int = -1  # the replica to read from instead (KIP-392)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -253,17 +254,35 @@ class Client:
         self._check(answer.error_code, "ListOffsets")
         return int(answer.offset)
 
-    async def fetch(self, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int = 500) -> Fetched:
-        wanted = FetchRequestPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max)
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        bytes_max: int,
+        wait_ms: int = 500,
+        rack: str = "",
+        leader_epoch: int = -1,
+    ) -> Fetched:
+        wanted = FetchRequestPartition(
+            partition=partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            partition_max_bytes=bytes_max,
+        )
         request = FetchRequest(
-            max_wait_ms=wait_ms, min_bytes=1, topics=[FetchRequestTopic(topic=topic, partitions=[wanted])]
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            topics=[FetchRequestTopic(topic=topic, partitions=[wanted])],
+            rack_id=rack,
         )
         answer = await self.call(ApiKey.FETCH, request)
         self._check(answer.error_code, "Fetch")
         found = answer.responses[0].partitions[0]
         data = bytes(found.records or b"")
         batches = [(header, data[at : at + header.size]) for at, header in walk(data)]
-        return Fetched(found.error_code, found.high_watermark, found.log_start_offset, batches)
+        ends = found.high_watermark, found.log_start_offset
+        return Fetched(found.error_code, *ends, batches, found.preferred_read_replica)
 
     async def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)

@@ -7,7 +7,7 @@ Always true: they are whole brokers (`broker_kit`); broker 2 is the one whose im
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -31,8 +31,10 @@ QUICK_LEASE = ("thermocline.lease.ms=-1", "thermocline.lease.interval.ms=-1")
 class House:
     """Make it inside `play`."""
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(self, *settings: str, own: Mapping[int, tuple[str, ...]] | None = None) -> None:
         self.place = Place(*settings)
+        self.own = own or {}
+        """Settings of one broker, by node id."""
         self.lives: dict[int, Life] = {}
         self.processes: dict[int, Process] = {}
         self.disks: dict[int, CrashDisk] = {}
@@ -49,7 +51,7 @@ class House:
         process = self.processes[node_id] = Process(f"{node_id}", str(node_id))
 
         def make() -> Life:
-            return place.make(f"node.id={node_id}", directory=str(node_id))
+            return place.make(f"node.id={node_id}", *self.own.get(node_id, ()), directory=str(node_id))
 
         life = process.context.run(make)
         await self.within(node_id, life.start())
@@ -119,9 +121,11 @@ class House:
 
 
 @asynccontextmanager
-async def house(partitions: int = 1, *settings: str, brokers: int = 3) -> AsyncIterator[House]:
+async def house(
+    partitions: int = 1, *settings: str, brokers: int = 3, own: Mapping[int, tuple[str, ...]] | None = None
+) -> AsyncIterator[House]:
     """Serving, with the topic `log` at replication factor 3 and a minimum of 2; broker 1 is the controller."""
-    it = House(*settings)
+    it = House(*settings, own=own)
     try:
         for node_id in range(1, brokers + 1):
             await it.start(node_id)

@@ -176,7 +176,9 @@ def write_kcat(
 # ── reading from 0 to the end ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_confluent(bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S) -> list[Record]:
+def read_confluent(
+    bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S, *, rack: str = ""
+) -> list[Record]:
     """librdkafka: done when the position, or the end-of-partition event, reaches every end. Checks CRCs."""
     consumer = Consumer(
         {
@@ -188,6 +190,7 @@ def read_confluent(bootstrap: str, topic: str, ends: Ends, timeout_s: float = RE
             "check.crcs": True,
             "fetch.error.backoff.ms": 50,
             "fetch.queue.backoff.ms": 10,
+            "client.rack": rack,
         }
     )
     found: list[Record] = []
@@ -242,12 +245,18 @@ def read_kafka_python(bootstrap: str, topic: str, ends: Ends, timeout_s: float =
     return _below(found, ends)
 
 
-def read_aiokafka(bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S) -> list[Record]:
+def read_aiokafka(
+    bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S, *, rack: str = ""
+) -> list[Record]:
     """aiokafka: done when the position reaches every end."""
 
     async def run() -> list[Record]:
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, auto_offset_reset="none", enable_auto_commit=False, check_crcs=True
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            check_crcs=True,
+            client_rack=rack or None,
         )
         await consumer.start()
         partitions = [AioTopicPartition(topic, partition) for partition in ends]

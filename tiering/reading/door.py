@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Collection
+from uuid import UUID
 
 from coldstore.chunk_cache import ChunkCache
 from coldstore.keys import SegmentKey
@@ -98,6 +99,12 @@ class ColdReader:
                 self._hold.places.add(following, opened.entry.uuid.int, end.position)
             self._ahead.served(manifests, place, following, opened, end.position)
         return found.found
+
+    def find(self, manifests: ManifestView, topic_id: UUID, partition: int, offset: int) -> asyncio.Future[None]:
+        """For who has no manifest yet: a future that is done when it was loaded, and the batch that holds `offset` is
+        at hand. Raises as `read`."""
+        self.misses += 1
+        return self._hydrator.want_place(manifests, (topic_id.int, partition, offset))
 
     def _hydrate(self, manifests: ManifestView, missing: Missing) -> asyncio.Future[None]:
         opened, index = missing.opened, missing.chunk

@@ -78,6 +78,8 @@ class RoutedClient(Client):
         self._place = place
         self.routed = 0  # how often it asked
         self._newest = Led(UUID(int=0), -1, -1)
+        self._addresses: dict[int, Address] = {}  # of brokers, as told last
+        self._replicas: list[int] = []  # of the place, as told last
 
     def _wanted(self) -> Address:
         assert self._target is not None
@@ -117,10 +119,11 @@ class RoutedClient(Client):
             answer = await asking.call(ApiKey.METADATA, request)
         finally:
             asking.drop()
-        addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._addresses = addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         for found in answer.topics:
             for row in found.partitions:
                 if row.partition_index == partition:
+                    self._replicas = row.replica_nodes
                     self._newest = self._newest.taking(Led(found.topic_id, row.leader_epoch, row.leader_id))
         if self._newest.leader in addresses:
             return addresses[self._newest.leader]

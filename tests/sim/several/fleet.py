@@ -37,6 +37,12 @@ from tests.sim.machines import Machine
 from tests.sim.several.acks import Acks, Began
 
 FIRST_PORT = 9092
+RACK_SELECTOR = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+def rack_of(node_id: int) -> str:
+    """Each stands in one of its own."""
+    return f"r{node_id}"
 
 
 @dataclass
@@ -108,7 +114,7 @@ class Fleet(Cluster):
     def sit(self, seat: Seat) -> Node:
         """Start the broker of a seat."""
         assert seat.node is None or seat.node.dead, f"{seat.node} runs"
-        extra = (f"node.id={seat.node_id}",)
+        extra = (f"node.id={seat.node_id}", f"broker.rack={rack_of(seat.node_id)}", RACK_SELECTOR)
         seat.node = self.start(seat.directory, seat.address[1], *extra, machine=seat.machine)
         seat.node.led = self.acks.began
         seat.node.obeys = partial(self._obeys, seat)

@@ -28,6 +28,7 @@ from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.god import God
 from tests.sim.several.kinds import Kind
 from tests.sim.several.losses import Losses
+from tests.sim.several.near import near_readers
 from tests.sim.several.nemesis import SeveralNemesis
 
 DURATION_S = 40.0
@@ -147,7 +148,8 @@ class SeveralBrokers(Play):
 
     def readers(self) -> list[Reader]:
         readers = [Reader(self._stage, f"again{i}", place, again=True) for i, place in enumerate(self._places[:2])]
-        return readers + [Reader(self._stage, f"tail{i}", p, again=False) for i, p in enumerate(self._places[1:])]
+        readers += [Reader(self._stage, f"tail{i}", p, again=False) for i, p in enumerate(self._places[1:])]
+        return readers + near_readers(self._crowd, self._fleet, self._places)
 
     def admin(self) -> Admin:
         return Operator(self._crowd, self._places)
