@@ -38,6 +38,7 @@ from broker.handlers import (
     offsets,
     produce,
     producers,
+    reassignments,
     topic_partitions,
     topics,
 )
@@ -97,7 +98,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.handle_describe_topic_partitions,
     ApiKey.ELECT_LEADERS: elections.handle_elect_leaders,
     ApiKey.UNREGISTER_BROKER: nodes.handle_unregister_broker,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: elections.handle_list_partition_reassignments,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.handle_alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.handle_list_partition_reassignments,
     ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
     ApiKey.CREATE_ACLS: acls.handle_create_acls,
     ApiKey.DELETE_ACLS: acls.handle_delete_acls,

@@ -14,11 +14,12 @@ from typing import TypeAlias
 
 from broker.config.live import LiveConfig
 from broker.controller import configs as config_decisions
-from broker.controller import elections, registrations, topics
-from broker.controller.decision import Decider, T
+from broker.controller import elections, moves, registrations, topics
+from broker.controller.decision import Decider, Decision, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.elsewhere import Elsewhere
 from broker.controller.fitness import Unfit
+from broker.controller.moves import Move, Outcome, UnderWay
 from broker.controller.office import Office
 from broker.controller.unclean import HeardNow
 from broker.error_codes import ErrorCode
@@ -173,6 +174,26 @@ class ControllerDoor:
             image = self._metadata.image
             heard = await self._hear(image, elections.leaderless(image, wanted))
         return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._unfit(image)))
+
+    async def reassign(self, wanted: Sequence[Move], allows_factor_change: bool = True) -> tuple[Outcome, ...]:
+        """Let others hold partitions; what became of each move, in order."""
+        found = await self._decide(
+            lambda image: moves.reassign(image, wanted, allows_factor_change=allows_factor_change)
+        )
+        refused = [outcome.message for outcome in found if outcome.error is not ErrorCode.NONE]
+        log.info(
+            "of %d moves of partitions %d were refused%s",
+            len(found),
+            len(refused),
+            f": {refused[0]}" if refused else "",
+        )
+        return found
+
+    async def moves(
+        self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
+    ) -> list[tuple[str, list[UnderWay]]]:
+        """Partitions that move after all that was decided so far, by topic: all, or those of `wanted`."""
+        return await self._decide(lambda image: Decision((), moves.under_way(image, wanted)))
 
     async def unregister(self, node_id: int) -> None:
         """A node that nothing is assigned to leaves the cluster."""

@@ -92,7 +92,7 @@ def _one(
     image: ClusterImage, kind: ElectionType, topic: Topic, index: int, heard: HeardNow, unfit: Unfit
 ) -> tuple[Election, Row | None]:
     row = topic.rows[index]
-    if row.leader == row.replicas[0] or (kind is ElectionType.UNCLEAN and row.leader != NO_LEADER):
+    if row.leader == row.assigned[0] or (kind is ElectionType.UNCLEAN and row.leader != NO_LEADER):
         return _NOT_NEEDED, None
     after = None
     if kind is ElectionType.PREFERRED:

@@ -111,23 +111,12 @@ def added(image: ClusterImage, assignments: Sequence[Sequence[int]], count: int,
             f"Attempted to add {count} additional partition(s), but only {len(assignments)} assignment(s) were "
             "specified.",
         )
-    factor = len(rows[0].replicas)
+    factor = len(rows[0].target or rows[0].replicas)
     return [_checked(image, index, node_ids, factor) for index, node_ids in enumerate(assignments, start=len(rows))]
 
 
 def _checked(image: ClusterImage, index: int, node_ids: Sequence[int], replication_factor: int | None) -> Replicas:
-    if not node_ids:
-        raise ApiError(_WRONG, "The manual partition assignment includes an empty replica list.")
-    last = None
-    for node_id in sorted(node_ids):
-        if node_id not in image.nodes:
-            raise ApiError(
-                _WRONG,
-                f"The manual partition assignment includes broker {node_id}, but no such broker is registered.",
-            )
-        if node_id == last:
-            raise ApiError(_WRONG, f"The manual partition assignment includes the broker {node_id} more than once.")
-        last = node_id
+    check_assignment(image, node_ids)
     if replication_factor is not None and len(node_ids) != replication_factor:
         raise ApiError(
             _WRONG,
@@ -141,3 +130,19 @@ def _checked(image: ClusterImage, index: int, node_ids: Sequence[int], replicati
             "controlled shutdown.",
         )
     return tuple(node_ids)
+
+
+def check_assignment(image: ClusterImage, node_ids: Sequence[int]) -> None:
+    """ApiError for what can hold no partition: nobody, somebody who is not registered, or twice the same."""
+    if not node_ids:
+        raise ApiError(_WRONG, "The manual partition assignment includes an empty replica list.")
+    last = None
+    for node_id in sorted(node_ids):
+        if node_id not in image.nodes:
+            raise ApiError(
+                _WRONG,
+                f"The manual partition assignment includes broker {node_id}, but no such broker is registered.",
+            )
+        if node_id == last:
+            raise ApiError(_WRONG, f"The manual partition assignment includes the broker {node_id} more than once.")
+        last = node_id

@@ -120,7 +120,8 @@ def add_partitions(
     _check_count(count)
     lacking = count - topic.partitions
     if assignments is None:
-        replicas = placement.spread(image, lacking, len(topic.rows[0].replicas), topic.rows)
+        factor = len(topic.rows[0].target or topic.rows[0].replicas)
+        replicas = placement.spread(image, lacking, factor, topic.rows)
     else:
         replicas = placement.added(image, assignments, lacking, topic.rows)
     added = tuple(enumerate(new_rows(image, replicas), start=topic.partitions))

@@ -28,7 +28,8 @@ class Changes:
     """In the order in which they are to be performed.
 
     `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay). `withdraw`: topics that
-    are gone, as they were. `follow_config`: other configs were set on all brokers or on this one. `reconfigure`: topics
+    are gone, as they were. `drop`: partitions (of topics that stay) that this node held and holds no more, `is_seen` in
+    one session of its own. `follow_config`: other configs were set on all brokers or on this one. `reconfigure`: topics
     with other configs of their own. `apply`: partitions that this node leads on in the same epoch, of which the row,
     the minimum or a replica's session is another. `lead`: those that it leads from now on in the epoch the image has.
     `follow`: those assigned to it that another leads in a new epoch, or nobody. `purge`: deleted topics whose files and
@@ -37,6 +38,8 @@ class Changes:
 
     resign: tuple[Share, ...]
     withdraw: tuple[Topic, ...]
+    drop: tuple[Share, ...]
+    is_seen: bool
     follow_config: bool
     reconfigure: tuple[Topic, ...]
     apply: tuple[Share, ...]
@@ -52,6 +55,7 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
     sessions and minimum are as they were.
     """
     resign: list[Share] = []
+    drop: list[Share] = []
     reconfigure: list[Topic] = []
     apply: list[Share] = []
     lead: list[Share] = []
@@ -66,6 +70,8 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
         has = had if known is topic else roles(topic, node_id)
         if ended := tuple(index for index, role in had.items() if has.get(index) != role):
             resign.append(Share(topic, ended))
+        if gone := tuple(index for index in had if index not in has):
+            drop.append(Share(topic, gone))
         if known is not None and known.configs != topic.configs:
             reconfigure.append(topic)
         begun = [index for index, role in has.items() if had.get(index) != role]
@@ -81,6 +87,8 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
     return Changes(
         resign=tuple(resign),
         withdraw=tuple(topic for topic_id, topic in before.topics.items() if topic_id not in after.topics),
+        drop=tuple(drop),
+        is_seen=_is_one_session(before, after, node_id),
         follow_config=before.configs_of(node_id) != after.configs_of(node_id),
         reconfigure=tuple(reconfigure),
         apply=tuple(apply),
@@ -113,6 +121,11 @@ def _other_sessions(before: ClusterImage, after: ClusterImage) -> frozenset[int]
 
 def _sessions(image: ClusterImage) -> set[tuple[int, int]]:
     return {(node_id, node.broker_epoch) for node_id, node in image.nodes.items() if node.active}
+
+
+def _is_one_session(before: ClusterImage, after: ClusterImage, node_id: int) -> bool:
+    was, now = before.nodes.get(node_id), after.nodes.get(node_id)
+    return was is not None and now is not None and was.active and now.active and was.broker_epoch == now.broker_epoch
 
 
 def _counts_anew(known: Topic, topic: Topic, index: int, others: frozenset[int]) -> bool:

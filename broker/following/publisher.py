@@ -1,7 +1,7 @@
 """The only way from an image to its effects (design, concept 3).
 
-Owns the order in which a broker moves from one image to the next: resign, withdraw, swap what requests are told, obey
-other configs, count anew, lead, follow, purge. Always true: every broker follows it, the controller's own too; the
+Owns the order in which a broker moves from one image to the next: resign, withdraw, swap what requests are told, drop,
+obey other configs, count anew, lead, follow, purge. Always true: every broker follows it, the controller's own too; the
 start publishes after the empty image, so nothing is opened or removed by another way; publishing never waits. Must not
 know where images come from, nor what an effect takes.
 """
@@ -32,6 +32,11 @@ class Effects(Protocol):
 
     def withdraw(self, topic: Topic) -> None:
         """The topic was deleted: stop serving at once, then close its logs. Nothing is removed yet."""
+        ...
+
+    def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
+        """These partitions, of which every role is over, are other brokers' now: their logs here go. `is_seen`: rows
+        said so to this process, in one session; else nothing is removed."""
         ...
 
     def follow_config(self) -> None:
@@ -96,6 +101,8 @@ class Publisher:
         for topic in found.withdraw:
             effects.withdraw(topic)
         self._metadata.swap(after, controller)
+        for share in found.drop:
+            effects.drop(share.topic, share.indexes, is_seen=found.is_seen)
         if found.follow_config and self._config.follow(*after.configs_of(self._node_id)):
             effects.follow_config()
         for topic in found.reconfigure:

@@ -119,7 +119,7 @@ class ClusterView:
 
     def _sets(self, row: Row, lost: int | None = None) -> tuple[list[int], list[int], list[int]]:
         """Replicas, those in sync, those offline; `lost`: a broker that does not serve it."""
-        assigned = [*row.replicas, *(joins for joins in row.target if joins not in row.replicas)]
+        assigned = list(row.assigned)
         offline = [each for each in assigned if each not in self.brokers or each == lost]
         alive = (each for each in row.in_sync if (node := self._nodes.get(each)) is not None and node.active)
         return assigned, [each for each in alive if each != lost], offline

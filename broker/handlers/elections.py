@@ -1,8 +1,8 @@
-"""ElectLeaders, ListPartitionReassignments: the preferred replica leads again where it may, and nothing moves.
+"""ElectLeaders: the preferred replica leads again where it may.
 
 Always true: what a lone broker answers is what Apache Kafka answers for partitions with one replica; only what may have
 another leader is asked of the controller, in one change. Must not know who may lead (`broker.controller.elections`).
-Source: KIP-183, KIP-460, KIP-455.
+Source: KIP-183, KIP-460.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from broker.wire.messages import (
     ElectLeadersResponse,
     ElectLeadersResponsePartition,
     ElectLeadersResponseTopic,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
 )
 from logformat.errors import ThermoclineError
 
@@ -80,7 +78,7 @@ def _may_change(shown: dict[str, Topic], kind: ElectionType, name: str, index: i
     if topic is None or not 0 <= index < topic.partitions:
         return False
     row = topic.rows[index]
-    return row.leader == NO_LEADER or (kind is ElectionType.PREFERRED and row.leader != row.replicas[0])
+    return row.leader == NO_LEADER or (kind is ElectionType.PREFERRED and row.leader != row.assigned[0])
 
 
 async def _elect(context: Context, kind: ElectionType, places: Places, until_s: float) -> Elections:
@@ -117,10 +115,3 @@ def _response(error: ErrorCode, named: Iterable[tuple[str, list[int]]], election
         for name, indexes in named
     ]
     return ElectLeadersResponse(error_code=error, replica_election_results=topics)
-
-
-async def handle_list_partition_reassignments(
-    context: Context, request: ListPartitionReassignmentsRequest, call: Call
-) -> ListPartitionReassignmentsResponse:
-    """None is under way."""
-    return ListPartitionReassignmentsResponse(error_message=None)

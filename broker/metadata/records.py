@@ -76,6 +76,21 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     unclean_epoch: int = NO_EPOCH
     clean: bool = True
 
+    @property
+    def assigned(self) -> tuple[int, ...]:
+        """All who hold it, or are to, the preferred leader first: as Kafka lists replicas while they move."""
+        return (*self.target, *self.removing) if self.target else self.replicas
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        """Who is to hold it after a move and did not before, by id."""
+        return tuple(sorted({*self.target} - {*self.replicas}))
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        """Who held it before a move and is not to after it, by id."""
+        return tuple(sorted({*self.replicas} - {*self.target})) if self.target else ()
+
 
 class TopicCreated(msgspec.Struct, frozen=True, tag="topic", tag_field="t", gc=False):
     """A topic exists from now on. `topic_id` is a UUID in its canonical text form; `rows` are its partitions in order;

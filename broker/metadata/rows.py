@@ -1,12 +1,10 @@
 """One maker of rows: what becomes of partitions when something happens to them or to a broker (R4). Pure.
 
-Owns how a row follows another, for every event: a session began or ended, its leader proposed another in-sync set, the
-minimum changed, an election was asked for, a log is gone, a node is given up, one replica is to begin uncleanly. Always
-true: every row made has a partition epoch one above the row it follows; a leader that changes, or begins again, has a
-leader epoch one above; who leads is an in-sync replica with a session, the first in the order of assignment, but where
-a partition begins uncleanly; nobody leaves an in-sync set below the effective minimum, unless his log is gone; nodes a
-row names are registered. Each event is taken with the image in which its session or config stands already. Must not
-know who asks, nor how rows are committed.
+Owns what follows from every event: a session began or ended, its leader proposed another in-sync set, the minimum
+changed, an election was asked for, others are to hold a partition, a log is gone, a node is given up, one replica is to
+begin uncleanly. Always true: every row made has a partition epoch one above the row it follows, and follows it by the
+steps of `row_steps`, but where a partition begins uncleanly; nodes a row names are registered. Each event is taken with
+the image in which its session or config stands already. Must not know who asks, nor how rows are committed.
 """
 
 from __future__ import annotations
@@ -19,6 +17,17 @@ from msgspec.structs import replace
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import effective_min, min_in_sync_set
 from broker.metadata.records import NO_LEADER, LogPlace, Row, RowsSet
+from broker.metadata.row_steps import (
+    assigned_to,
+    in_order,
+    is_alone,
+    led_by,
+    led_from,
+    log_gone,
+    next_row,
+    settled,
+    without_member,
+)
 
 _Change: TypeAlias = Callable[[int, Row, int], Row]
 """From a partition's index, its row and its effective minimum to the row after it, or the same."""
@@ -57,8 +66,8 @@ def session_began(
         def of(index: int, row: Row, least: int) -> Row:
             is_lost = (topic_id, index) in lost_logs
             if (is_other_directory and node_id in row.in_sync) or is_lost:
-                return _log_gone(image, row, node_id, least, is_lost=is_lost)
-            return _settled(image, row, least, begins_again=node_id)
+                return log_gone(image, row, node_id, least, is_lost=is_lost)
+            return settled(image, row, least, begins_again=node_id)
 
         return of
 
@@ -74,9 +83,9 @@ def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]])
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, least: int) -> Row:
-            if (topic_id, index) not in places or row.in_sync == (node_id,) or _is_alone(row, node_id):
+            if (topic_id, index) not in places or row.in_sync == (node_id,) or is_alone(row, node_id):
                 return row
-            return _log_gone(image, row, node_id, least, is_lost=True)
+            return log_gone(image, row, node_id, least, is_lost=True)
 
         return of
 
@@ -88,7 +97,7 @@ def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
     minimum too. A set that is empty then has no promise left to keep: its partition begins uncleanly somewhere."""
 
     def of(_: int, row: Row, least: int) -> Row:
-        return _without(image, row, node_id, least) if node_id in row.in_sync else row
+        return without_member(image, row, node_id, least) if node_id in row.in_sync else row
 
     return _changed(image, lambda _: of, node_id)
 
@@ -96,7 +105,7 @@ def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
 def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsSet]:
     """These have no session any more, by silence or by leaving: what they led an in-sync replica with a session leads,
     or nobody; the rest of them leave in-sync sets down to the minimum."""
-    return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), *node_ids)
+    return _changed(image, lambda _: lambda _, row, least: settled(image, row, least), *node_ids)
 
 
 def handed_over(
@@ -115,15 +124,15 @@ def handed_over(
             place = topic.topic_id, index
             after = row
             if row.leader in node_ids or row.leader == NO_LEADER:
-                leader = chosen(place, row, _candidates(image, row))
-                after = row if leader == row.leader else _led_by(row, leader)
+                leader = chosen(place, row, led_from(image, row))
+                after = row if leader == row.leader else led_by(row, leader)
             if silent := [node_id for node_id in failed(place) if node_id in row.in_sync and node_id != after.leader]:
                 least = effective_min(topic, row, image) if after.leader != NO_LEADER else len(row.in_sync)
                 going = silent[: max(len(row.in_sync) - least, 0)]
                 if going:
                     after = replace(after, in_sync=tuple(n for n in row.in_sync if n not in going))
             if after is not row:
-                changed.append((index, _next(row, after)))
+                changed.append((index, next_row(row, after)))
         if changed:
             found.append(RowsSet(topic.topic_id, tuple(changed)))
     return found
@@ -132,7 +141,7 @@ def handed_over(
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
     """Another `min.insync.replicas` of one topic, or (None) of all: members without session, which only the minimum
     kept, go with the commit that lowers it (D7)."""
-    return _changed(image, lambda _: lambda _, row, least: _settled(image, row, least), only=topic_id)
+    return _changed(image, lambda _: lambda _, row, least: settled(image, row, least), only=topic_id)
 
 
 def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, ...], *, is_done: bool) -> Row:
@@ -143,11 +152,11 @@ def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, 
     done = is_done and not row.clean
     wanted = replace(
         row,
-        in_sync=_in_order(row, in_sync),
+        in_sync=in_order(row, in_sync),
         clean=row.clean or done,
         served_epoch=row.leader_epoch if done else row.served_epoch,
     )
-    return _next(row, _settled(image, wanted, least))
+    return next_row(row, settled(image, wanted, least))
 
 
 def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) -> Row:
@@ -156,7 +165,7 @@ def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) 
     row = topic.rows[index]
     assert leader in (*row.replicas, *row.target) and image.nodes[leader].active, (leader, row)
     epoch = row.leader_epoch + 1
-    return _next(
+    return next_row(
         row,
         replace(row, leader=leader, leader_epoch=epoch, in_sync=(leader,), unclean_epoch=epoch, clean=False),
     )
@@ -165,10 +174,29 @@ def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) 
 def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
     """The preferred replica, the first assigned, leads, where it is in sync and has a session; None: no change."""
     row = topic.rows[index]
-    preferred = row.replicas[0]
-    if row.leader == preferred or preferred not in _candidates(image, row):
+    preferred = row.assigned[0]
+    if row.leader == preferred or preferred not in led_from(image, row):
         return None
-    return _next(row, _led_by(row, preferred))
+    return next_row(row, led_by(row, preferred))
+
+
+def reassigned(image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...]) -> Row | None:
+    """`target`, the one to lead first, is to hold the partition alone: those who join copy it, and when all of it are
+    in sync the others go (KIP-455); None: no change. The same nodes in another order are at their goal. A move under
+    way goes on from what it began with; who joined for it and is to hold nothing now is out at once."""
+    row = topic.rows[index]
+    is_there = set(target) == set(row.replicas)
+    after = assigned_to(image, row, target) if is_there else assigned_to(image, row, row.replicas, target)
+    if after == row:
+        return None
+    return next_row(row, settled(image, after, effective_min(topic, after, image)))
+
+
+def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:
+    """The move under way is off: who held the partition before does, who joined for it is out at once."""
+    row = topic.rows[index]
+    after = assigned_to(image, row, row.replicas)
+    return next_row(row, settled(image, after, effective_min(topic, after, image)))
 
 
 def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
@@ -179,7 +207,7 @@ def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
     return tuple(RowsSet(topic_id, tuple(rows)) for topic_id, rows in by_topic.items())
 
 
-# ── how a row follows another ────────────────────────────────────────────────────────────────────────────────────────
+# ── of many partitions ────────────────────────────────────────────────────────────────────────────────────────────────
 def _changed(
     image: ClusterImage, change: Callable[[str], _Change], *node_ids: int, only: str | None = None
 ) -> list[RowsSet]:
@@ -196,79 +224,3 @@ def _changed(
         if changed:
             found.append(RowsSet(topic.topic_id, tuple(changed)))
     return found
-
-
-def _settled(image: ClusterImage, row: Row, least: int, *, begins_again: int = NO_LEADER) -> Row:
-    """What every event ends with: a leader if there can be one, then members without session out, down to `least`.
-    `begins_again`: what this node leads it leads in a new epoch. The same object where nothing changes."""
-    after = row
-    candidates = _candidates(image, row)
-    if row.leader not in candidates:
-        leader = candidates[0] if candidates else NO_LEADER
-        if leader != row.leader:
-            after = _led_by(row, leader)
-    elif row.leader == begins_again:
-        after = _led_by(row, row.leader)
-    in_sync = row.in_sync if after.leader == NO_LEADER else _shrunk(image, row.in_sync, least)
-    if after is row and in_sync is row.in_sync:
-        return row
-    return replace(after, in_sync=in_sync, partition_epoch=row.partition_epoch + 1)
-
-
-def _log_gone(image: ClusterImage, row: Row, node_id: int, least: int, *, is_lost: bool) -> Row:
-    """What `node_id` held of this partition is gone. Nobody else holds it: it begins again there, without all that was
-    acknowledged (R20 at replication factor 1). Else it is out of the set; a lost log raises the leader epoch, so that
-    no report of it outlives it (R16)."""
-    if _is_alone(row, node_id):
-        epoch = row.leader_epoch + 1
-        return _next(row, replace(_led_by(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))
-    after = _without(image, row, node_id, least)
-    if is_lost and after.leader_epoch == row.leader_epoch:
-        after = _led_by(after, after.leader)
-    return _next(row, after)
-
-
-def _without(image: ClusterImage, row: Row, node_id: int, least: int) -> Row:
-    """`node_id` is out of the set, whatever the minimum."""
-    without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
-    return _next(row, _settled(image, without, least))
-
-
-def _is_alone(row: Row, node_id: int) -> bool:
-    return {*row.replicas, *row.target} == {node_id}
-
-
-def _next(row: Row, after: Row) -> Row:
-    return replace(after, partition_epoch=row.partition_epoch + 1)
-
-
-def _led_by(row: Row, leader: int) -> Row:
-    epoch = row.leader_epoch + 1
-    served = row.served_epoch if leader == NO_LEADER or not row.clean else epoch
-    return replace(row, leader=leader, leader_epoch=epoch, served_epoch=served)
-
-
-def _candidates(image: ClusterImage, row: Row) -> list[int]:
-    """Who may lead: in sync, with a session, in the order of assignment."""
-    nodes = image.nodes
-    assigned = row.replicas if not row.target else (*row.target, *row.replicas)
-    return [node_id for node_id in assigned if node_id in row.in_sync and nodes[node_id].active]
-
-
-def _shrunk(image: ClusterImage, in_sync: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """Without members whose session ended, the oldest sessions first, as far as `least` lets them go; the same object
-    where nobody goes."""
-    nodes = image.nodes
-    ended = [node_id for node_id in in_sync if not nodes[node_id].active]
-    if not ended or len(in_sync) <= least:
-        return in_sync
-    if len(ended) > 1:
-        ended.sort(key=lambda node_id: nodes[node_id].broker_epoch)
-    going = ended[: len(in_sync) - least]
-    return tuple(node_id for node_id in in_sync if node_id not in going)
-
-
-def _in_order(row: Row, in_sync: Iterable[int]) -> tuple[int, ...]:
-    """A set as rows write it: in the order of assignment."""
-    members = set(in_sync)
-    return tuple(dict.fromkeys(node_id for node_id in (*row.replicas, *row.target) if node_id in members))

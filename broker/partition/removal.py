@@ -1,14 +1,16 @@
-"""How a deleted topic goes: its logs are closed, its directories moved away and removed, its objects deleted.
+"""How logs go: those of a deleted topic, its objects too, and those that other brokers hold now.
 
 Owns the turns at the directories of a topic's name. Always true: of all who open, close and move logs under one name,
 one works at a time, in the order they were asked (C9: a topic created again never meets an open log of the old one);
 topics of other names wait for none of it; only files and objects of a topic that the image names as deleted are removed
-(R24). Must not know who decided the deletion, nor what clients were told.
+(R24), and files of a partition that rows were seen to give to others. Must not know who decided it, nor what clients
+were told.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import UUID
@@ -21,6 +23,8 @@ from logformat.errors import Corrupt
 from logformat.values import TopicPartition
 from seams.tasks import Tasks
 from tiering.service import TierService
+
+log = logging.getLogger(__name__)
 
 _PURGING_MAX: Final = 4  # topics whose objects are deleted at once: those of a wide request must not starve copies
 
@@ -67,9 +71,38 @@ class Removal:
                     for index in range(topic.partitions):
                         await self.move_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
 
-        task = self._tasks.spawn(f"close {topic.name}", close_all())
+        self.keep(self._tasks.spawn(f"close {topic.name}", close_all()))
+
+    def keep(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """`closed` waits for it."""
         self._closing[task] = None
         task.add_done_callback(self._closing.pop)
+        return task
+
+    async def let_go(
+        self, place: TopicPartition, topic_id: UUID, is_wanted: Callable[[], bool], *, is_seen: bool
+    ) -> None:
+        """Close a log that nothing works on any more and remove it, or move it aside (not `is_seen`), if that is still
+        wanted when its turn comes."""
+        async with self.turn(place.topic):
+            if not is_wanted():
+                return
+            for opened in self._logs.open_logs:
+                if opened.log.topic_id == topic_id.bytes and opened.log.partition == place.partition:
+                    await self._close_one(opened)
+            if not is_seen:
+                await self.move_aside(place, topic_id)
+                return
+            try:
+                await self._logs.places.set_aside(place, topic_id)
+            except (Corrupt, OSError) as failure:  # it lies where it lay: a stray to the next start
+                self._report(f"remove {place}", failure)
+                return
+        log.info("%s of topic id %s is held by other brokers now: its log here is removed", place, topic_id)
+        try:
+            await self._logs.places.delete_set_aside()
+        except OSError as failure:  # nothing opens it; the next removal, or the next start, removes it
+            self._report(f"remove {place}", failure)
 
     async def _close_one(self, opened: OpenLog) -> None:
         try:

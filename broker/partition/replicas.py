@@ -23,6 +23,7 @@ from broker.metadata.image import Topic
 from broker.partition.aside import Aside
 from broker.partition.attempts import Attempts
 from broker.partition.configuring import Configuring
+from broker.partition.dropping import Dropping
 from broker.partition.ending import Ending
 from broker.partition.follows import Follows
 from broker.partition.opening import Opening, is_alone
@@ -97,6 +98,7 @@ class Replicas:
         self.aside = Aside(config.now.node_id, logs.places, metadata, self._removal, report)
         node_id, session_s = config.now.node_id, config.now.times.session_s
         self._purging = Purging(node_id, metadata, self._removal, forget, tasks, world.rng, report, session_s)
+        self._dropping = Dropping(node_id, metadata, self._removal, tasks, self._ended)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
         self.upkeep = Upkeep(config, world.clock, logs, registry)
         self._follows = Follows(
@@ -254,15 +256,33 @@ class Replicas:
         for index in indexes:
             self._follows.follow(topic, index)
 
+    def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
+        """Let go of the logs of these partitions, which others hold now."""
+        for index in indexes:
+            self._attempts.damaged.pop(TopicPartition(topic.name, index), None)
+            self._registry.troubles.over((topic.topic_id, index))
+            self._dropping.drop(topic, index, is_seen=is_seen)
+
     async def _free(self, topic: Topic, index: int) -> None:
+        """As `_ended`, and the log was not dropped, or is gone."""
+        await self._dropping.over(topic.topic_id, index)
+        await self._leaderships_over(topic, index)
+
+    async def _ended(self, topic: Topic, index: int) -> None:
+        """Wait until no role, past or begun, works on the log."""
+        await self._follows.left(UUID(topic.topic_id), index)
+        await self._leaderships_over(topic, index)
+
+    async def _leaderships_over(self, topic: Topic, index: int) -> None:
         """Wait until no leadership, past or begun, works on the log: it goes with what it knows to another role."""
         await self._attempts.over(topic.topic_id, index)
         partition = self._registry.resigned.get((topic.name, index))
         if partition is not None:
             if (resigning := self._resigning.get(partition)) is not None:
                 await asyncio.wait([resigning])
-            del self._registry.resigned[topic.name, index]
-            self._registry.touched.discard(partition)
+            if self._registry.resigned.get((topic.name, index)) is partition:  # else it is led again
+                del self._registry.resigned[topic.name, index]
+                self._registry.touched.discard(partition)
 
     def reconfigure(self, topic: Topic) -> None:
         """Let the partitions of `topic` follow its configs: those that are being opened, when they are open."""

@@ -29,11 +29,16 @@ def strays(found: Mapping[TopicPartition, UUID], image: ClusterImage, node_id: i
     return {place: topic_id for place, topic_id in found.items() if is_stray(place, topic_id, image, node_id)}
 
 
+def is_assigned(image: ClusterImage, topic_id: str, index: int, node_id: int) -> bool:
+    """Whether `node_id` holds the partition by `image`, or is to."""
+    topic = image.topics.get(topic_id)
+    if topic is None or index >= topic.partitions:
+        return False
+    row = topic.rows[index]
+    return node_id in row.replicas or node_id in row.target
+
+
 def is_stray(place: TopicPartition, topic_id: UUID, image: ClusterImage, node_id: int) -> bool:
     if str(topic_id) in image.deleted or node_id not in image.nodes:
         return False
-    topic = image.topics.get(str(topic_id))
-    if topic is None or place.partition >= topic.partitions:
-        return True
-    row = topic.rows[place.partition]
-    return node_id not in row.replicas and node_id not in row.target
+    return not is_assigned(image, str(topic_id), place.partition, node_id)

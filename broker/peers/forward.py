@@ -36,10 +36,12 @@ FORWARDED: Final = frozenset(
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.UNREGISTER_BROKER,
     }
 )
-"""What any broker takes, and the controller alone decides."""
+"""What any broker takes, and the controller alone decides, or knows."""
 
 FORWARDED_BYTES_MAX: Final = 8 << 20
 OBEYED_S: Final = 10.0

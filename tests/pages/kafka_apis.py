@@ -127,7 +127,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "DescribeTransactions": _TRANSACTIONS,
     "ListTransactions": _TRANSACTIONS,
     "AlterReplicaLogDirs": "a broker has one log directory",
-    "AlterPartitionReassignments": "one broker a bucket: there is nowhere to move a partition to",
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "DescribeQuorum": _QUORUM,

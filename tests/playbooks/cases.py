@@ -73,6 +73,7 @@ SHOWN: Final = {
     59: "test_cluster_d59_brokers_on_one_disk_answer_for_their_share_each",
     60: "test_cluster_d60_a_jump_closes_before_the_next_answer",
     61: "test_cluster_d61_a_store_that_takes_one_write_a_second_takes_every_change",
+    62: "test_cluster_d62_a_leader_that_was_moved_away_proposes_and_acknowledges_nothing_more",
     63: "test_cluster_d63_who_hears_and_is_not_heard_leaves_by_lag",
     64: "test_cluster_d64_a_controller_that_is_killed_is_replaced_within_its_lease",
     65: "test_cluster_d65_a_tail_is_durable_before_the_first_question",
@@ -81,6 +82,7 @@ SHOWN: Final = {
     68: "test_cluster_d68_a_dead_incarnation_is_neither_counted_nor_proposed",
     69: "test_cluster_d69_a_dead_candidate_does_not_freeze_the_high_watermark",
     70: "test_cluster_d70_a_log_moved_away_is_told_and_copied_anew",
+    71: "test_cluster_d71_a_move_waits_for_all_of_its_target",
     72: "test_cluster_d72_a_start_that_is_cut_off_is_done_again",
     73: "test_cluster_d73_who_saw_the_last_epoch_keeps_its_tail",
     74: "test_cluster_d74_a_reservation_of_an_earlier_leadership_allows_nothing",
@@ -89,14 +91,12 @@ SHOWN: Final = {
     77: "test_cluster_d77_an_older_image_that_is_put_back_deletes_nothing",
     78: "test_cluster_d78_sessions_that_expire_one_by_one_are_counted_together",
     79: "test_cluster_d79_where_everything_cold_expired_a_log_begins_with_nothing_known",
+    81: "test_cluster_d81_who_left_and_came_back_is_not_taken_for_who_he_was",
     82: "test_cluster_d82_the_survivor_of_three_goes_on_once_nobody_else_claimed",
 }
 
 LATER: Final = {
-    62: "no reassignment yet: a row's `target` is always empty, so nothing completes",
-    71: "no reassignment yet: nothing can be complete on nothing",
     80: "no fork of a topic yet: no producer's state has anywhere to cross to",
-    81: "no reassignment yet: nobody leaves an assignment; `rows.lost` raises the leader epoch for a wiped log (D70)",
     83: "no directory renews its id: one that lost power under `os` names its logs as lost, under the id it has (D6)",
 }
 """Scenarios that cannot happen in what is built, and why."""

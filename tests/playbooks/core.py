@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from broker.controller.brokers import ProposalsAsked, RegistrationAsked
 from broker.controller.fitness import Fitness, moved
+from broker.controller.moves import Move, reassign
 from broker.controller.proposals import decide
 from broker.controller.registrations import end_records, register
 from broker.controller.unclean import Candidate, Chosen, begin, best
@@ -83,17 +84,26 @@ class Process:
 
 
 class Core:
-    """See the module. `replicas` of the one partition, the first of them leads it; `is_sync`: `thermocline.flush`."""
+    """See the module. `replicas` of the one partition, the first of them leads it; `spare`: nodes that it may move to;
+    `is_sync`: `thermocline.flush`."""
 
-    def __init__(self, replicas: tuple[int, ...] = (1, 2, 3), *, minimum: int = 1, is_sync: bool = True) -> None:
-        nodes = [session(f"{n}a", node_id=n, broker_epoch=n, directory_id=f"d{n}") for n in sorted(replicas)]
+    def __init__(
+        self,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        *,
+        minimum: int = 1,
+        is_sync: bool = True,
+        spare: tuple[int, ...] = (),
+    ) -> None:
+        everybody = sorted((*replicas, *spare))
+        nodes = [session(f"{n}a", node_id=n, broker_epoch=n, directory_id=f"d{n}") for n in everybody]
         image = ClusterImage().with_records(nodes)
         rows = new_rows(image, [replicas])
         first = image.with_records([TopicCreated(TOPIC, NAME, rows, {"min.insync.replicas": str(minimum)})])
         self.is_sync = is_sync
         self.images: tuple[ClusterImage, ...] = (first,)
-        self.disks = {n: Disk(f"d{n}") for n in sorted(replicas)}
-        self.processes = {n: Process(n, f"{n}a") for n in sorted(replicas)}
+        self.disks = {n: Disk(f"d{n}", exists=n in replicas) for n in everybody}
+        self.processes = {n: Process(n, f"{n}a") for n in everybody}
         self.fetches: list[Fetch] = []
         self.answers: list[Answer] = []
         self.proposals: list[ProposalsAsked] = []
@@ -131,7 +141,10 @@ class Core:
         if records:
             after = self.image.with_records(records)
             check(after, self.image)
+            before = self.row
             self.images = (*self.images, after)
+            if before.target and self.row.replicas == before.target:
+                self.counts["moves over"] = self.counts.get("moves over", 0) + 1
 
     def end_session(self, node: int) -> None:
         """Its silence, as the controller sees it; its process may live."""
@@ -144,6 +157,19 @@ class Core:
     def elect_preferred(self) -> None:
         if (row := elected(self.image, self.topic, 0)) is not None:
             self.commit(rows_set({PLACE: row}))
+
+    def move(self, *target: int) -> bool:
+        """These are to hold it, the first of them to lead; whether it became a row."""
+        return self._moved(target)
+
+    def cancel_move(self) -> bool:
+        """As `move`, of those who held it before."""
+        return self._moved(None)
+
+    def _moved(self, target: tuple[int, ...] | None) -> bool:
+        before = self.images
+        self.commit(reassign(self.image, [Move(NAME, 0, target)]).records)
+        return self.images is not before
 
     def set_minimum(self, minimum: int) -> None:
         config = ConfigsSet({"min.insync.replicas": str(minimum)}, topic_id=TOPIC)
@@ -169,6 +195,10 @@ class Core:
         asked = changes(before, after, node)
         if asked.resign:
             self._end_role(process)
+        if asked.drop:  # removed, or moved aside: this broker has none of it
+            disk = self.disks[node]
+            self.disks[node] = Disk(disk.directory_id, exists=False, is_doubtful=disk.is_doubtful)
+            process.mark = 0
         for share in asked.apply:
             assert process.leader is not None
             process.leader.applied(applied_row(share.topic, 0, after))
@@ -203,6 +233,7 @@ class Core:
 
     def _follow(self, process: Process, row: Row) -> None:
         disk = self.disks[process.node]
+        disk.exists = True
         disk.flush()  # before its first question (D65)
         process.follower = Follower(disk.lineage, disk.end, process.mark, disk.seen_epoch)
         process.follower.begin(row.leader_epoch, row.unclean_epoch)
@@ -223,12 +254,12 @@ class Core:
 
     def may_begin_uncleanly(self) -> bool:
         """The set is empty, and all replicas are there to be asked."""
-        return not self.row.in_sync and all(self.has_session(node) for node in self.row.replicas)
+        return not self.row.in_sync and all(self.has_session(node) for node in self.row.assigned)
 
     def begin_uncleanly(self) -> None:
         """All were heard; who keeps most begins."""
         row = self.row
-        node = best(row, {node: self.candidate(node) for node in row.replicas})
+        node = best(row, {node: self.candidate(node) for node in row.assigned})
         self.commit(
             begin(self.image, [Chosen(PLACE, row.leader_epoch, node, self.image.nodes[node].broker_epoch)]).records
         )

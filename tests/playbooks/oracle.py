@@ -73,7 +73,7 @@ class Oracle:
         """What was acknowledged is given up only where nobody has it who saw the epoch that served last."""
         who = [
             node
-            for node in row.replicas
+            for node in row.assigned
             if core.candidate(node).seen_epoch >= row.served_epoch
             and core.disks[node].log[: len(self.acknowledged)] == self.acknowledged
         ]

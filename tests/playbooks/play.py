@@ -15,8 +15,15 @@ from tests.playbooks.oracle import Oracle
 class Play:
     """`play.append(1)` and the rest are the core's; `records`: how many were acknowledged."""
 
-    def __init__(self, replicas: tuple[int, ...] = (1, 2, 3), *, minimum: int = 1, is_sync: bool = True) -> None:
-        self.core = Core(replicas, minimum=minimum, is_sync=is_sync)
+    def __init__(
+        self,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        *,
+        minimum: int = 1,
+        is_sync: bool = True,
+        spare: tuple[int, ...] = (),
+    ) -> None:
+        self.core = Core(replicas, minimum=minimum, is_sync=is_sync, spare=spare)
         self.oracle = Oracle()
         self.oracle.look(self.core)
 

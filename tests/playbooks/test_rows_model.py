@@ -1,8 +1,8 @@
 """The controller's decisions on rows over a model of what lies on disks: who is in sync has what was acknowledged (R4).
 
-Every event that makes rows comes through its own decision (registrations, silence, proposals, elections, fitness, lost
-logs, nodes given up, unclean starts), in any order, over partitions that share their nodes. The model knows what no
-controller knows: which disk truly holds what.
+Every event that makes rows comes through its own decision (registrations, silence, proposals, elections, fitness,
+moves, lost logs, nodes given up, unclean starts), in any order, over partitions that share their nodes. The model knows
+what no controller knows: which disk truly holds what.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.controller.brokers import PartitionProposal, ProposalsAsked, RegistrationAsked
 from broker.controller.elections import ElectionType, elect
 from broker.controller.fitness import Fitness, moved
+from broker.controller.moves import DONE, Move, reassign
 from broker.controller.proposals import decide
 from broker.controller.registrations import end_records, forget, lost_logs, register
 from broker.controller.unclean import Chosen, begin
@@ -74,23 +75,35 @@ class RowsOverDisks(RuleBasedStateMachine):
         self.kept = {(index, node) for index, node in self.kept if node in self.rows[index].in_sync}
 
     def _follows(self, index: int, old: Row, row: Row, excused: Sequence[tuple[int, int]]) -> None:
-        assert row.partition_epoch == old.partition_epoch + 1 and row.replicas == old.replicas
+        assert row.partition_epoch == old.partition_epoch + 1
+        gone = {*old.replicas, *old.target} - {*row.replicas, *row.target}
+        assert not gone or row.leader_epoch == old.leader_epoch + 1, "a report of who left outlives nothing (R16)"
+        for node in gone:  # what it had is removed, and nobody counts on it
+            self.holders[index].discard(node)
+            for told in (self.untold, self.gone, self.kept):
+                told.discard((index, node))
         assert row.leader_epoch - old.leader_epoch in ((0, 1) if row.leader == old.leader else (1,))
         assert row.unclean_epoch in (old.unclean_epoch, row.leader_epoch)
         if row.unclean_epoch != old.unclean_epoch:
             self.holders[index] = {row.leader}
-            self.untold -= {(index, node) for node in row.replicas}
-            self.kept -= {(index, node) for node in row.replicas}
+            self.untold -= {(index, node) for node in row.assigned}
+            self.kept -= {(index, node) for node in row.assigned}
             return
         left = set(old.in_sync) - set(row.in_sync) - {node for at, node in excused if at == index}
         least = effective_min(self.image.topics[TOPIC], row, self.image)
         assert not left or len(row.in_sync) >= least, f"{left} left below the minimum of {least}: {row}"
         assert all(node in self.holders[index] or self._lacks(index, node) for node in row.in_sync), "who joined"
         if row.leader not in (NO_LEADER, old.leader):
-            assert row.leader in old.in_sync, "out of the set alone"
+            joined = row.leader in row.in_sync and row.leader in self.holders[index]
+            assert row.leader in old.in_sync or (old.target and not row.target and joined), "out of the set alone"
+        if old.target and not row.target and row.replicas == old.target:
+            assert set(row.in_sync) == set(row.replicas) and all(self._has_session(n) for n in row.in_sync), "D71"
 
     def _lacks(self, index: int, node: int) -> bool:
         return (index, node) in self.untold or (index, node) in self.kept
+
+    def _assigned(self, index: int) -> tuple[int, ...]:
+        return self.rows[index].assigned
 
     def _has_session(self, node: int) -> bool:
         return self.image.nodes[node].active
@@ -105,8 +118,8 @@ class RowsOverDisks(RuleBasedStateMachine):
         """It reads the image, and registers by it."""
         if how == "new disk":
             self.directories[node] += "x"
-            self._wipe(node, [at for at, assigned in enumerate(ASSIGNED) if node in assigned])
-        elif how == "log moved away" and node in ASSIGNED[index] and len(ASSIGNED[index]) > 1:
+            self._wipe(node, [at for at in range(len(ASSIGNED)) if node in self._assigned(at)])
+        elif how == "log moved away" and node in self._assigned(index) and len(self._assigned(index)) > 1:
             self._wipe(node, [index])
             self.gone.add((index, node))
         known = self.image.nodes[node]
@@ -114,8 +127,8 @@ class RowsOverDisks(RuleBasedStateMachine):
         if self.directories[node] == known.directory_id:
             there = frozenset(
                 TopicPartition(NAME, at)
-                for at, assigned in enumerate(ASSIGNED)
-                if node in assigned and (at, node) not in self.gone
+                for at in range(len(ASSIGNED))
+                if node in self._assigned(at) and (at, node) not in self.gone
             )
             lost = lost_of_directory(
                 self.image, node, known.boot_id, DirectoryIdentity(CLUSTER, node, known.directory_id, True, there)
@@ -148,7 +161,7 @@ class RowsOverDisks(RuleBasedStateMachine):
     @rule(node=node_ids, index=indexes)
     def damage(self, node: int, index: int) -> None:
         """A running broker finds that a log lacks something, and says so."""
-        if node not in ASSIGNED[index] or len(ASSIGNED[index]) == 1 or not self._has_session(node):
+        if node not in self._assigned(index) or len(self._assigned(index)) == 1 or not self._has_session(node):
             return
         self.holders[index].discard(node)
         before = self.rows[index]
@@ -171,8 +184,8 @@ class RowsOverDisks(RuleBasedStateMachine):
             assert self._has_session(node)
             return
         self.directories[node] += "y"
-        for at, assigned in enumerate(ASSIGNED):
-            if node in assigned:
+        for at in range(len(ASSIGNED)):
+            if node in self._assigned(at):
                 self.holders[at].discard(node)
         self.commit(records, [(at, node) for at in range(len(ASSIGNED))])
         assert not any(node in row.in_sync for row in self.rows)
@@ -210,7 +223,7 @@ class RowsOverDisks(RuleBasedStateMachine):
         row = self.rows[index]
         if row.leader == NO_LEADER or self._lacks(index, row.leader):
             return
-        members = data.draw(st.sets(st.sampled_from(ASSIGNED[index])), label="members")
+        members = data.draw(st.sets(st.sampled_from(self._assigned(index))), label="members")
         joiners = {node for node in members if node not in row.in_sync}
         if any(self._lacks(index, node) for node in joiners):
             return
@@ -229,18 +242,44 @@ class RowsOverDisks(RuleBasedStateMachine):
 
     @rule(index=indexes)
     def prefer(self, index: int) -> None:
-        preferred = ASSIGNED[index][0]
+        preferred = self._assigned(index)[0]
         before = self.rows[index]
         self.commit(elect(self.image, ElectionType.PREFERRED, [(NAME, index)]).records)
         may = preferred in before.in_sync and self._has_session(preferred)
         assert self.rows[index].leader == (preferred if may else before.leader)
+
+    @rule(index=indexes, target=st.lists(node_ids, min_size=1, max_size=4, unique=True))
+    def reassign(self, index: int, target: list[int]) -> None:
+        """Others are to hold it, or the same in another order; refused where too few would stay in sync."""
+        before = self.rows[index]
+        decision = reassign(self.image, [Move(NAME, index, tuple(target))])
+        (outcome,) = decision.answer
+        self.commit(decision.records)
+        row = self.rows[index]
+        if outcome != DONE:
+            assert row is before and before.target, "only a move under way is held to what it would drop"
+        elif set(target) == set(before.replicas):
+            assert (row.replicas, row.target) == (tuple(target), ())
+        else:
+            assert tuple(target) in (row.target, row.replicas)
+
+    @rule(index=indexes)
+    def cancel(self, index: int) -> None:
+        """Who held it before does again."""
+        before = self.rows[index]
+        decision = reassign(self.image, [Move(NAME, index, None)])
+        self.commit(decision.records)
+        if decision.answer[0] == DONE:
+            assert before.target and (self.rows[index].replicas, self.rows[index].target) == (before.replicas, ())
+        else:
+            assert self.rows[index] is before
 
     @precondition(lambda self: any(not row.in_sync for row in self.rows))
     @rule(index=indexes, node=node_ids)
     def begin_uncleanly(self, index: int, node: int) -> None:
         """Who was chosen among those that were heard."""
         row = self.rows[index]
-        if row.in_sync or node not in ASSIGNED[index] or not self._has_session(node):
+        if row.in_sync or node not in self._assigned(index) or not self._has_session(node):
             return
         self.commit(
             begin(

@@ -39,7 +39,10 @@ class Walk:
         self.seed = seed
         self.rng: Rng = SeededRng(seed)
         replicas = ((1, 2, 3), (1, 2, 3), (1, 2), (2, 3, 1))[self.rng.randrange(4)]
-        self.core = Core(replicas, minimum=1 + self.rng.randrange(2), is_sync=self.rng.randrange(4) > 0)
+        # Every other walk moves the partition between four nodes.
+        self._moves: Rng | None = SeededRng(f"moves/{seed}") if seed % 2 else None
+        spare = () if self._moves is None else tuple(n for n in (1, 2, 3, 4) if n not in replicas)
+        self.core = Core(replicas, minimum=1 + self.rng.randrange(2), is_sync=self.rng.randrange(4) > 0, spare=spare)
         self.oracle = Oracle()
         self.losses_left = self.rng.randrange(3)  # of disks, or of one log
         self.done: list[str] = []
@@ -120,6 +123,10 @@ class Walk:
             (f"minimum {3 - now}", lambda: core.set_minimum(3 - now)),
             ("elect preferred", core.elect_preferred),
         ]
+        if self._moves is not None:
+            targets = [self._target(self._moves) for _ in range(8)]  # as likely as all the rest
+            found += [(f"move {target}", lambda target=target: core.move(*target)) for target in targets]  # type: ignore[misc]
+            found += [("cancel", core.cancel_move)] * 2 if core.row.target else []
         for node in core.processes:
             found += [
                 (f"restart {node}", lambda node=node: core.restart(node)),
@@ -137,6 +144,10 @@ class Walk:
                     found += [(f"lose log {node}", lambda node=node: self._lose(core.lose_log, node))]
         return found
 
+    def _target(self, rng: Rng) -> tuple[int, ...]:
+        left = list(self.core.processes)
+        return tuple(left.pop(rng.randrange(len(left))) for _ in range(1 + rng.randrange(3)))
+
     def _lose(self, how: Callable[[int], None], node: int) -> None:
         self.losses_left -= 1
         how(node)
@@ -153,6 +164,7 @@ def walk(first: int, count: int, steps: int = STEPS) -> tuple[Counter[str], list
         did["walks"] += 1
         did["acks"] += one.oracle.acks
         did["elections"] += one.oracle.elections
+        did["moves over"] += one.core.counts.get("moves over", 0)
         did["cuts"] += one.core.counts.get("cuts", 0)
         did["unclean starts"] += one.core.row.unclean_epoch >= 0
         did["records given up by them"] += one.oracle.lost

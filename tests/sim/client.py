@@ -15,6 +15,9 @@ from broker.error_codes import ErrorCode
 from broker.wire import codec, framing
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
     CreateTopicsRequest,
@@ -235,6 +238,15 @@ class Client:
         self._check(answer.error_code, f"elect the leader of {topic}-{partition}")
         for found in answer.replica_election_results:
             self._check(found.partition_result[0].error_code, f"elect the leader of {topic}-{partition}")
+
+    async def reassign(self, topic: str, partition: int, replicas: list[int] | None) -> None:
+        """None: the move that is under way is off."""
+        wanted = AlterPartitionReassignmentsRequestPartition(partition, replicas)
+        topics = [AlterPartitionReassignmentsRequestTopic(topic, [wanted])]
+        request = AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=10_000)
+        answer = await self.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, 12.0)
+        self._check(answer.error_code, f"move {topic}-{partition}")
+        self._check(answer.responses[0].partitions[0].error_code, f"move {topic}-{partition}")
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
         wanted = DeleteRecordsRequestPartition(partition_index=partition, offset=offset)

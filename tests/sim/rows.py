@@ -28,6 +28,7 @@ ROWS = {
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
     "settings": ("another min.insync.replicas",),
+    "moves": ("reassignment",),
 }
 
 

@@ -1386,6 +1386,53 @@ class UnregisterBrokerResponse(Message):
     error_message: str | None = ""
 
 
+class AlterPartitionReassignmentsRequestPartition(Message):
+    """`partitions` of AlterPartitionReassignmentsRequestTopic."""
+
+    partition_index: int = 0
+    replicas: list[int] | None = None
+
+
+class AlterPartitionReassignmentsRequestTopic(Message):
+    """`topics` of AlterPartitionReassignmentsRequest."""
+
+    name: str = ""
+    partitions: list[AlterPartitionReassignmentsRequestPartition] = []
+
+
+class AlterPartitionReassignmentsRequest(Message):
+    """Versions 0-1, flexible from 0."""
+
+    timeout_ms: int = 60000
+    allow_replication_factor_change: bool = True  # 1+
+    topics: list[AlterPartitionReassignmentsRequestTopic] = []
+
+
+class AlterPartitionReassignmentsResponsePartition(Message):
+    """`partitions` of AlterPartitionReassignmentsResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+class AlterPartitionReassignmentsResponseTopic(Message):
+    """`responses` of AlterPartitionReassignmentsResponse."""
+
+    name: str = ""
+    partitions: list[AlterPartitionReassignmentsResponsePartition] = []
+
+
+class AlterPartitionReassignmentsResponse(Message):
+    """Versions 0-1, flexible from 0."""
+
+    throttle_time_ms: int = 0
+    allow_replication_factor_change: bool = True  # 1+
+    error_code: int = 0
+    error_message: str | None = ""
+    responses: list[AlterPartitionReassignmentsResponseTopic] = []
+
+
 class ListPartitionReassignmentsRequestTopic(Message):
     """`topics` of ListPartitionReassignmentsRequest."""
 

@@ -82,6 +82,27 @@ response UnregisterBroker
   error_code                              int16
   error_message                           string                null
 
+request AlterPartitionReassignments
+  timeout_ms                              int32                 =60000
+  allow_replication_factor_change         bool                  1+ =true
+  topics                                  [Topic]
+    name                                  string
+    partitions                            [Partition]
+      partition_index                     int32
+      replicas                            [int32]               null =null
+
+response AlterPartitionReassignments
+  throttle_time_ms                        int32
+  allow_replication_factor_change         bool                  1+ =true
+  error_code                              int16
+  error_message                           string                null
+  responses                               [Topic]
+    name                                  string
+    partitions                            [Partition]
+      partition_index                     int32
+      error_code                          int16
+      error_message                       string                null
+
 request ListPartitionReassignments
   timeout_ms                              int32                 =60000
   topics                                  [Topic]               null =null

@@ -51,6 +51,8 @@ EXPECTED_OF_SEVERAL = (
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     ErrorCode.ELECTION_NOT_NEEDED,
     ErrorCode.INVALID_PARTITIONS,  # there are as many by now
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT,  # a broker that never registered, or too few would stay in sync
     ErrorCode.INVALID_REPLICATION_FACTOR,  # fewer brokers have a session than replicas are wanted
 )
 

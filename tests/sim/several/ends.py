@@ -51,11 +51,11 @@ class Ends:
                     yield f"{topic.name}-{index} is not led: {row}"
 
     def not_full(self) -> Iterator[str]:
-        """In-sync sets that lack replicas."""
+        """In-sync sets that lack replicas, and moves that are not over."""
         newest = self._fleet.newest()
         for topic in () if newest is None else newest.image.topics.values():
             for index, row in enumerate(topic.rows):
-                if set(row.in_sync) != set(row.replicas):
+                if row.target or set(row.in_sync) != set(row.replicas):
                     yield f"{topic.name}-{index}: {row}{self._why(topic.name, index)}"
 
     def _why(self, topic: str, index: int) -> str:

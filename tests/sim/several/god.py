@@ -156,5 +156,8 @@ def _of_rows(before: Row, after: Row) -> Iterator[str]:
         yield f"another row of no higher partition epoch: {before}, then {after}"
     if after.leader_epoch < before.leader_epoch:
         yield f"leader epoch {after.leader_epoch} after {before.leader_epoch}"
+    left = {*before.replicas, *before.target} - {*after.replicas, *after.target}
+    if left and after.leader_epoch == before.leader_epoch:
+        yield f"nodes {sorted(left)} left the row in leader epoch {after.leader_epoch}: {before}, then {after}"
     if after.leader != before.leader and after.leader_epoch == before.leader_epoch:
         yield f"another leader in leader epoch {after.leader_epoch}: {before}, then {after}"

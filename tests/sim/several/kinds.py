@@ -28,6 +28,7 @@ class Kind(Enum):
     CLOCK = "wall clock jump"
     CUT = "connection cut"
     MINIMUM = "another min.insync.replicas"
+    MOVE = "reassignment"
 
 
 LASTING = (

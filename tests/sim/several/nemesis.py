@@ -132,6 +132,32 @@ class SeveralNemesis:
                 topic, least = self._places[self._rng.randrange(len(self._places))][0], self._rng.randrange(3)
                 self._begin(self._set_minimum(topic, 1 + least % self._replicas), self._changing)
 
+            case Kind.MOVE:
+                self._begin(self._move(*self._drawn_moves()), self._changing)
+
+    def _drawn_moves(self) -> tuple[Place, list[list[int] | None]]:
+        """Of some partition, groups' too: whom to ask to hold it, once or several times, seldom nobody new (None)."""
+        rng, newest = self._rng, self._fleet.newest()
+        topics = sorted((topic.name, topic.partitions) for topic in (newest.image.topics.values() if newest else ()))
+        places = [(name, index) for name, partitions in topics for index in range(partitions)] or list(self._places)
+        moves: list[list[int] | None] = []
+        for _ in range((1, 1, 2, 3)[rng.randrange(4)]):
+            left = [seat.node_id for seat in self._fleet.seats]
+            chosen = [left.pop(rng.randrange(len(left))) for _ in range(1 + rng.randrange(len(left)))]
+            moves.append(None if moves and rng.randrange(3) == 0 else chosen)
+        return places[rng.randrange(len(places))], moves
+
+    async def _move(self, place: Place, moves: list[list[int] | None]) -> None:
+        for replicas in moves:
+            try:
+                await self._client.reassign(*place, replicas)
+                self.hits[Kind.MOVE.value] += 1
+            except ServerError as refused:
+                self._stage.answered(refused.code, "reassignment")
+            except NO_ANSWER:
+                return
+            await asyncio.sleep(self._rng.uniform(0.0, 1.5))
+
     async def _set_minimum(self, topic: str, least: int) -> None:
         try:
             await self._client.set_config(topic, "min.insync.replicas", str(least))

@@ -64,7 +64,9 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     replicas = drawn if replication_factor is None else replication_factor
     min_in_sync = min(replicas, (1, 2, 2, 2, 2, 3)[rng.randrange(6)])
     deaf = rng.randrange(3) == 0
-    kinds = tuple(kind for kind in Kind if rng.randrange(2)) if rng.randrange(8) else ()
+    kinds = tuple(kind for kind in Kind if kind is not Kind.MOVE and rng.randrange(2)) if rng.randrange(8) else ()
+    if SeededRng(f"several/{brokers}/{seed}/moves").randrange(2):  # apart, so that the other half is as it was
+        kinds += (Kind.MOVE,)
     faults = tuple(fault for fault in FAULTY if rng.randrange(2))
     sync = rng.randrange(4) != 0
     settings = (

@@ -53,6 +53,11 @@ class Told:
         for index in indexes:
             del self.roles[topic.topic_id][index]
 
+    def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
+        self.calls.append("drop")
+        for index in indexes:
+            assert index not in self.roles[topic.topic_id], "a role ends before its log goes"
+
     def withdraw(self, topic: Topic) -> None:
         self.calls.append("withdraw")
         self.roles.pop(topic.topic_id, None)

@@ -70,6 +70,7 @@ def test_the_api_table_is_the_contract() -> None:
         "AlterConfigs": (0, 2),
         "ElectLeaders": (0, 2),
         "IncrementalAlterConfigs": (0, 1),
+        "AlterPartitionReassignments": (0, 1),
         "ListPartitionReassignments": (0, 0),
         "UnregisterBroker": (0, 0),
         "DescribeLogDirs": (1, 4),

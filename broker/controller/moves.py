@@ -1,0 +1,145 @@
+"""Who is to hold a partition, as somebody asks for it: moves, decided and listed (KIP-455, KIP-860). Pure.
+
+Owns what makes a move right, in Kafka's order, codes and words. Always true: each partition is answered by itself; a
+move begins at whatever is under way; who leaves at once, because a move is called off or goes elsewhere, leaves as many
+in sync as have to acknowledge, and one of them in session (R19); what is so already makes no row. Must not know who
+asks, how replicas come in sync, nor when a move is over (`broker.metadata.row_steps`). Source: Kafka's
+ReplicationControlManager.alterPartitionReassignments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from broker.controller.decision import Decision
+from broker.controller.placement import check_assignment
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.minimum import effective_min
+from broker.metadata.records import NO_LEADER, LogPlace, Row
+from broker.metadata.rows import cancelled, reassigned, rows_set
+
+
+class Move(NamedTuple):
+    """What is asked of one partition: the replicas that are to hold it, the one to lead first; None: who held it before
+    the move that is under way."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class Outcome(NamedTuple):
+    """What became of one partition."""
+
+    error: ErrorCode
+    message: str | None
+
+
+DONE = Outcome(ErrorCode.NONE, None)
+
+
+class UnderWay(NamedTuple):
+    """A partition that moves: all who hold it or are to, of those who join and who leave."""
+
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+def reassign(
+    image: ClusterImage, wanted: Sequence[Move], *, allows_factor_change: bool = True
+) -> Decision[tuple[Outcome, ...]]:
+    """One outcome for each of `wanted`, in order; of a partition named twice the last one that is right counts."""
+    topics = {topic.name: topic for topic in image.topics.values()}
+    rows: dict[LogPlace, Row] = {}
+    outcomes = []
+    for move in wanted:
+        try:
+            topic = _found(topics, move)
+            row = _one(image, topic, move, allows_factor_change=allows_factor_change)
+        except ApiError as refused:
+            outcomes.append(Outcome(refused.code, str(refused)))
+            continue
+        place = topic.topic_id, move.partition
+        if row is not None:
+            rows[place] = row
+        else:
+            rows.pop(place, None)
+        outcomes.append(DONE)
+    return Decision(rows_set(rows), tuple(outcomes))
+
+
+def _found(topics: dict[str, Topic], move: Move) -> Topic:
+    topic = topics.get(move.topic)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {move.topic}.")
+    if not 0 <= move.partition < topic.partitions:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {move.topic}:{move.partition}.")
+    return topic
+
+
+def _one(image: ClusterImage, topic: Topic, move: Move, *, allows_factor_change: bool) -> Row | None:
+    """The row that makes it so; None: it is so."""
+    row = topic.rows[move.partition]
+    if move.replicas is None:
+        if not row.target:
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+        _check_who_stays(image, topic, move, row.replicas)
+        return cancelled(image, topic, move.partition)
+    check_assignment(image, move.replicas)
+    now = len(row.target or row.replicas)
+    if not allows_factor_change and len(move.replicas) != now:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {now} to {len(move.replicas)}",
+        )
+    _check_who_stays(image, topic, move, (*row.replicas, *move.replicas))
+    return reassigned(image, topic, move.partition, move.replicas)
+
+
+def _check_who_stays(image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...]) -> None:
+    """R19: whoever is not `named` any more goes with the row, before anybody else joined."""
+    row = topic.rows[move.partition]
+    stay = [node_id for node_id in row.in_sync if node_id in named]
+    if len(stay) == len(row.in_sync):
+        return
+    least = effective_min(topic, row, image)
+    if len(stay) < least:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{_revert(move)} it would leave {len(stay)} in-sync replicas of {len(row.in_sync)}, and at least {least} "
+            "have to stay.",
+        )
+    if row.leader != NO_LEADER and not any(image.nodes[node_id].active for node_id in stay):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{_revert(move)} it would require an unclean leader election."
+        )
+
+
+def _revert(move: Move) -> str:
+    return f"Unable to revert partition assignment for {move.topic}:{move.partition} because"
+
+
+def under_way(
+    image: ClusterImage, wanted: Iterable[tuple[str, Sequence[int]]] | None = None
+) -> list[tuple[str, list[UnderWay]]]:
+    """Partitions that move, by topic: all of them, or those of `wanted`. Topics without any are left out."""
+    topics = {topic.name: topic for topic in image.topics.values()}
+    asked = [(name, range(topics[name].partitions)) for name in sorted(topics)] if wanted is None else wanted
+    found = []
+    for name, indexes in asked:
+        topic = topics.get(name)
+        moving = [] if topic is None else [each for index in indexes if (each := _moving(topic, index)) is not None]
+        if moving:
+            found.append((name, moving))
+    return found
+
+
+def _moving(topic: Topic, index: int) -> UnderWay | None:
+    if not 0 <= index < topic.partitions or not (row := topic.rows[index]).target:
+        return None
+    return UnderWay(index, row.assigned, row.adding, row.removing)

@@ -1,0 +1,224 @@
+"""Partitions that move between three whole brokers: asked at any, nothing acknowledged lost, disks given back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker.error_codes import ErrorCode
+from broker.metadata.records import Row
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequestTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from tests.support.broker_kit import Life, play
+from tests.support.three_machines import NODES, Three, until
+
+NONE = ErrorCode.NONE
+
+
+class Moving(Three):
+    """`log`, of one partition, and how it is moved."""
+
+    async def made(self, factor: int, **configs: str) -> None:
+        for node_id in NODES:
+            await self.start(node_id)
+        controller = self.lives[NODES[0]].context.controller
+        await controller.create_topic("log", 1, configs, replication_factor=factor)
+        leader = self.row(NODES[0]).leader
+        await until(lambda: ("log", 0) in self.lives[leader].context.registry.partitions, "it is led")
+
+    async def move(self, at: int, *replicas: int, index: int = 0) -> Any:
+        """What the broker `at` answers."""
+        return await self.asked(at, list(replicas), index)
+
+    async def cancel(self, at: int) -> Any:
+        return await self.asked(at, None)
+
+    async def asked(self, at: int, replicas: list[int] | None, index: int = 0) -> Any:
+        wanted = AlterPartitionReassignmentsRequestPartition(index, replicas)
+        request = AlterPartitionReassignmentsRequest(topics=[AlterPartitionReassignmentsRequestTopic("log", [wanted])])
+        answer = await self.lives[at].call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
+        assert (answer.error_code, answer.error_message) == (NONE, None)
+        (topic,) = answer.responses
+        return topic.partitions[0].error_code, topic.partitions[0].error_message
+
+    async def listed(self, at: int, *indexes: int) -> list[tuple[list[int], list[int], list[int]]]:
+        topics = [ListPartitionReassignmentsRequestTopic("log", list(indexes))] if indexes else None
+        request = ListPartitionReassignmentsRequest(topics=topics)
+        answer = await self.lives[at].call(ApiKey.LIST_PARTITION_REASSIGNMENTS, request)
+        assert (answer.error_code, answer.error_message) == (NONE, None)
+        return [(p.replicas, p.adding_replicas, p.removing_replicas) for t in answer.topics for p in t.partitions]
+
+    async def over(self, *replicas: int) -> Row:
+        """Wait until these hold it, and all brokers know it; the row."""
+        await until(
+            lambda: all((self.row(node).replicas, self.row(node).target) == (replicas, ()) for node in self.lives),
+            f"{replicas} hold it: {self.row(NODES[0])}",
+        )
+        row = self.row(NODES[0])
+        await until(lambda: ("log", 0) in self.lives[row.leader].context.registry.partitions, "it is led")
+        return row
+
+    def directories(self, node_id: int) -> list[str]:
+        """Of logs on this broker's disk, in whatever state."""
+        place = self.places[node_id]
+        return sorted(name for name in place.disk.list_dir("/data/a") if name.startswith("log-0"))
+
+    def leader(self) -> Life:
+        return self.lives[self.row(NODES[0]).leader]
+
+    async def put(self, *values: bytes) -> None:
+        for value in values:
+            answer = await self.leader().produce("log", value)
+            assert answer.error_code == NONE, answer
+
+    async def values(self) -> list[bytes | None]:
+        return [value for _, value in await self.leader().read_all("log")]
+
+    async def end(self) -> None:
+        for life in self.lives.values():
+            await life.crash()
+
+
+async def _shown(life: Life) -> tuple[int, list[int], list[int]]:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="log")])
+    (topic,) = (await life.call(ApiKey.METADATA, request)).topics
+    found = topic.partitions[0]
+    return found.leader_id, found.replica_nodes, sorted(found.isr_nodes)
+
+
+def test_a_partition_moves_to_another_broker_and_its_old_log_goes() -> None:
+    """Asked at a broker that does not decide; what was there is there; its old broker has its disk back."""
+
+    async def scenario() -> None:
+        three = Moving()
+        await three.made(1)
+        (old,) = three.row(1).replicas
+        new, asked = (node for node in NODES if node != old)
+        await three.put(b"a", b"b")
+        assert three.directories(old) == ["log-0"]
+        assert await three.move(asked, new) == (NONE, None)
+        row = await three.over(new)
+        assert (row.leader, row.in_sync) == (new, (new,))
+        assert await three.listed(asked) == []
+        await three.put(b"c")
+        assert await three.values() == [b"a", b"b", b"c"]
+        for life in three.lives.values():
+            assert await _shown(life) == (new, [new], [new])
+        await until(lambda: three.directories(old) == [], "its log is gone")
+        assert three.directories(new) == ["log-0"]
+        refused = await three.lives[old].produce("log", b"d")
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await three.end()
+
+    play(scenario())
+
+
+def test_one_replica_becomes_three_and_one_again() -> None:
+    """Of a tiered topic, written all the while; each step is seen by every broker."""
+
+    async def scenario() -> None:
+        three = Moving()
+        await three.made(1, **{"min.insync.replicas": "2"})
+        (first,) = three.row(1).replicas
+        second, third = (node for node in NODES if node != first)
+        await three.put(b"a")
+        assert await three.move(second, second, first, third) == (NONE, None)
+        row = await three.over(second, first, third)
+        assert (row.leader, sorted(row.in_sync)) == (first, list(NODES))
+        await three.put(b"b")
+        assert await three.move(third, third) == (NONE, None)
+        row = await three.over(third)
+        assert (row.leader, row.in_sync) == (third, (third,))
+        await three.put(b"c")
+        assert await three.values() == [b"a", b"b", b"c"]
+        await until(lambda: [three.directories(n) for n in (first, second)] == [[], []], "their logs are gone")
+        await three.end()
+
+    play(scenario())
+
+
+def test_a_move_that_cannot_end_is_listed_and_called_off() -> None:
+    """To a broker that is off: Kafka's three lists, at any broker; who held it before does again."""
+
+    async def scenario() -> None:
+        three = Moving()
+        await three.made(2)
+        before = three.row(1)
+        (other,) = (node for node in NODES if node not in before.replicas)
+        if other == 1:  # it decides
+            before_other = before.replicas
+            assert await three.move(2, before_other[0], 1) == (NONE, None)
+            await three.over(before_other[0], 1)
+            before = three.row(1)
+            (other,) = (node for node in NODES if node not in before.replicas)
+        await three.put(b"a")
+        await three.lives.pop(other).crash()
+        leaving = before.replicas[0]
+        staying = before.replicas[1]
+        assert await three.move(1, staying, other) == (NONE, None)
+        for at in three.lives:
+            assert await three.listed(at) == [([staying, other, leaving], [other], [leaving])]
+            assert await three.listed(at, 0) == [([staying, other, leaving], [other], [leaving])]
+            assert await three.listed(at, 1) == []
+        await until(lambda: all(three.row(at).target for at in three.lives), "all know it")
+        leader, replicas, _ = await _shown(three.lives[1])
+        assert (leader, replicas) == (before.leader, [staying, other, leaving])
+        await three.put(b"b")
+        assert await three.cancel(staying) == (NONE, None)
+        row = await three.over(*before.replicas)
+        assert (row.leader, row.leader_epoch) == (before.leader, before.leader_epoch + 1)
+        assert (await three.cancel(staying))[0] == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        assert await three.values() == [b"a", b"b"]
+        await three.end()
+
+    play(scenario())
+
+
+def test_who_comes_back_to_a_partition_begins_anew() -> None:
+    """Out, its log gone, and in again: nothing of what it reported before counts (D81)."""
+
+    async def scenario() -> None:
+        three = Moving()
+        await three.made(2)
+        first, second = three.row(1).replicas
+        (other,) = (node for node in NODES if node not in (first, second))
+        await three.put(b"a", b"b")
+        assert await three.move(other, first, other) == (NONE, None)
+        await three.over(first, other)
+        await until(lambda: three.directories(second) == [], "its log is gone")
+        assert await three.move(other, first, second) == (NONE, None)
+        await three.over(first, second)
+        followed = three.lives[second].context.registry.followed
+        await until(lambda: ("log", 0) in followed and followed["log", 0].log.log_end_offset == 2, "copied anew")
+        await until(lambda: three.directories(other) == [], "the other's log is gone")
+        assert await three.values() == [b"a", b"b"]
+        await three.end()
+
+    play(scenario())
+
+
+def test_a_log_that_is_given_back_before_it_went_stays() -> None:
+    """The next row names its broker again before anything was done about the one that did not."""
+
+    async def scenario() -> None:
+        three = Moving()
+        await three.made(2)
+        first, second = three.row(1).replicas
+        await three.put(b"a")
+        await asyncio.gather(three.move(1, first), three.move(1, first, second))
+        await three.over(first, second)
+        await until(lambda: len(three.row(1).in_sync) == 2, "both in sync")
+        await three.put(b"b")
+        assert await three.values() == [b"a", b"b"]
+        assert three.directories(second) == ["log-0"]
+        await three.end()
+
+    play(scenario())
