@@ -248,20 +248,20 @@ class RowsOverDisks(RuleBasedStateMachine):
         may = preferred in before.in_sync and self._has_session(preferred)
         assert self.rows[index].leader == (preferred if may else before.leader)
 
-    @rule(index=indexes, target=st.lists(node_ids, min_size=1, max_size=4, unique=True))
-    def reassign(self, index: int, target: list[int]) -> None:
+    @rule(index=indexes, wanted=st.lists(node_ids, min_size=1, max_size=4, unique=True))
+    def reassign(self, index: int, wanted: list[int]) -> None:
         """Others are to hold it, or the same in another order; refused where too few would stay in sync."""
         before = self.rows[index]
-        decision = reassign(self.image, [Move(NAME, index, tuple(target))])
+        decision = reassign(self.image, [Move(NAME, index, tuple(wanted))])
         (outcome,) = decision.answer
         self.commit(decision.records)
         row = self.rows[index]
         if outcome != DONE:
             assert row is before and before.target, "only a move under way is held to what it would drop"
-        elif set(target) == set(before.replicas):
-            assert (row.replicas, row.target) == (tuple(target), ())
+        elif set(wanted) == set(before.replicas):
+            assert (row.replicas, row.target) == (tuple(wanted), ())
         else:
-            assert tuple(target) in (row.target, row.replicas)
+            assert tuple(wanted) in (row.target, row.replicas)
 
     @rule(index=indexes)
     def cancel(self, index: int) -> None:
