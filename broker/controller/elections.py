@@ -96,7 +96,7 @@ def _one(
         return _NOT_NEEDED, None
     after = None
     if kind is ElectionType.PREFERRED:
-        if may_lead((topic.topic_id, index), row.replicas[0], unfit):
+        if may_lead((topic.topic_id, index), row.assigned[0], unfit):
             after = elected(image, topic, index)
     else:
         said = heard.get(Question((topic.topic_id, index), topic.name, row.leader_epoch), {})

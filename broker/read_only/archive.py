@@ -67,6 +67,9 @@ class Archive:
         if self.groups is not None:
             self.groups.withdrawn(topic.name)
 
+    def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
+        """Nothing lies here."""
+
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """Another epoch follows: `lead`."""
 
