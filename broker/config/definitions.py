@@ -80,6 +80,8 @@ def _registry() -> dict[str, Definition]:
 
 
 BROKER: Mapping[str, Definition] = MappingProxyType(_registry())
+DYNAMIC_ONLY = frozenset(line.partition("|")[0] for line in kafka_names.DYNAMIC.split())
+"""Broker configs that Kafka's own configuration does not know: they are there when somebody set them."""
 TOPIC: Mapping[str, Definition] = MappingProxyType(
     {
         name: replace(found, dynamic=True)

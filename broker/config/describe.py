@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.definitions import BROKER, RIVALS, TOPIC, TOPIC_SYNONYMS
+from broker.config.definitions import BROKER, DYNAMIC_ONLY, RIVALS, TOPIC, TOPIC_SYNONYMS
 from broker.config.topics import Origin, find_value, resolve_topic
 from broker.config.values import ConfigType, Definition
 
@@ -120,7 +120,9 @@ def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[Confi
         for name in names
         if name in values
     ]
-    defaults = [(name, BROKER[name].default) for name in names]
+    defaults = [(name, BROKER[name].default) for name in names if name not in DYNAMIC_ONLY]
+    if not defaults:
+        return found
     if not found and defaults[0][1] is None:
         return []  # Kafka leaves out what follows a name without a value
     return found + [
@@ -156,12 +158,12 @@ def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
 
 
 def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
-    """Every config that has an effect on a broker, and what else was set while it ran, sorted by name.
+    """Every config that has an effect on a broker, and what is only ever set while it runs, sorted by name.
 
     `live`: values only the running broker knows, such as `thermocline.http` and `listeners` with the port really bound.
     """
     live = live or {}
-    shown = [name for name in BROKER if BROKER[name].honoured or (name in broker.configured and BROKER[name].dynamic)]
+    shown = [n for n in BROKER if (n in broker.configured if n in DYNAMIC_ONLY else BROKER[n].honoured)]
     entries = [_broker_entry(broker, live, BROKER[name]) for name in shown]
     return sorted([*entries, _PROTOCOL_VERSION])
 

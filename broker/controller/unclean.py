@@ -10,13 +10,14 @@ what the chosen one does (tiering.lost_tail).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from broker.controller.decision import Decision
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import FORGOTTEN, NO_EPOCH, NO_LEADER, LogPlace, Row
+from broker.metadata.records import FORGOTTEN, NO_LEADER, LogPlace, Row
 from broker.metadata.rows import begun_uncleanly, rows_set
 from broker.metadata.unclean import is_unclean_election_allowed
 from logformat.leader_epochs import kept_end
@@ -69,110 +70,152 @@ def best(row: Row, heard: Heard) -> int:
 
 @dataclass(slots=True)
 class _Waiting:
-    topic: str
+    question: Question
     row: Row
+    assigned: tuple[int, ...]
     is_allowed: bool  # without those that have no session
     since_s: float
-    answers: dict[int, tuple[int, Candidate | None]] = field(default_factory=dict)  # by node id, with its broker epoch
+    answers: dict[int, Candidate | None] = field(default_factory=dict)  # by node id, of the sessions there are
 
     @property
     def candidates(self) -> dict[int, Candidate]:
-        return {node_id: said for node_id, (_, said) in self.answers.items() if said is not None}
+        return {node_id: said for node_id, said in self.answers.items() if said is not None}
+
+
+@dataclass(slots=True)
+class _Count:
+    """What is to be done about all that wait, as long as nothing is heard and no image comes."""
+
+    questions: dict[int, list[Question]] = field(default_factory=dict)
+    missing: dict[int, int] = field(default_factory=dict)
+    ready: list[_Waiting] = field(default_factory=list)
+    ready_in_time: list[_Waiting] = field(default_factory=list)  # a session after they began to wait
+    earliest_s: float = inf  # when the first of those did
 
 
 class Unclean:
-    """Of one controller. `session_s`: of a session that is silent. `now_s` of each call never goes back."""
+    """Of one controller. `session_s`: of a session that is silent. `now_s` of each call never goes back. An image costs
+    what it changed, and a look something only when an image or an answer came before it: of 10 000 partitions 10 ms."""
 
     def __init__(self, session_s: float) -> None:
         self._session_s = session_s
-        self._waiting: dict[LogPlace, _Waiting] = {}
+        self._waiting: dict[str, dict[int, _Waiting]] = {}  # by topic id and index
         self._image = ClusterImage()
+        self._sessions: dict[int, int] = {}  # broker epochs
+        self._given_up: frozenset[int] = frozenset()
+        self._counted: _Count | None = None
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, image: ClusterImage, now_s: float) -> None:
         """The image is this; answers of other sessions or leader epochs are void."""
         if image is self._image:
             return
-        self._image = image
-        found: dict[LogPlace, _Waiting] = {}
-        for topic in image.topics.values():
-            for index, row in enumerate(topic.rows):
-                if row.leader == NO_LEADER:
-                    self._look(found, topic, index, row, now_s)
-        self._waiting = found
+        before, self._image = self._image, image
+        self._follow_nodes(image)
+        are_others = before.cluster_configs != image.cluster_configs
+        for topic_id in [topic_id for topic_id in self._waiting if topic_id not in image.topics]:
+            del self._waiting[topic_id]
+            self._counted = None
+        for topic_id, topic in image.topics.items():
+            if are_others or before.topics.get(topic_id) is not topic:
+                self._follow_topic(topic, now_s)
 
-    def _look(self, found: dict[LogPlace, _Waiting], topic: Topic, index: int, row: Row, now_s: float) -> None:
+    def _follow_nodes(self, image: ClusterImage) -> None:
+        sessions = {node_id: node.broker_epoch for node_id, node in image.nodes.items() if node.active}
+        given_up = frozenset(node_id for node_id, node in image.nodes.items() if node.directory_id == FORGOTTEN)
+        if (sessions, given_up) == (self._sessions, self._given_up):
+            return
+        void = [node_id for node_id, epoch in self._sessions.items() if sessions.get(node_id) != epoch]
+        self._sessions, self._given_up, self._counted = sessions, given_up, None
+        for waiting in self._all():
+            for node_id in void:
+                waiting.answers.pop(node_id, None)
+
+    def _follow_topic(self, topic: Topic, now_s: float) -> None:
         is_allowed = is_unclean_election_allowed(topic, self._image)
-        if row.in_sync and not is_allowed:
-            return  # a member is only away
-        place = topic.topic_id, index
-        known = self._waiting.get(place)
-        waiting = found[place] = _Waiting(topic.name, row, is_allowed, now_s)
-        if known is not None and known.row.leader_epoch == row.leader_epoch:
-            waiting.since_s = known.since_s
-            waiting.answers = {
-                node_id: answer for node_id, answer in known.answers.items() if self._epoch(node_id) == answer[0]
-            }
+        known = self._waiting.pop(topic.topic_id, {})
+        found: dict[int, _Waiting] = {}
+        for index, row in enumerate(topic.rows):
+            if row.leader != NO_LEADER or (row.in_sync and not is_allowed):
+                continue  # led, or a member is only away
+            question = Question((topic.topic_id, index), topic.name, row.leader_epoch)
+            found[index] = now = _Waiting(question, row, _assigned(row), is_allowed, now_s)
+            was = known.get(index)
+            if was is not None and was.row.leader_epoch == row.leader_epoch:
+                now.since_s, now.answers = was.since_s, was.answers
+        if found or known:
+            self._counted = None
+        if found:
+            self._waiting[topic.topic_id] = found
 
     def heard(self, node_id: int, broker_epoch: int, asked: Question, candidate: Candidate | None) -> None:
         """What this session says of its replica; None: its log failed, and it cannot begin."""
-        waiting = self._waiting.get(asked.place)
+        waiting = self._waiting.get(asked.place[0], {}).get(asked.place[1])
         if (
             waiting is not None
             and waiting.row.leader_epoch == asked.leader_epoch
-            and self._epoch(node_id) == broker_epoch
+            and self._sessions.get(node_id) == broker_epoch
         ):
-            waiting.answers[node_id] = broker_epoch, candidate
+            waiting.answers[node_id] = candidate
+            self._counted = None
 
     # ── what is to be done ───────────────────────────────────────────────────────────────────────────────────────
     def questions(self) -> dict[int, list[Question]]:
         """What to ask, by node: replicas with a session that did not answer yet."""
-        wanted: dict[int, list[Question]] = {}
-        for place, waiting in self._waiting.items():
-            for node_id in _assigned(waiting.row):
-                if node_id not in waiting.answers and self._epoch(node_id) != NO_EPOCH:
-                    wanted.setdefault(node_id, []).append(Question(place, waiting.topic, waiting.row.leader_epoch))
-        return wanted
+        return self._count().questions
 
     def missing(self) -> dict[int, int]:
         """Of how many partitions an answer is waited for that cannot come, by node: it has no session."""
-        found: dict[int, int] = {}
-        for waiting in self._waiting.values():
-            for node_id in _assigned(waiting.row):
-                is_there = node_id in waiting.answers or self._epoch(node_id) != NO_EPOCH
-                if not is_there and not waiting.row.in_sync and not self._is_given_up(node_id):
-                    found[node_id] = found.get(node_id, 0) + 1
-        return found
+        return self._count().missing
 
     def choose(self, now_s: float) -> list[Chosen]:
         """Of the partitions of which enough is known, who begins."""
-        chosen = []
-        for place, waiting in self._waiting.items():
-            if self._is_enough(waiting, now_s):
-                node_id = best(waiting.row, waiting.candidates)
-                chosen.append(Chosen(place, waiting.row.leader_epoch, node_id, waiting.answers[node_id][0]))
+        count = self._count()
+        chosen = [self._chosen(waiting) for waiting in count.ready]
+        if now_s - count.earliest_s >= self._session_s:
+            in_time = (waiting for waiting in count.ready_in_time if now_s - waiting.since_s >= self._session_s)
+            chosen += [self._chosen(waiting) for waiting in in_time]
         return chosen
 
-    def _is_enough(self, waiting: _Waiting, now_s: float) -> bool:
-        heard = waiting.candidates
-        missing = [node_id for node_id in _assigned(waiting.row) if node_id not in heard]
-        if waiting.is_allowed and now_s - waiting.since_s >= self._session_s:
-            missing = [of for of in missing if of not in waiting.answers and self._epoch(of) != NO_EPOCH]
-        elif waiting.row.in_sync:
-            return False
-        return bool(heard) and all(self._is_given_up(node_id) for node_id in missing)
+    def _chosen(self, waiting: _Waiting) -> Chosen:
+        node_id = best(waiting.row, waiting.candidates)
+        return Chosen(waiting.question.place, waiting.row.leader_epoch, node_id, self._sessions[node_id])
 
-    def _is_given_up(self, node_id: int) -> bool:
-        return self._image.nodes[node_id].directory_id == FORGOTTEN
+    def _count(self) -> _Count:
+        if self._counted is None:
+            self._counted = count = _Count()
+            for waiting in self._all():
+                self._add(count, waiting)
+        return self._counted
 
-    def _epoch(self, node_id: int) -> int:
-        """The broker epoch of its session; NO_EPOCH without one."""
-        node = self._image.nodes.get(node_id)
-        return node.broker_epoch if node is not None and node.active else NO_EPOCH
+    def _add(self, count: _Count, waiting: _Waiting) -> None:
+        """Enough is known when every replica with a session answered, and one can begin; where the set is empty nobody
+        else may have more; where it is not, or may be passed over, a session-time has to be over."""
+        answers, is_asked, others, is_empty = waiting.answers, False, 0, not waiting.row.in_sync
+        for node_id in waiting.assigned:
+            if node_id in answers:
+                others += answers[node_id] is None
+            elif node_id in self._sessions:
+                is_asked = True
+                count.questions.setdefault(node_id, []).append(waiting.question)
+            elif node_id not in self._given_up:
+                others += 1
+                if is_empty:
+                    count.missing[node_id] = count.missing.get(node_id, 0) + 1
+        if is_asked or all(said is None for said in answers.values()):
+            return
+        if is_empty and not others:
+            count.ready.append(waiting)
+        elif waiting.is_allowed:
+            count.ready_in_time.append(waiting)
+            count.earliest_s = min(count.earliest_s, waiting.since_s)
+
+    def _all(self) -> Iterator[_Waiting]:
+        return (waiting for of_topic in self._waiting.values() for waiting in of_topic.values())
 
 
-def _assigned(row: Row) -> dict[int, None]:
-    return dict.fromkeys((*row.replicas, *row.target))
+def _assigned(row: Row) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*row.replicas, *row.target))) if row.target else row.replicas
 
 
 def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, list[Question]]:

@@ -1,7 +1,7 @@
-"""ApiVersions, DescribeCluster, DescribeLogDirs, InitProducerId: what a client asks about the broker itself.
+"""ApiVersions, DescribeCluster, InitProducerId: what a client asks about the broker itself.
 
 Always true: what ApiVersions advertises is what is served (Produce 0–2 apart, KAFKA-18659). Source: KIP-35, KIP-511,
-KIP-98, KIP-700, KIP-113.
+KIP-98, KIP-700.
 """
 
 from __future__ import annotations
@@ -20,15 +20,9 @@ from broker.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeClusterResponseBroker,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResponseLogDir,
-    DescribeLogDirsResponsePartition,
-    DescribeLogDirsResponseTopic,
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from seams.turns import Turns, next_turn
 
 _BROKERS_ENDPOINT: Final = 1
 _SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them
@@ -73,34 +67,6 @@ async def handle_describe_cluster(
             Operations.CLUSTER, asked=request.include_cluster_authorized_operations
         ),
     )
-
-
-async def handle_describe_log_dirs(
-    context: Context, request: DescribeLogDirsRequest, call: Call
-) -> DescribeLogDirsResponse:
-    """Local bytes of each partition asked for (None: all), and the file system's room."""
-    asked = None
-    if request.topics is not None:
-        asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    sizes: dict[str, list[DescribeLogDirsResponsePartition]] = {}
-    turns = Turns()
-    for partition in tuple(context.registry):
-        if asked is None or (partition.topic, partition.index) in asked:
-            sizes.setdefault(partition.topic, []).append(
-                DescribeLogDirsResponsePartition(
-                    partition_index=partition.index, partition_size=partition.log.local_bytes
-                )
-            )
-        if turns.over():
-            await next_turn()
-    space = context.world.disk.space(context.config.data_dir)
-    log_dir = DescribeLogDirsResponseLogDir(
-        log_dir=context.config.data_dir,
-        topics=[DescribeLogDirsResponseTopic(name=name, partitions=found) for name, found in sizes.items()],
-        total_bytes=space.total,
-        usable_bytes=space.free,
-    )
-    return DescribeLogDirsResponse(results=[log_dir])
 
 
 async def handle_init_producer_id(

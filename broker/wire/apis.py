@@ -40,6 +40,7 @@ class ApiKey(IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -113,6 +114,7 @@ APIS: Final[dict[ApiKey, Api]] = {
         _api(ApiKey.DELETE_ACLS, "DeleteAcls", 1, 3, 2),
         _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
         _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
+        _api(ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2),
         _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
         _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
         _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),

@@ -115,6 +115,20 @@ DIFFERENCES = (
         "tests/unit/broker/handlers/test_broker_handlers.py",
     ),
     Difference(
+        "LastKnownElr of DescribeTopicPartitions is empty; Kafka names the last leader of a partition that has none. "
+        "Who may lead it is in EligibleLeaderReplicas.",
+        "tests/integration/test_kafka_tools_three.py",
+    ),
+    Difference(
+        "leader.replication.throttled.rate and .replicas are taken and change nothing: what leaves a leader is held "
+        "where it arrives, by follower.replication.throttled.*, which Kafka's tools set with them.",
+        "tests/unit/broker/config/test_broker_dynamic_configs.py",
+    ),
+    Difference(
+        "follower.replication.throttled.rate counts in a configuration file too; Kafka reads it from none.",
+        "docs/configuration.md",
+    ),
+    Difference(
         "DescribeTopicPartitions counts unknown topics into its page of 2 000; Kafka counts partitions only.",
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),

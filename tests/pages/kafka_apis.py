@@ -126,7 +126,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "TxnOffsetCommit": _TRANSACTIONS,
     "DescribeTransactions": _TRANSACTIONS,
     "ListTransactions": _TRANSACTIONS,
-    "AlterReplicaLogDirs": "a broker has one log directory",
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "DescribeQuorum": _QUORUM,

@@ -1178,6 +1178,47 @@ class ListConfigResourcesResponse(Message):
     config_resources: list[ListConfigResourcesResponseResource] = []
 
 
+class AlterReplicaLogDirsRequestTopic(Message):
+    """`topics` of AlterReplicaLogDirsRequestDir."""
+
+    name: str = ""
+    partitions: list[int] = []
+
+
+class AlterReplicaLogDirsRequestDir(Message):
+    """`dirs` of AlterReplicaLogDirsRequest."""
+
+    path: str = ""
+    topics: list[AlterReplicaLogDirsRequestTopic] = []
+
+
+class AlterReplicaLogDirsRequest(Message):
+    """Versions 1-2, flexible from 2."""
+
+    dirs: list[AlterReplicaLogDirsRequestDir] = []
+
+
+class AlterReplicaLogDirsResponsePartition(Message):
+    """`partitions` of AlterReplicaLogDirsResponseTopic."""
+
+    partition_index: int = 0
+    error_code: int = 0
+
+
+class AlterReplicaLogDirsResponseTopic(Message):
+    """`results` of AlterReplicaLogDirsResponse."""
+
+    topic_name: str = ""
+    partitions: list[AlterReplicaLogDirsResponsePartition] = []
+
+
+class AlterReplicaLogDirsResponse(Message):
+    """Versions 1-2, flexible from 2."""
+
+    throttle_time_ms: int = 0
+    results: list[AlterReplicaLogDirsResponseTopic] = []
+
+
 class DescribeLogDirsRequestTopic(Message):
     """`topics` of DescribeLogDirsRequest."""
 

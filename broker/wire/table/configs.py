@@ -77,6 +77,21 @@ response ListConfigResources
     resource_name                         string
     resource_type                         int8                  1+ =16
 
+request AlterReplicaLogDirs
+  dirs                                    [Dir]
+    path                                  string
+    topics                                [Topic]
+      name                                string
+      partitions                          [int32]
+
+response AlterReplicaLogDirs
+  throttle_time_ms                        int32
+  results                                 [Topic]
+    topic_name                            string
+    partitions                            [Partition]
+      partition_index                     int32
+      error_code                          int16
+
 request DescribeLogDirs
   topics                                  [Topic]               null
     topic                                 string

@@ -313,3 +313,32 @@ def test_what_is_kept_is_small() -> None:
         await life.stop()
 
     play(scenario())
+
+
+def test_throttles_are_taken_shown_and_told_where_they_have_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """All three that Kafka's tools set and take back together; without a default, as in Kafka, they are not there when
+    nobody set them."""
+    rates = {
+        "follower.replication.throttled.rate": "2000000",
+        "leader.replication.throttled.rate": "1000000",
+        "replica.alter.log.dirs.io.max.bytes.per.second": "5",
+    }
+
+    async def scenario() -> None:
+        life = await Place().start()
+        assert not rates.keys() & (await described(life, BROKER, "1")).keys()
+        assert await altered(life, (BROKER, "1", [(name, SET, text) for name, text in rates.items()])) == [(0, None)]
+        found = await described(life, BROKER, "1")
+        assert {name: told(found[name]) for name in rates} == {
+            name: (text, OWN, [(name, text, OWN)]) for name, text in rates.items()
+        }
+        assert life.context.config.follower_rate_max == 2_000_000
+        assert [record.args[0] for record in caplog.records if "has no effect here" in record.message] == [
+            "leader.replication.throttled.rate",
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+        ]
+        assert await altered(life, (BROKER, "1", [(name, DELETE, None) for name in rates])) == [(0, None)]
+        assert not rates.keys() & (await described(life, BROKER, "1")).keys()
+        await life.stop()
+
+    play(scenario())

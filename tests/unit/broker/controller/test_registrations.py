@@ -14,7 +14,7 @@ from broker.controller.registrations import claim_records, end_records, forget, 
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
-from broker.metadata.records import FORGOTTEN, NO_LEADER, ConfigsSet, Row, TopicCreated
+from broker.metadata.records import FORGOTTEN, NO_LEADER, ConfigsSet, Row, RowsSet, TopicCreated
 from broker.replication.proposal import PartitionProposal
 from tests.support.cluster_kit import CLUSTER, id_of, row, session
 
@@ -221,6 +221,18 @@ def test_only_a_stopped_broker_that_nothing_is_assigned_to_leaves() -> None:
         after = away.with_records(act(away, 3).records)
         check(after)
         assert 3 not in after.nodes
+
+
+def test_a_node_that_a_move_names_does_not_leave() -> None:
+    """The one that replicas move to holds none yet, the one that they leave holds the last (R19)."""
+    sessions = [session(node_id=n, broker_epoch=n, active=n == 1) for n in (1, 2, 3)]
+    moves = Row((1, 2), 1, 5, 7, (1,), 5, target=(1, 3))
+    image = ClusterImage().with_records([*sessions, TopicCreated(T, "t", (moves,), {})])
+    for node_id in (2, 3):
+        assert refused(unregister, image, node_id) is ErrorCode.INVALID_REQUEST
+    moved = image.with_records([RowsSet(T, ((0, Row((1, 3), 1, 5, 8, (1,), 5)),))])
+    assert refused(unregister, moved, 3) is ErrorCode.INVALID_REQUEST
+    assert set(moved.with_records(unregister(moved, 2).records).nodes) == {1, 3}
 
 
 def test_cluster_d70_a_log_lost_while_running_counts_for_the_session_that_says_so() -> None:

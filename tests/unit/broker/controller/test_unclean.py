@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from broker.controller.registrations import end_records, forget
 from broker.controller.unclean import Candidate, Question, Unclean, begin, best
 from broker.metadata.image import ClusterImage, check
-from broker.metadata.records import NO_LEADER, ConfigsSet, Row, TopicCreated
+from broker.metadata.records import NO_LEADER, ConfigsSet, Row, RowsSet, TopicCreated, TopicDeleted
 from tests.support.cluster_kit import id_of, session
 
 T = id_of(1)
@@ -142,3 +144,119 @@ def test_rows_are_made_for_what_is_as_it_was() -> None:
     assert begin(image.with_records(end_records(image, [(3, 3)])), chosen).records == ()
     machine.follow(after, 1.0)
     assert machine.choose(1.0) == [] and machine.questions() == {}
+
+
+class EveryTime:
+    """What is to be done, by going through every row each time: the rule that `Unclean` keeps without."""
+
+    def __init__(self) -> None:
+        self.since: dict[tuple[str, int], tuple[int, float]] = {}
+        self.said: dict[tuple[str, int, int, int, int], Candidate | None] = {}
+
+    def look(
+        self, image: ClusterImage, now_s: float
+    ) -> tuple[dict[int, set[Question]], dict[int, int], set[tuple[tuple[str, int], int]]]:
+        questions: dict[int, set[Question]] = {}
+        missing: dict[int, int] = {}
+        chosen: set[tuple[tuple[str, int], int]] = set()
+        waiting = set()
+        for topic_id, topic in image.topics.items():
+            allowed = topic.configs.get("unclean.leader.election.enable") == "true"
+            for index, row in enumerate(topic.rows):
+                place = topic_id, index
+                if row.leader != NO_LEADER or (row.in_sync and not allowed):
+                    continue
+                waiting.add(place)
+                if self.since.get(place, (-1, 0.0))[0] != row.leader_epoch:
+                    self.since[place] = row.leader_epoch, now_s
+                heard, silent, away, failed = dict[int, Candidate](), set(), set(), set()
+                for node_id in row.replicas:
+                    node = image.nodes[node_id]
+                    key = (*place, row.leader_epoch, node_id, node.broker_epoch)
+                    if not node.active:
+                        away |= {node_id} if node.directory_id else set()
+                    elif key not in self.said:
+                        silent.add(node_id)
+                        questions.setdefault(node_id, set()).add(Question(place, topic.name, row.leader_epoch))
+                    elif (candidate := self.said[key]) is None:
+                        failed.add(node_id)
+                    else:
+                        heard[node_id] = candidate
+                if not row.in_sync:
+                    for node_id in away:
+                        missing[node_id] = missing.get(node_id, 0) + 1
+                is_time = allowed and now_s - self.since[place][1] >= 9.0
+                others = silent if is_time else silent | away | failed
+                if heard and not others and (is_time or not row.in_sync):
+                    chosen.add((place, best(row, heard)))
+        self.since = {place: since for place, since in self.since.items() if place in waiting}
+        self.said = {key: said for key, said in self.said.items() if key[:2] in waiting}
+        return questions, missing, chosen
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("say"), st.integers(0, 2), st.integers(1, 3)),
+        st.tuples(st.just("failed"), st.integers(0, 2), st.integers(1, 3)),
+        st.tuples(st.sampled_from(["ends", "begins", "forget"]), st.just(0), st.integers(1, 3)),
+        st.tuples(st.sampled_from(["epoch", "led", "member"]), st.integers(0, 2), st.just(0)),
+        st.tuples(st.sampled_from(["allow", "deny", "later", "delete"]), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_STEPS)
+def test_what_is_to_be_done_is_that_of_looking_at_every_row(steps: list[tuple[str, int, int]]) -> None:
+    """Whatever was said, by sessions that come and go, of rows that change, and however long all of it takes."""
+    sessions = [session(f"i{n}", node_id=n, broker_epoch=n, directory_id=f"d{n}") for n in (1, 2, 3)]
+    made = [TopicCreated(T, "t", (EMPTY, MEMBER_AWAY), {}), TopicCreated(id_of(2), "u", (EMPTY,), {})]
+    image, now_s = ClusterImage().with_records([*sessions, *made]), 0.0
+    machine, every = watching(image), EveryTime()
+    every.look(image, now_s)
+    places = [(T, 0), (T, 1), (id_of(2), 0)]
+    for step, at, node_id in steps:
+        topic_id, index = places[at]
+        topic = image.topics.get(topic_id)
+        row = EMPTY if topic is None else topic.rows[index]
+        node = image.nodes.get(node_id)
+        match step:
+            case "say" | "failed" if node is not None and topic is not None and node.active:
+                said = None if step == "failed" else Candidate(5, 10, 10 * at + node_id)
+                machine.heard(
+                    node_id, node.broker_epoch, Question((topic_id, index), topic.name, row.leader_epoch), said
+                )
+                if (topic_id, index) in every.since:
+                    every.said[topic_id, index, row.leader_epoch, node_id, node.broker_epoch] = said
+            case "ends" if node is not None:
+                image = image.with_records(end_records(image, [(node_id, node.broker_epoch)]))
+            case "forget" if node is not None and not node.active:
+                image = image.with_records(forget(image, node_id).records)
+            case "begins":
+                epoch = image.next_broker_epoch
+                image = image.with_records(
+                    [session(f"j{epoch}", node_id=node_id, broker_epoch=epoch, directory_id="d")]
+                )
+            case "epoch" | "led" | "member" if topic is not None:
+                leader = row.replicas[0] if step == "led" else NO_LEADER
+                in_sync = (3,) if step == "member" else ()
+                changed = replace(
+                    row,
+                    leader=leader,
+                    in_sync=in_sync,
+                    leader_epoch=row.leader_epoch + 1,
+                    partition_epoch=row.partition_epoch + 1,
+                )
+                image = image.with_records([RowsSet(topic_id, ((index, changed),))])
+            case "allow" | "deny":
+                image = image.with_records([ALLOWED if step == "allow" else ConfigsSet({}, topic_id=T)])
+            case "delete":
+                image = image.with_records([TopicDeleted(id_of(2))])
+            case "later":
+                now_s += 5.0
+        machine.follow(image, now_s)
+        questions, missing, chosen = every.look(image, now_s)
+        assert {node: set(asked) for node, asked in machine.questions().items()} == questions
+        assert machine.missing() == missing
+        assert {(one.place, one.node_id) for one in machine.choose(now_s)} == chosen

@@ -13,6 +13,7 @@ from broker.error_codes import ErrorCode
 from broker.net.dispatch import Peer
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.messages import (
+    AlterReplicaLogDirsRequest,
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
     CreateTopicsRequest,
@@ -618,6 +619,7 @@ def test_admin_requests_in_every_version() -> None:
             ),
             ApiKey.DESCRIBE_CLUSTER: DescribeClusterRequest(),
             ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsRequest(topics=None),
+            ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsRequest(dirs=[]),
             ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRequest(topics=[]),
             ApiKey.DELETE_RECORDS: DeleteRecordsRequest(topics=[], timeout_ms=1),

@@ -73,6 +73,7 @@ def test_the_api_table_is_the_contract() -> None:
         "AlterPartitionReassignments": (0, 1),
         "ListPartitionReassignments": (0, 0),
         "UnregisterBroker": (0, 0),
+        "AlterReplicaLogDirs": (1, 2),
         "DescribeLogDirs": (1, 4),
         "DescribeCluster": (0, 2),
         "DescribeProducers": (0, 0),
