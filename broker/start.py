@@ -33,6 +33,7 @@ from broker.membership.fitness import OwnFitness
 from broker.membership.session import Joined, Session
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.producer_ids import ProducerIds
+from broker.metadata.rebuilt import is_rebuilt
 from broker.metadata.records import Listener
 from broker.metrics import BrokerMetrics
 from broker.obeying import Obeying, obeying
@@ -115,7 +116,9 @@ class Start:
             self.tasks,
             limits,
             report=self.report,
-            is_fresh=lambda: world.clock.boottime_s() - session.confirmed_s <= _FRESH_S,
+            is_fresh=lambda: (
+                world.clock.boottime_s() - session.confirmed_s <= _FRESH_S and not is_rebuilt(following.metadata.image)
+            ),
         )
         assert joined.identity.cluster_id is not None
         following = obeying(

@@ -197,7 +197,7 @@ class TieredPartition:
         if not self.is_led:
             raise Fenced(f"{self.name}: leader epoch {self.epoch} is over")
         if not self._is_fresh():
-            raise Retryable(f"{self.name}: who leads it now is not known to this broker; nothing is let go")
+            raise Retryable(f"{self.name}: who leads it now, or what there is, is not known here; nothing is let go")
 
     async def _reconcile(self, manifest: Manifest) -> None:
         """What the root says, met for the first time in this epoch, against the local log that serves already."""

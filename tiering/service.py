@@ -49,7 +49,8 @@ CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the 
 
 
 class TierService:
-    """See the module. One per broker. `is_fresh`: whether what it believes of who leads is the newest (R23)."""
+    """See the module. One per broker. `is_fresh`: whether what it believes of who leads is the newest (R23), and
+    of what there is complete (R29)."""
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ class RegistrationAsked:
     `incarnation` (32 hex digits) names the process, `directory_id` (Kafka's base64 text) what lies on its disk,
     `boot_id` the run of its machine. `previous_broker_epoch` is that of the node's last session in the image that was
     read before asking; NO_EPOCH: it had none (KIP-966). `lost_logs`: logs of this directory that are gone (R18).
+    `held_logs`: of partitions that a rebuilt cluster does not know who holds, those that lie in this directory (R29).
     `take_over`: an operator's word that the process of the session before is dead.
     """
 
@@ -35,6 +36,7 @@ class RegistrationAsked:
     rack: str | None = None
     previous_broker_epoch: int = NO_EPOCH
     lost_logs: tuple[LogPlace, ...] = ()
+    held_logs: tuple[LogPlace, ...] = ()
     take_over: bool = False
 
 

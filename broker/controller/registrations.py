@@ -17,6 +17,7 @@ from broker.controller.decision import Decision
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
+from broker.metadata.rebuilt import UNKNOWN_REPLICA, said_to_hold
 from broker.metadata.records import FORGOTTEN, NO_EPOCH, LogPlace, MetadataRecord, Node, NodeGone
 from broker.metadata.rows import forgotten, lost, session_began, sessions_ended
 
@@ -40,7 +41,7 @@ def session_records(image: ClusterImage, asked: RegistrationAsked) -> list[Metad
     is_other = before is not None and before.directory_id != asked.directory_id
     began = image.with_records([session])
     rows = session_began(began, asked.node_id, is_other_directory=is_other, lost_logs=asked.lost_logs)
-    return [session, *rows]
+    return [session, *rows, *said_to_hold(began, asked.node_id, frozenset(asked.held_logs))]
 
 
 def end_records(image: ClusterImage, sessions: Iterable[SessionId]) -> list[MetadataRecord]:
@@ -83,6 +84,8 @@ def register(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {cluster_id}, but got cluster ID {asked.cluster_id}",
         )
+    if asked.node_id == UNKNOWN_REPLICA:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} stands for replicas that nobody knows")
     node = image.nodes.get(asked.node_id)
     last = NO_EPOCH if node is None else node.broker_epoch
     if node is not None and node.active and node.incarnation == asked.incarnation:

@@ -40,6 +40,7 @@ from broker.wire.messages import (
     BrokerHeartbeatRequestUnfit,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
+    BrokerRegistrationRequestHeldLog,
     BrokerRegistrationRequestListener,
     BrokerRegistrationRequestLostLog,
     BrokerRegistrationResponse,
@@ -131,6 +132,9 @@ def registration_message(asked: RegistrationAsked) -> BrokerRegistrationRequest:
             BrokerRegistrationRequestLostLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.lost_logs)
         ],
         take_over=asked.take_over,
+        held_logs=[
+            BrokerRegistrationRequestHeldLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.held_logs)
+        ],
     )
 
 
@@ -148,6 +152,7 @@ def registration_asked(request: BrokerRegistrationRequest) -> RegistrationAsked:
         rack=request.rack,
         previous_broker_epoch=request.previous_broker_epoch,
         lost_logs=_places(request.lost_logs),
+        held_logs=_places(request.held_logs),
         take_over=request.take_over,
     )
 
@@ -259,6 +264,11 @@ def _by_topic(places: Iterable[LogPlace]) -> list[tuple[UUID, list[int]]]:
 
 
 def _places(
-    topics: Iterable[BrokerRegistrationRequestLostLog | BrokerHeartbeatRequestLostLog | BrokerHeartbeatRequestUnfit],
+    topics: Iterable[
+        BrokerRegistrationRequestLostLog
+        | BrokerRegistrationRequestHeldLog
+        | BrokerHeartbeatRequestLostLog
+        | BrokerHeartbeatRequestUnfit
+    ],
 ) -> tuple[LogPlace, ...]:
     return tuple((str(topic.topic_id), index) for topic in topics for index in topic.partitions)

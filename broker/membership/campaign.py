@@ -25,6 +25,8 @@ class Campaign:
         self._world = world
         self._incarnation = incarnation
         self._lease_s = lease_s
+        self.cluster_id = ""
+        """Of the cluster that this process joined."""
         self._watch = LeaseWatch(lease_s)
         self._lease: RootStore[Lease] = RootStore(
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
@@ -52,7 +54,7 @@ class Campaign:
 
         def bump(lease: Lease) -> Lease:
             if lease.incarnation != self._incarnation:
-                return Lease(epoch, self._incarnation, lease.counter + 1, lease_ms=self._lease_ms)
+                return self._next(epoch, lease.counter + 1)
             return replace(lease, counter=lease.counter + 1, released=False)
 
         root = await self._lease.commit(bump, epoch=epoch, claim=True, initial=self._first(epoch))
@@ -69,4 +71,7 @@ class Campaign:
         return int(self._lease_s * 1000)
 
     def _first(self, epoch: int) -> Lease:
-        return Lease(epoch, self._incarnation, 0, lease_ms=self._lease_ms)
+        return self._next(epoch, 0)
+
+    def _next(self, epoch: int, counter: int) -> Lease:
+        return Lease(epoch, self._incarnation, counter, lease_ms=self._lease_ms, cluster_id=self.cluster_id)

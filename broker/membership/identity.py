@@ -35,10 +35,12 @@ class DirectoryIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BucketIdentity:
-    """`cluster.json`: its cluster, and for each node the directory id it last served from."""
+    """`cluster.json`: its cluster, and for each node the directory id it last served from. `is_rebuilt`: from the
+    manifests, which do not tell who there was."""
 
     cluster_id: str
     directories: dict[int, str]
+    is_rebuilt: bool = False
 
 
 class Verdict(Enum):
@@ -106,6 +108,8 @@ def _formatted(
         return Admittance(Verdict.RESUME, "same directory as before")
     if served_from == FORGOTTEN:  # it has no seat: what lies here is compared with what the others went on with
         return Admittance(Verdict.RESUME, "the node was given up and is back, as one that lost everything")
+    if served_from is None and bucket.is_rebuilt:
+        return Admittance(Verdict.RESUME, "the cluster was rebuilt, and hears what lies here")
     if served_from is None:
         return _refuse(
             "this node was taken out of the cluster: what lies in its data directory is a past that the cluster no "

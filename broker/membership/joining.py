@@ -26,9 +26,10 @@ from broker.membership.campaign import Campaign
 from broker.membership.gate import Gate
 from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
-from broker.membership.lost_logs import lost_logs
+from broker.membership.lost_logs import held_logs, lost_logs
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
+from broker.metadata.rebuilt import is_rebuilt
 from broker.metadata.records import NO_EPOCH, LogPlace
 from broker.outage import WHAT_TO_DO, Outage
 from broker.peers.links import Links
@@ -120,7 +121,7 @@ class Joining:
         sight = LeaseSight.STILL
         if found is not None:
             directories = {node.node_id: node.directory_id for node in found.image.nodes.values()}
-            bucket = BucketIdentity(found.cluster_id, directories)
+            bucket = BucketIdentity(found.cluster_id, directories, is_rebuilt(found.image))
             sight = await self._campaign.look(found.epoch)
         admission = admit(directory, bucket, who.node_id, sight, take_over=who.take_over)
         match admission.verdict:
@@ -136,10 +137,12 @@ class Joining:
         rng = self._world.rng
         cluster_id = found.cluster_id if found is not None else directory.cluster_id or uuid_text(rng.uuid().bytes)
         lost: tuple[LogPlace, ...] = ()
+        held: tuple[LogPlace, ...] = ()
         if found is not None and admission.verdict is Verdict.RESUME:
             lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
+            held = held_logs(found.image, directory)
         directory_id = directory.directory_id or self._new_directory_id
-        asked = replace(who, cluster_id=cluster_id, directory_id=directory_id, lost_logs=lost)
+        asked = replace(who, cluster_id=cluster_id, directory_id=directory_id, lost_logs=lost, held_logs=held)
         if found is None or self._may_claim(found, asked, admission, sight):
             return await self._claim(asked, directory, admission, found, sight)
         return await self._ask(asked, directory, admission, found, sight)
@@ -241,6 +244,7 @@ class Joining:
         self, asked: RegistrationAsked, directory: DirectoryIdentity, admission: Admittance, at: ImageAt
     ) -> Joined:
         session = at.image.nodes[asked.node_id]
+        self._campaign.cluster_id = asked.cluster_id
         log.info("session of broker epoch %d: %s", session.broker_epoch, admission.reason)
         if asked.lost_logs:
             log.warning(

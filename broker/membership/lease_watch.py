@@ -36,6 +36,8 @@ class Lease(msgspec.Struct, frozen=True):
 
     A watcher with a shorter lease waits for this.
     """
+    cluster_id: str = ""
+    """Whose it is; empty: written by older software. A lost `cluster.json` is made anew in its name."""
 
 
 class LeaseWatch:

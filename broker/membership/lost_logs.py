@@ -7,12 +7,15 @@ all are asked what they hold, and the best of them begins uncleanly (R20); a log
 into by who leads it (C30). One that is not in the set is named while its last session stands: a proposal that takes it
 in may be decided before the next session begins. A log that is named without need is copied again, no more. Must not
 know directories, nor how a session begins.
+
+Of a cluster that was rebuilt nobody knows who held what (R29): there a directory says what lies in it.
 """
 
 from __future__ import annotations
 
 from broker.membership.identity import DirectoryIdentity
 from broker.metadata.image import ClusterImage
+from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.metadata.records import LogPlace
 from logformat.values import TopicPartition
 
@@ -33,4 +36,14 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
         if (node_id in row.in_sync or (node.active and node_id in (*row.replicas, *row.target)))
         and {*row.replicas, *row.target} != {node_id}
         and (all_may_lack or TopicPartition(topic.name, index) not in directory.logs)
+    )
+
+
+def held_logs(image: ClusterImage, directory: DirectoryIdentity) -> tuple[LogPlace, ...]:
+    """Of a directory of this cluster, those of partitions that nobody is known to hold."""
+    return tuple(
+        (topic.topic_id, index)
+        for topic in image.topics.values()
+        for index, row in enumerate(topic.rows)
+        if UNKNOWN_REPLICA in row.replicas and TopicPartition(topic.name, index) in directory.logs
     )

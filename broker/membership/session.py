@@ -123,7 +123,7 @@ class Session:
         )
         joined = await joining.join(directory, who)
         self._node_id = node_id
-        self._asked = asked = replace(joined.asked, take_over=False, lost_logs=())
+        self._asked = asked = replace(joined.asked, take_over=False, lost_logs=(), held_logs=())
         controller = joined.at.controller
         is_controller = controller is not None and controller.incarnation == self.incarnation
         self._reign = Reign(

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from broker.config.addresses import parse_address
+from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 
 SHOWN_MAX: Final = 3
@@ -67,7 +68,10 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
     for one in brokers:
         if not one.active:
             at = f" ({one.host}:{one.port})" if one.host else ""
-            if one.given_up:
+            if one.node == UNKNOWN_REPLICA:
+                what = "cluster.json was made anew from the manifests: nothing is deleted from the bucket"
+                do = "when all that is to be there is there: thermocline cluster rebuild --done"
+            elif one.given_up:
                 what = f"broker {one.node}{at} was given up, and replicas are still assigned to it"
                 do = "start a broker under its node id, on any directory: it copies everything"
             else:
@@ -142,6 +146,11 @@ def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Ite
 
 def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]:
     """Why nobody leads it, and what to do."""
+    if UNKNOWN_REPLICA in partition.replicas:
+        return (
+            "nobody knows who held it, since cluster.json was rebuilt",
+            "start every broker that has its directory, then: thermocline cluster restore",
+        )
     if not partition.in_sync:
         away = sorted(set(partition.replicas) - set(active))
         do = f"start {named_brokers(away)} again" if away else "wait for half a minute"

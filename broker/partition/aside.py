@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage
+from broker.metadata.rebuilt import is_rebuilt
 from broker.partition.removal import Removal
 from broker.partition.strays import assigned, is_stray, strays
 from hotstore.places import Places
@@ -50,7 +51,8 @@ class Aside:
         """Until cancelled: those that lie aside for a week."""
         while True:
             try:
-                await self._places.remove_old_strays()
+                if not is_rebuilt(self._metadata.image):
+                    await self._places.remove_old_strays()
             except OSError as failure:  # they stay until the next look
                 self._report("strays", failure)
             await asyncio.sleep(_LOOK_S)

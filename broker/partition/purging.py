@@ -15,7 +15,9 @@ from typing import Final
 
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
+from broker.metadata.rebuilt import is_rebuilt
 from broker.partition.removal import Removal
+from logformat.errors import Retryable
 from seams.rng import Rng
 from seams.tasks import FailureReport, Tasks, supervise
 
@@ -73,6 +75,8 @@ class Purging:
 
     async def _attempt(self, topic: Topic) -> None:
         await self._removal.purge_files(topic)
+        if is_rebuilt(self._metadata.image):
+            raise Retryable(f"{topic.name}: nothing is deleted before the cluster's rebuild is said to be done")
         while True:
             self._under_way[topic.topic_id] = False
             if self._decides:

@@ -222,6 +222,8 @@ class Replicas:
             self._registry.start(partition)
             if topic.rows[partition.index].leader_epoch != partition.leader_epoch:
                 self._resign(partition, f"leader epoch {partition.leader_epoch} was over before it served")
+            else:  # it may have been moved while it was on its way
+                self._apply(partition, topic, applied_row(topic, partition.index, self._metadata.image))
         self._registry.publish(topic, partitions)
         for partition in partitions:
             for watcher in self._watchers:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from broker.metadata.image import ClusterImage
+from broker.metadata.rebuilt import is_rebuilt
 from logformat.values import TopicPartition
 
 
@@ -25,7 +26,10 @@ def assigned(image: ClusterImage, node_id: int) -> set[TopicPartition]:
 
 
 def strays(found: Mapping[TopicPartition, UUID], image: ClusterImage, node_id: int) -> dict[TopicPartition, UUID]:
-    """Those of the logs `found` here, by place, that nobody gave to `node_id`."""
+    """Those of the logs `found` here, by place, that nobody gave to `node_id`. An image that was rebuilt knows too
+    little to say (R29)."""
+    if is_rebuilt(image):
+        return {}
     return {place: topic_id for place, topic_id in found.items() if is_stray(place, topic_id, image, node_id)}
 
 

@@ -35,6 +35,7 @@ ELSEWHERE = {
     r"THERMOCLINE_CRASH_AT": "tests/crash plays every point",
     r"thermocline (archive|scrub)": "a minute of Spark each: tests/integration/test_docs_spark.py",
     r"cluster forget": "a broker that is gone: tests/integration/test_cluster_unclean.py",
+    r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/test_cluster_restore.py",
     r"thermocline serve": "test_an_example_of_serve_serves, below",
 }
 

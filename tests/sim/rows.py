@@ -16,7 +16,7 @@ ROWS = {
     "D5 fsync EIO": ("disk fault:sync",),
     "D6 disk full": ("disk fault:full",),
     "D9 slow disk": ("slow fsync",),
-    "R1 lost disk": ("disk loss", "replaced by an empty directory"),
+    "R1 lost disk": ("disk loss", "replaced by an empty directory", "all machines lost"),
     "O1 5xx before any effect": ("bucket before",),
     "O2 lost answers": ("bucket lost", "bucket empty_200"),
     "O3 409, 412": ("bucket conflict", "bucket refused", "bucket own_412"),
@@ -27,7 +27,7 @@ ROWS = {
     "N1-N3 network": ("net ", "connection cut", "partition"),
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
-    "settings": ("another min.insync.replicas",),
+    "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
     "moves": ("reassignment",),
 }
 

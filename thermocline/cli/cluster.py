@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli import cluster_forget
+from thermocline.cli import cluster_forget, cluster_rebuild, cluster_restore
 from thermocline.cli.arguments import add_bootstrap, add_json
 from thermocline.cli.outcome import Exit
 from thermocline.cli.watch import show
@@ -34,6 +34,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     add_json(status)
     status.set_defaults(run=show_status)
     cluster_forget.register(verbs)
+    cluster_restore.register(verbs)
+    cluster_rebuild.register(verbs)
 
 
 def show_status(arguments: argparse.Namespace) -> int:

@@ -1731,6 +1731,13 @@ class BrokerRegistrationRequestLostLog(Message):
     partitions: list[int] = []
 
 
+class BrokerRegistrationRequestHeldLog(Message):
+    """`held_logs` of BrokerRegistrationRequest."""
+
+    topic_id: UUID = ZERO_UUID
+    partitions: list[int] = []
+
+
 class BrokerRegistrationRequest(Message):
     """Versions 4, flexible from 0."""
 
@@ -1746,6 +1753,7 @@ class BrokerRegistrationRequest(Message):
     boot_id: str = ""
     lost_logs: list[BrokerRegistrationRequestLostLog] = []
     take_over: bool = False
+    held_logs: list[BrokerRegistrationRequestHeldLog] = []
 
 
 class BrokerRegistrationResponse(Message):

@@ -66,6 +66,9 @@ request BrokerRegistration
     topic_id                              uuid
     partitions                            [int32]
   take_over                               bool                  tag:10003
+  held_logs                               [HeldLog]             tag:10004
+    topic_id                              uuid
+    partitions                            [int32]
 
 response BrokerRegistration
   throttle_time_ms                        int32

@@ -8,7 +8,7 @@ what is told of an older leader epoch than one it knows changes nothing (KIP-320
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -72,7 +72,9 @@ class Led(NamedTuple):
 class RoutedClient(Client):
     """To the leader of `place`, the coordinator of the group asked for last, or, of neither, to any broker."""
 
-    def __init__(self, net: SimNet, brokers: tuple[Address, ...], rng: SeededRng, place: Place | None) -> None:
+    def __init__(
+        self, net: SimNet, brokers: Callable[[], Sequence[Address]], rng: SeededRng, place: Place | None
+    ) -> None:
         self._target: Address | None = None
         super().__init__(net, self._wanted)
         self._brokers = brokers
@@ -107,7 +109,8 @@ class RoutedClient(Client):
             self._target = None
 
     def _any(self) -> Address:
-        return self._brokers[self._rng.randrange(len(self._brokers))]
+        brokers = self._brokers()
+        return brokers[self._rng.randrange(len(brokers))]
 
     async def _leader(self) -> Address:
         """As any broker says, unless it is behind what another one said: it may hear a leader that was cut off long
@@ -157,8 +160,7 @@ class Crowd(Stage):
     def client(self, place: Place | None = None) -> Client:
         assert isinstance(self.cluster, Fleet)
         self.clients += 1
-        brokers = tuple(seat.address for seat in self.cluster.seats)
-        return RoutedClient(self.cluster.net, brokers, self.rng(f"client{self.clients}"), place)
+        return RoutedClient(self.cluster.net, self.cluster.addresses, self.rng(f"client{self.clients}"), place)
 
     def in_sync(self, place: Place) -> tuple[int, ...]:
         assert isinstance(self.cluster, Fleet)

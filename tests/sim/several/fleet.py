@@ -99,12 +99,14 @@ class Obeyed(NamedTuple):
 
 
 class Fleet(Cluster):
-    """`count` brokers, node ids from 0."""
+    """`count` brokers, node ids from 0. `spares` more, of the next ids, are nobody's before somebody takes a seat of
+    them into `seats`; `everywhere`: of all."""
 
-    def __init__(self, loop: SimLoop, seed: str, count: int, settings: Sequence[str] = ()) -> None:
-        machines = [f"m{node_id}" for node_id in range(count)]
+    def __init__(self, loop: SimLoop, seed: str, count: int, settings: Sequence[str] = (), *, spares: int = 0) -> None:
+        machines = [f"m{node_id}" for node_id in range(count + spares)]
         super().__init__(loop, seed, directory_bucket=False, settings=settings, machines=machines)
-        self.seats = [Seat(node_id, machine) for node_id, machine in enumerate(self.machines)]
+        self.everywhere = [Seat(node_id, machine) for node_id, machine in enumerate(self.machines)]
+        self.seats = self.everywhere[:count]
         self.acks = Acks()
         self.root: Root[Content] | None = None
         self._newest: Obeyed | None = None
@@ -157,6 +159,10 @@ class Fleet(Cluster):
     def cut_power(self, seat: Seat, keep: float, rng: SeededRng) -> None:
         self.power_cut(keep, rng, seat.machine)
 
+    def addresses(self) -> list[tuple[str, int]]:
+        """Of those who have a seat now."""
+        return [seat.address for seat in self.seats]
+
     # --- roles ---
     async def look(self) -> None:
         """Read `cluster.json` behind everybody's back."""
@@ -182,7 +188,7 @@ class Fleet(Cluster):
         return None if topic is None or place[1] >= topic.partitions else topic.rows[place[1]]
 
     def _seat(self, node_id: int) -> Seat | None:
-        return self.seats[node_id] if 0 <= node_id < len(self.seats) else None
+        return next((seat for seat in self.seats if seat.node_id == node_id), None)
 
     # --- what brokers believe ---
     def obeyed(self) -> Iterator[Obeyed]:

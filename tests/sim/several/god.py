@@ -142,7 +142,7 @@ def _of_sets(
         for node_id in set(old.in_sync) - set(new.in_sync)
         if (was := before.nodes.get(node_id))
         and (now := after.nodes.get(node_id))
-        and was.broker_epoch == now.broker_epoch
+        and (was.broker_epoch, was.directory_id) == (now.broker_epoch, now.directory_id)  # not given up
     ]
     # Between the two images some may have left down to the minimum, and then one whose log was gone.
     if left and len(old.in_sync) - len(left) < least:

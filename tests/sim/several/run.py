@@ -123,7 +123,7 @@ class SeveralBrokers(Play):
         self._fleet = fleet
         self._crowd = stage
         self._deaf, self._min_in_sync = shape.deaf, shape.min_in_sync
-        losses = Losses(fleet, stage.history)
+        self._losses = losses = Losses(fleet, stage.history)
         replicas, sync = shape.replication_factor, shape.sync
         self._nemesis = SeveralNemesis(
             stage, losses, shape.kinds, shape.faults, self._places, replicas=replicas, sync=sync

@@ -1,0 +1,103 @@
+"""`cluster rebuild`: what the manifests make of a lost `cluster.json`, and what they cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from broker.metadata.image import check
+from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, is_rebuilt, said_to_hold
+from broker.metadata.records import NO_LEADER, Listener, Node
+from coldstore.keys import PageKey, SegmentKey, manifest_key
+from coldstore.manifest import Manifest, new_manifest
+from thermocline.cli.rebuild_plan import Found, epochs_in, rebuild_plan
+
+A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+def manifest(topic_id: UUID, name: str, partition: int = 0, epoch: int = 3, **configs: str) -> Manifest:
+    return new_manifest(topic_id, partition, epoch, name, configs)
+
+
+def found(topic_id: UUID, name: str, partition: int = 0, epoch: int = 3, **configs: str) -> Found:
+    return Found(topic_id, partition, manifest(topic_id, name, partition, epoch, **configs))
+
+
+def test_topics_come_back_with_nobody_known_to_hold_them() -> None:
+    """A sound image: rows that nobody leads, of partitions that are not new, and the mark."""
+    plan = rebuild_plan([found(A, "log"), found(A, "log", 1), found(B, "__consumer_offsets")], {}, 7)
+    image = plan.image()
+    check(image)
+    assert is_rebuilt(image)
+    log = image.topics[str(A)]
+    assert (log.name, log.partitions, log.internal) == ("log", 2, False)
+    assert image.topics[str(B)].internal
+    assert all(
+        (row.replicas, row.in_sync, row.leader) == ((UNKNOWN_REPLICA,), (), NO_LEADER) and row.partition_epoch > 0
+        for topic in image.topics.values()
+        for row in topic.rows
+    )
+
+
+def test_every_epoch_lies_above_anything_seen() -> None:
+    """Of leaders, in manifests and in keys that no manifest names, and of controllers; twice too."""
+    for partitions, controller in (
+        ([found(A, "log", epoch=90)], 7),
+        ([replace(found(A, "log", epoch=9), epoch=90)], 7),
+        ([found(A, "log", epoch=9)], 90),
+        ([found(A, "log", epoch=EPOCHS_ABOVE + 90)], 7),
+    ):
+        plan = rebuild_plan(partitions, {}, controller)
+        image = plan.image()
+        highest = max(90, *(of.manifest.leader_epoch for of in partitions if isinstance(of.manifest, Manifest)))
+        assert plan.epoch >= highest + EPOCHS_ABOVE
+        assert image.topics[str(A)].rows[0].leader_epoch >= highest + EPOCHS_ABOVE
+        assert image.next_broker_epoch > highest + EPOCHS_ABOVE
+
+
+def test_keys_tell_epochs() -> None:
+    keys = [
+        str(SegmentKey(A, 0, 0, 4, C)),
+        str(SegmentKey(A, 0, 9, 12, C)),
+        str(PageKey(A, 1, 0, 9, 5, C)),
+        manifest_key(A, 2),
+        "else",
+    ]
+    assert epochs_in(keys) == {(A, 0): 12, (A, 1): 5}
+
+
+def test_what_is_damaged_or_missing_is_named() -> None:
+    """A partition without a manifest that can be read gets its topic's name from the others, and stays a partition."""
+    plan = rebuild_plan([found(A, "log"), Found(A, 3, "its CRC"), found(B, "other")], {}, 0)
+    (log,) = [of for of in plan.topics if of.name == "log"]
+    assert (log.partitions, dict(log.damaged), list(log.missing)) == (4, {3: "its CRC"}, [1, 2])
+    assert plan.image().topics[str(A)].partitions == 4
+
+
+def test_a_topic_without_a_name_of_its_own_needs_a_word() -> None:
+    """No manifest to be read, or a name that another one has: one of them was deleted, and only a person knows."""
+    partitions = [Found(A, 0, "its CRC"), found(B, "log"), found(C, "log")]
+    plan = rebuild_plan(partitions, {}, 0)
+    assert (plan.is_complete, plan.unnamed, dict(plan.twice)) == (False, [A], {"log": [B, C]})
+    named = rebuild_plan(partitions, {A: "first", B: None}, 0)
+    assert named.is_complete and named.left_out == [B]
+    assert {topic.name: key for key, topic in named.image().topics.items()} == {"first": str(A), "log": str(C)}
+
+
+def test_configs_are_those_of_the_manifest_that_was_claimed_last() -> None:
+    plan = rebuild_plan([found(A, "log", 0, 3, a="1"), found(A, "log", 1, 5, a="2")], {}, 0)
+    (log,) = plan.topics
+    assert log.configs == {"a": "2"} and log.configs_differ
+    assert not rebuild_plan([found(A, "log", 0, 3, a="1")], {}, 0).topics[0].configs_differ
+
+
+def test_a_broker_that_has_the_log_becomes_a_replica_beside_the_mark() -> None:
+    """Once, and only of partitions that nobody is known to hold."""
+    image = rebuild_plan([found(A, "log"), found(A, "log", 1)], {}, 0).image()
+    one = Node(1, image.next_broker_epoch, "d", "i", "boot", (Listener("PLAINTEXT", "h", 1),))
+    began = image.with_records([one])
+    places = {(str(A), 1), (str(B), 0)}
+    after = began.with_records(said_to_hold(began, 1, places))
+    check(after)
+    assert [row.replicas for row in after.topics[str(A)].rows] == [(UNKNOWN_REPLICA,), (UNKNOWN_REPLICA, 1)]
+    assert said_to_hold(after, 1, places) == []

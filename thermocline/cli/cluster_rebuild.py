@@ -1,0 +1,322 @@
+"""`thermocline cluster rebuild`: `cluster.json` is lost, or cannot be read; the manifests say what there was.
+
+Owns what is shown, the refusals, and the word that ends it. Always true: a `cluster.json` that can be read is never
+replaced, nor one of a cluster whose lease moves; what the bucket cannot tell is named; a topic that nobody can name
+stops it until a person does. Must not know what the image holds (rebuild_plan), nor how it is written (rebuild_root).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from thermocline.cli.arguments import add_json
+from thermocline.cli.confirm import can_ask, confirm
+from thermocline.cli.outcome import CommandFailed, Exit
+from thermocline.cli.output import Cell, ProgressLine, json_line, note, table
+
+if TYPE_CHECKING:
+    from broker.membership.lease_watch import Lease
+    from coldstore.root import Root
+    from thermocline.cli.arguments import Parser, Subparsers
+    from thermocline.cli.bucket_reading import Bucket
+    from thermocline.cli.rebuild_plan import Found, Names, RebuildPlan
+
+_LOOK_S: Final = 0.5
+_LEASE_S: Final = 10.0  # where no lease says how long it is
+_LEASE_MS_AFTER: Final = 10_000
+
+
+def register(verbs: Subparsers[Parser]) -> None:
+    """Add the verb."""
+    rebuild = verbs.add_parser(
+        "rebuild",
+        help="make a lost cluster.json anew from the manifests",
+        description="For a bucket whose cluster.json is gone or damaged, and that keeps no earlier version of it. Stop "
+        "every broker first. It prints the topics that the manifests name, and what they cannot tell, and asks. "
+        "Afterwards: start every broker that has its directory, then `thermocline cluster restore`; check that all is "
+        "there; then --done. Until then nothing is deleted from the bucket. Refused where cluster.json can be read, or "
+        "a broker still bumps its lease.",
+        example="thermocline cluster rebuild --bucket s3://my-bucket/log --names names.json\n"
+        "thermocline cluster rebuild --bucket s3://my-bucket/log --done",
+    )
+    rebuild.add_argument("--bucket", required=True, metavar="URL", help="the bucket of the cluster")
+    rebuild.add_argument(
+        "--names",
+        metavar="FILE",
+        help="JSON: the name of a topic by its id, or null to leave it out; for those that cannot be told",
+    )
+    rebuild.add_argument(
+        "--cluster-id",
+        metavar="ID",
+        help="as cluster.id in meta.properties of any broker's directory says it (default: as lease.json does)",
+    )
+    rebuild.add_argument("--yes", action="store_true", help="do it, without asking")
+    rebuild.add_argument("--done", action="store_true", help="all is there: what is to be deleted may be deleted again")
+    rebuild.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT", help="with --done: a broker of the cluster")
+    add_json(rebuild)
+    rebuild.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show, ask, write; or take the word that ends it."""
+    from thermocline.cli.bucket_reading import with_bucket
+
+    work = _done if arguments.done else _rebuild
+    return with_bucket(arguments.bucket, lambda bucket: work(bucket, arguments))
+
+
+async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
+    from broker.metadata.rebuild_root import write_rebuilt
+    from coldstore.object_store import PreconditionFailed
+    from thermocline.cli.rebuild_plan import rebuild_plan
+
+    names = _names(arguments.names)
+    damaged = await _check_lost(bucket)
+    lease = await _lease(bucket)
+    found, metadata_epoch = await _found(bucket)
+    if not found:
+        raise CommandFailed(f"{bucket.store.url} holds no partition of Thermocline's; is it the whole URL?")
+    if unknown := names.keys() - {of.topic_id for of in found}:
+        raise CommandFailed(f"{arguments.names}: the bucket has no topic {min(map(str, unknown))}", Exit.USAGE)
+    epoch = max(metadata_epoch, 0 if lease is None else lease.content.controller_epoch)
+    plan = rebuild_plan(found, names, epoch)
+    told = "" if lease is None else lease.content.cluster_id
+    cluster_id = arguments.cluster_id or told or _new_id(bucket)
+    is_new = not (arguments.cluster_id or told)
+    _print(plan, cluster_id, is_new=is_new, as_json=arguments.json)
+    if not plan.is_complete:
+        raise CommandFailed(
+            "say with --names FILE what the topics without a name of their own are called (null: leave out)"
+        )
+    if not arguments.yes:
+        if not can_ask():
+            note("nothing was changed: --yes does it")
+            return Exit.DONE
+        confirm(f"Write a new cluster.json of {len(plan.topics)} topics to {bucket.store.url}?", cluster_id)
+    await _wait_for_lease(bucket)
+    try:
+        await write_rebuilt(bucket.store, bucket.world.rng, cluster_id, plan.image(), plan.epoch, damaged)
+    except PreconditionFailed as refused:
+        raise CommandFailed(f"cluster.json was written meanwhile: {refused}", Exit.REFUSED) from refused
+    await _release_lease(bucket, plan.epoch, cluster_id)
+    note(
+        f"cluster {cluster_id} is rebuilt. Start every broker that has its directory, then: "
+        f"thermocline cluster restore --bucket {bucket.store.url}"
+    )
+    return Exit.DONE
+
+
+# ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────────
+async def _check_lost(bucket: Bucket) -> str | None:
+    """The ETag of a `cluster.json` that cannot be read; None where there is none. CommandFailed where it can."""
+    from broker.metadata.cluster_root import ClusterRoot
+    from coldstore.keys import CLUSTER_KEY
+    from coldstore.object_store import ObjectMissing
+    from logformat.errors import Corrupt
+
+    world = bucket.world
+    try:
+        etag = (await bucket.store.head(CLUSTER_KEY)).etag
+    except ObjectMissing:
+        return None
+    try:
+        await ClusterRoot(bucket.store, world.rng, world.clock, world.workers).load()
+    except Corrupt as damage:
+        note(f"cluster.json is there and cannot be read: {damage}")
+        return etag
+    raise CommandFailed(
+        f"{bucket.store.url} has a cluster.json that can be read: nothing is to be rebuilt; see `thermocline cluster "
+        "restore`",
+        Exit.REFUSED,
+    )
+
+
+async def _found(bucket: Bucket) -> tuple[list[Found], int]:
+    """Every partition below `topics/`; the highest controller epoch in names of metadata pages."""
+    from coldstore.audit import partitions_in
+    from coldstore.keys import METADATA_PREFIX, TOPICS_PREFIX, MetadataKey, parse_key
+    from thermocline.cli.rebuild_plan import Found, epochs_in
+    from thermocline.cli.restore_source import RestoreSource
+
+    keys = [info.key async for info in bucket.store.list(TOPICS_PREFIX)]
+    places = {(str(topic_id), index): topic_id for topic_id, index in partitions_in(keys)}
+    epochs = epochs_in(keys)
+    progress = ProgressLine()
+    manifests = await RestoreSource(bucket).manifests(
+        places, lambda read: progress.show(f"{read} of {len(places)} manifests")
+    )
+    progress.done()
+    found = [
+        Found(topic_id, place[1], manifests[place], epochs.get((topic_id, place[1]), 0))
+        for place, topic_id in places.items()
+    ]
+    pages = [parse_key(info.key) async for info in bucket.store.list(METADATA_PREFIX)]
+    return found, max((key.epoch for key in pages if isinstance(key, MetadataKey)), default=0)
+
+
+def _names(path: str | None) -> Names:
+    if path is None:
+        return {}
+    import json
+    from uuid import UUID
+
+    from logformat.values import is_topic_name
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            said = json.load(file)
+        named = {UUID(topic_id): name for topic_id, name in said.items()}
+    except (ValueError, AttributeError) as broken:
+        raise CommandFailed(f'{path}: write {{"TOPIC-ID": "NAME", …}}: {broken}', Exit.USAGE) from broken
+    for topic_id, name in named.items():
+        if name is not None and not (isinstance(name, str) and is_topic_name(name)):
+            raise CommandFailed(f"{path}: {topic_id} cannot be called {name!r}", Exit.USAGE)
+    return named
+
+
+def _new_id(bucket: Bucket) -> str:
+    from logformat.values import uuid_text
+
+    return uuid_text(bucket.world.rng.uuid().bytes)
+
+
+# ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────────────
+async def _lease(bucket: Bucket) -> Root[Lease] | None:
+    from broker.membership.lease_watch import Lease
+    from coldstore.keys import lease_key
+    from coldstore.root import RootStore
+
+    world = bucket.world
+    return await RootStore(bucket.store, lease_key(), Lease, world.rng, world.clock).load()
+
+
+async def _wait_for_lease(bucket: Bucket) -> None:
+    """CommandFailed when somebody still bumps it."""
+    import asyncio
+
+    from broker.membership.lease_watch import LeaseSight, LeaseWatch
+
+    watch, progress = LeaseWatch(0.0), ProgressLine()
+    first = await _lease(bucket)
+    if first is None or not first.content.lease_ms:
+        watch = LeaseWatch(_LEASE_S)
+    while True:
+        now_s = bucket.world.clock.monotonic_s()
+        lease = await _lease(bucket)
+        sight = watch.polled(None if lease is None else lease.content, now_s)
+        if (lease is None) != (first is None) or (lease is not None and first is not None and lease.etag != first.etag):
+            raise CommandFailed(
+                "a broker still bumps lease.json: stop every broker of this bucket first (SIGTERM, so that each notes "
+                "how far its logs are committed)",
+                Exit.REFUSED,
+            )
+        if sight in (LeaseSight.STILL, LeaseSight.RELEASED):
+            progress.done()
+            return
+        progress.show(f"watching the lease: {watch.left_s()[0]:.0f} s")
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _release_lease(bucket: Bucket, epoch: int, cluster_id: str) -> None:
+    """So that the first broker need not wait; where that fails it does."""
+    from broker.membership.lease_watch import Lease
+    from coldstore.keys import lease_key
+    from coldstore.root import RootStore
+    from logformat.errors import ThermoclineError
+
+    world = bucket.world
+    free = Lease(epoch, "", 0, released=True, lease_ms=_LEASE_MS_AFTER, cluster_id=cluster_id)
+    try:
+        await RootStore(bucket.store, lease_key(), Lease, world.rng, world.clock).commit(
+            lambda _: free, epoch=epoch, claim=True, initial=free
+        )
+    except ThermoclineError as refused:
+        note(f"lease.json stays as it is, so the first broker waits for a lease: {refused}")
+
+
+# ── shown ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _print(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bool) -> None:
+    if as_json:
+        print(json_line({"kind": "cluster", "cluster_id": cluster_id, "is_new_id": is_new, "epoch": plan.epoch}))
+        for of in plan.topics:
+            row: dict[str, Cell] = {"kind": "topic", "topic_id": str(of.topic_id), "topic": of.name}
+            print(
+                json_line(
+                    {**row, "partitions": of.partitions, "damaged": list(of.damaged), "missing": list(of.missing)}
+                )
+            )
+        for topic_id in plan.unnamed:
+            print(json_line({"kind": "unnamed", "topic_id": str(topic_id)}))
+        for name, ids in plan.twice.items():
+            print(json_line({"kind": "twice", "topic": name, "topic_ids": [str(one) for one in ids]}))
+        for topic_id in plan.left_out:
+            print(json_line({"kind": "left_out", "topic_id": str(topic_id)}))
+        for what in _untold(plan, is_new=is_new):
+            print(json_line({"kind": "note", "what": what}))
+        return
+    print(f"cluster {cluster_id}; epochs go on at {plan.epoch}")
+    rows = [
+        (of.name, str(of.topic_id), str(of.partitions), _indexes(sorted(of.damaged)), _indexes(of.missing))
+        for of in plan.topics
+    ]
+    print(table(("topic", "id", "partitions", "damaged", "missing"), rows, right=("partitions",)))
+    for topic_id in plan.unnamed:
+        print(f"{topic_id} has no manifest that can be read: nobody knows its name")
+    for name, ids in plan.twice.items():
+        print(f"{name} is the name of several topics, deleted ones perhaps: {', '.join(map(str, ids))}")
+    for topic_id in plan.left_out:
+        print(f"{topic_id} is left out; what the bucket has of it stays there")
+    for what in _untold(plan, is_new=is_new):
+        print(f"note: {what}")
+
+
+def _untold(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
+    """What the bucket cannot tell."""
+    found = [
+        "what was set on brokers and on the cluster is not in the bucket: set it again (`thermocline config`)",
+        "a topic that was being deleted is back: delete it again",
+    ]
+    if any(of.configs_differ for of in plan.topics):
+        found.append("configs of some topics differ between their partitions: they were being changed; look at them")
+    if is_new:
+        found.append(
+            "the id of the cluster is a new one: brokers refuse to start on directories of the old one; "
+            "--cluster-id says which it was"
+        )
+    if any(of.missing for of in plan.topics):
+        found.append("partitions of which the bucket has nothing begin empty")
+    return found
+
+
+def _indexes(found: Sequence[int]) -> str:
+    return ",".join(map(str, found)) or "-"
+
+
+# ── the end of it ────────────────────────────────────────────────────────────────────────────────────────────────────
+async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from broker.metadata.rebuilt import UNKNOWN_REPLICA, is_rebuilt
+    from thermocline.cli.restore_drive import BrokersThere
+    from thermocline.cli.restore_source import RestoreSource
+
+    there = BrokersThere(arguments.bootstrap_server)
+    look = await RestoreSource(bucket).look()
+    if not is_rebuilt(look.image):
+        note("nothing is held back: this cluster was not rebuilt, or that is done")
+        return Exit.DONE
+    held = [one for one in look.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
+    if held:
+        raise CommandFailed(
+            f"{len(held)} partitions do not serve yet, {held[0].topic}-{held[0].partition} among them: `thermocline "
+            "cluster restore` first; what cannot be restored is deleted with its topic"
+        )
+    await asyncio.to_thread(there.check, look)
+    addresses = await there.answering(look)
+    if not addresses:
+        raise CommandFailed("no broker of this cluster answers")
+    await there.give_up(addresses, UNKNOWN_REPLICA)
+    note("done: what is to be deleted is deleted from now on")
+    return Exit.DONE

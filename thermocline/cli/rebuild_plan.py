@@ -1,0 +1,141 @@
+"""`cluster.json` made anew from what the partitions' manifests say (R29). Pure.
+
+Owns what the new image holds, and what it cannot. Always true: every epoch in it lies 2^20 above any that the bucket
+shows, of leaders, brokers and controllers alike, because claims are lazy and roots lag; its partitions are held by
+nobody known, so nobody leads one before brokers said what they hold and a person that all of them did; a topic that no
+manifest names, or whose name another one has too, is in it only where a person named it. Must not know the bucket, nor
+how the image is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, unknown_replica
+from broker.metadata.records import NO_LEADER, Row
+from coldstore.keys import PageKey, SegmentKey, SnapshotKey, parse_key
+from coldstore.manifest import Manifest
+from logformat.record_batch import INT32_MAX
+
+INTERNAL = frozenset({"__consumer_offsets"})
+Names = Mapping[UUID, str | None]
+"""A person's word on topics by id; None: it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A partition of which the bucket has something: its manifest, or why there is none that can be read; the highest
+    leader epoch in its keys."""
+
+    topic_id: UUID
+    partition: int
+    manifest: Manifest | str
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRebuilt:
+    """`partitions`: how many; `damaged`: those that have no manifest that can be read, and why; `missing`: of which the
+    bucket has nothing; `configs_differ`: its manifests do not agree on them, the newest one's are taken."""
+
+    topic_id: UUID
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+    damaged: Mapping[int, str]
+    missing: Sequence[int]
+    configs_differ: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """`unnamed`: topics that need a name; `twice`: names of several topics. `epoch`: where all epochs go on."""
+
+    topics: Sequence[TopicRebuilt]
+    unnamed: Sequence[UUID]
+    twice: Mapping[str, Sequence[UUID]]
+    left_out: Sequence[UUID]
+    epoch: int
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.unnamed and not self.twice
+
+    def image(self) -> ClusterImage:
+        """What `cluster.json` is to say."""
+        assert self.is_complete
+        row = Row((UNKNOWN_REPLICA,), NO_LEADER, self.epoch, 1, (), self.epoch)
+        topics = {
+            str(of.topic_id): Topic(
+                str(of.topic_id), of.name, (row,) * of.partitions, dict(of.configs), of.name in INTERNAL
+            )
+            for of in self.topics
+        }
+        nodes = {UNKNOWN_REPLICA: unknown_replica(self.epoch)}
+        return ClusterImage(topics=topics, nodes=nodes, next_broker_epoch=self.epoch + 1)
+
+
+def epochs_in(keys: Iterable[str]) -> dict[tuple[UUID, int], int]:
+    """The highest leader epoch by partition that keys of objects carry, also of those that no manifest names."""
+    found: dict[tuple[UUID, int], int] = {}
+    for text in keys:
+        key = parse_key(text)
+        if isinstance(key, SegmentKey | PageKey | SnapshotKey):
+            place = key.topic_id, key.partition
+            found[place] = max(found.get(place, 0), key.epoch)
+    return found
+
+
+def rebuild_plan(partitions: Iterable[Found], names: Names, controller_epoch: int) -> RebuildPlan:
+    """`controller_epoch`: the highest that `lease.json` and the keys of metadata pages show."""
+    by_topic: dict[UUID, list[Found]] = {}
+    highest = controller_epoch
+    for of in partitions:
+        by_topic.setdefault(of.topic_id, []).append(of)
+        highest = max(highest, of.epoch, 0 if isinstance(of.manifest, str) else of.manifest.leader_epoch)
+    topics, unnamed, left_out = [], [], []
+    for topic_id, found in sorted(by_topic.items()):
+        if topic_id in names and names[topic_id] is None:
+            left_out.append(topic_id)
+        elif (name := names.get(topic_id) or _name(found)) is None:
+            unnamed.append(topic_id)
+        else:
+            topics.append(_topic(topic_id, name, found))
+    counts = Counter(of.name for of in topics)
+    twice = {
+        name: [of.topic_id for of in topics if of.name == name] for name, count in sorted(counts.items()) if count > 1
+    }
+    epoch = highest + EPOCHS_ABOVE
+    assert epoch < INT32_MAX // 2, epoch
+    return RebuildPlan(topics, unnamed, twice, left_out, epoch)
+
+
+def _name(found: Sequence[Found]) -> str | None:
+    """Of the manifest that was written last, as far as epochs tell."""
+    newest = _newest(found)
+    return None if newest is None else newest.topic
+
+
+def _newest(found: Sequence[Found]) -> Manifest | None:
+    manifests = [of.manifest for of in found if isinstance(of.manifest, Manifest)]
+    return max(manifests, key=lambda manifest: manifest.leader_epoch, default=None)
+
+
+def _topic(topic_id: UUID, name: str, found: Sequence[Found]) -> TopicRebuilt:
+    newest = _newest(found)
+    configs = {} if newest is None else newest.configs
+    there = {of.partition: of for of in found}
+    count = max(there) + 1
+    return TopicRebuilt(
+        topic_id,
+        name,
+        count,
+        configs,
+        {of.partition: of.manifest for of in found if isinstance(of.manifest, str)},
+        [index for index in range(count) if index not in there],
+        any(isinstance(of.manifest, Manifest) and of.manifest.configs != configs for of in found),
+    )
