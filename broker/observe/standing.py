@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from broker.config.units import show_duration
+
 
 class LateReplica(msgspec.Struct, frozen=True, gc=False):
     """A replica that lacks something its leader held half a second ago. `records` and, about, `bytes` it has not
@@ -32,6 +34,16 @@ class ReadOnly(msgspec.Struct, frozen=True):
     age_ms: int
     roots: int
     roots_age_ms: int
+
+    def __str__(self) -> str:
+        def shown(ms: int) -> str:
+            return show_duration(ms // 1000 * 1000)
+
+        roots = f", manifests of {self.roots} partitions at most {shown(self.roots_age_ms)} ago" if self.roots else ""
+        return (
+            f"read-only for {shown(self.for_ms)}, of the bucket of cluster {self.cluster_id}: cluster.json (version "
+            f"{self.version}) was read {shown(self.age_ms)} ago{roots}; positions of groups are in memory only"
+        )
 
 
 class InCluster(msgspec.Struct, frozen=True):

@@ -130,7 +130,7 @@ class ReadOnlyStart:
         self.dispatcher.serve(context, own_handlers(roots))
         await self.listening.accept(self.live)
         log.info(
-            "read-only: serving what %s holds of cluster %s, %d topics; positions of groups are kept in memory, and "
+            "read-only: serving what %s holds of cluster %s (topics: %d); positions of groups are kept in memory, and "
             "lost when this process ends",
             store.url,
             loaded.cluster_id,

@@ -39,6 +39,9 @@ def notes(seen: Seen) -> list[str]:
         *shared_domains(seen.partitions, seen.brokers),
         *misplaced_leaders(seen.partitions, seen.brokers),
     ]
+    found += (
+        f"broker {node} is {said}; the cluster's own brokers are not asked" for node, said in seen.read_only.items()
+    )
     for node, standing in sorted(seen.standings.items()):
         if strays := standing.strays:
             more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
@@ -58,7 +61,7 @@ def notes(seen: Seen) -> list[str]:
 def _of_controller(seen: Seen) -> Iterator[Finding]:
     cluster = seen.cluster
     in_session = {one.node for one in seen.brokers if one.active}
-    if cluster.controller is not None and cluster.controller in in_session:
+    if seen.read_only or (cluster.controller is not None and cluster.controller in in_session):
         return
     who = "nobody" if cluster.controller is None else f"broker {cluster.controller}, which has no session,"
     yield Finding(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.config.addresses import show_address
@@ -54,7 +54,7 @@ class ClusterSource:
         silent = {one.node: one.silent for one in answers if one.silent is not None}
         image = _newest_image(answers)
         if image is None:
-            return _as_metadata_has_it(metadata, silent)
+            return _with_own(_as_metadata_has_it(metadata, silent), answers)
         return _as_image_has_it(image, answers, silent)
 
 
@@ -105,6 +105,16 @@ def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[
         {node: status.conditions for node, status in own.items()},
         frozenset(one.node for one in answers if one.silent is None and one.own is None),
     )
+
+
+def _with_own(seen: Seen, answers: list[_Answer]) -> Seen:
+    """A read-only broker says what it is: it decides nothing, whatever Metadata has to name as the controller."""
+    own = {one.node: one.own for one in answers if one.own is not None}
+    read_only = {node: status.read_only for node, status in own.items() if status.read_only is not None}
+    if not read_only:
+        return seen
+    conditions = {node: status.conditions for node, status in own.items()}
+    return replace(seen, cluster=replace(seen.cluster, controller=None), conditions=conditions, read_only=read_only)
 
 
 def _as_metadata_has_it(metadata: MetadataResponse, silent: dict[int, str]) -> Seen:

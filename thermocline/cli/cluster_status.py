@@ -15,7 +15,7 @@ import msgspec
 from broker.config.units import show_duration
 from broker.observe.cluster_findings import Finding
 from broker.observe.cluster_status import BrokerRow, PartitionRow
-from broker.observe.standing import InCluster, LateReplica
+from broker.observe.standing import InCluster, LateReplica, ReadOnly
 from thermocline.cli.output import Cell, json_line, plain, table
 from thermocline.cli.tier_status import Condition
 from thermocline.units import show_size
@@ -41,7 +41,7 @@ class Cluster:
 class Seen:
     """One look at a cluster. By node: `silent`: who did not answer, and why; `standings` and `conditions`: what those
     that did say of themselves in the cluster, and what is not as it should be; `without_http`: who answers, and whose
-    HTTP port does not."""
+    HTTP port does not; `read_only`: who belongs to no cluster, and reads the bucket of one."""
 
     cluster: Cluster
     brokers: Sequence[BrokerRow]
@@ -50,6 +50,7 @@ class Seen:
     standings: Mapping[int, InCluster] = field(default_factory=dict)
     conditions: Mapping[int, Sequence[Condition]] = field(default_factory=dict)
     without_http: frozenset[int] = frozenset()
+    read_only: Mapping[int, ReadOnly] = field(default_factory=dict)
 
     def store_reachable(self, node: int) -> bool | None:
         """None: it did not say."""
@@ -130,6 +131,8 @@ def unreachable(why: Exception, *, as_json: bool) -> list[str]:
 
 def _headline(seen: Seen) -> str:
     cluster, count = seen.cluster, len(seen.partitions)
+    if seen.read_only:
+        return f"cluster {plain(cluster.cluster_id)}, read only; {count} partition{'s' * (count != 1)}"
     words = f"controller: {'not known' if cluster.controller is None else f'broker {cluster.controller}'}"
     if cluster.controller_epoch is not None:
         words += f" (epoch {cluster.controller_epoch}"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 
 from broker.config.units import show_duration
-from broker.observe.standing import InCluster
+from broker.observe.standing import InCluster, ReadOnly
 from thermocline.cli.output import json_line, plain, table
 from thermocline.units import show_size
 
@@ -97,6 +97,7 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...]
     blocked: tuple[Blocked, ...] = ()
     cluster: InCluster | None = None
+    read_only: ReadOnly | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +215,13 @@ def broker_lines(broker: BrokerStatus) -> list[str]:
     ]
     if broker.disk_bytes:  # looked at once since the start
         figures.insert(0, f"disk {show_size(broker.disk_free_bytes)} free of {show_size(broker.disk_bytes)}")
-        figures.insert(1, f"local logs may use {show_size(broker.log_limit_bytes)}")
+        if broker.read_only is None:
+            figures.insert(1, f"local logs may use {show_size(broker.log_limit_bytes)}")
     if broker.not_ready:
         figures.insert(0, f"not ready: {broker.not_ready}")
     return [
         f"{who}: {'; '.join(figures)}",
+        *(() if broker.read_only is None else (f"{who}: {broker.read_only}",)),
         *(f"{who}: {held.name}: {held.says}" for held in broker.conditions),
         *(f"{who}: {blocked}" for blocked in broker.blocked),
     ]
