@@ -16,6 +16,7 @@ from broker.config.units import show_duration
 from broker.observe.cluster_look import ClusterLook, look_at
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
 from broker.observe.own_session import decides, heartbeat_age_s, in_cluster
+from broker.observe.replica_lag import bytes_from
 from broker.observe.sources import Beginning, Sources
 from broker.observe.standing import InCluster, ReadOnly
 from broker.observe.topic_metrics import PartitionsLook, look
@@ -31,7 +32,8 @@ _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline
 
 
 class PartitionStatus(msgspec.Struct):
-    """One line of `tier status --json`; what only HTTP knows of it. `gaps`: [first, end) of declared gaps."""
+    """One line of `tier status --json`; what only HTTP knows of it. `gaps`: [first, end) of declared gaps; `hot_bytes`:
+    what a new replica copies, for the bucket does not hold it."""
 
     topic: str
     partition: int
@@ -49,6 +51,7 @@ class PartitionStatus(msgspec.Struct):
     seal_age_ms: int
     gaps: list[tuple[int, int]]
     blocked_by: str | None
+    hot_bytes: int = 0
 
 
 def status_json(sources: Sources) -> bytes:
@@ -76,6 +79,10 @@ def _status(sources: Sources, partition: Partition) -> PartitionStatus:
         seal_age_ms=tier.seal_age_ms,
         gaps=list(tier.gaps),
         blocked_by=_DISK_BLOCKS.get(partition.log.state, tier.blocked_by),
+        hot_bytes=bytes_from(
+            [*partition.log.sealed_segments(), partition.log.active_info()],
+            max(tier.remote_end_offset, partition.log_start_offset),
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from tests.support.repository import ROOT
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.three_brokers import Three, three
 from tests.support.writing import Writing
+from thermocline.cli.wire_client import WireClient
 
 TOPIC = "ledger"
 
@@ -83,6 +84,10 @@ def test_from_any_broker_and_while_the_controller_is_dead(directory_site: Site) 
         cluster.create(TOPIC, min_insync_replicas=2)
         looks = [until(cluster, one, lambda it: it.code == 0, "all is well") for one in cluster.brokers.values()]
         assert len({(it.cluster["version"], it.cluster["controller"]) for it in looks}) == 1
+        for broker in cluster.brokers.values():
+            host, _, port = broker.kafka.rpartition(":")
+            with WireClient(host, int(port)) as client:
+                assert (TOPIC, 0) in client.local_bytes(), "DescribeLogDirs left out what is copied"
         assert all(it.names == set() and it.cluster["brokers_active"] == 3 for it in looks)
         assert [note["what"] for note in looks[0].of("note")] == [
             f"{TOPIC}-0: all replicas are on one machine, and are lost with it"

@@ -34,6 +34,7 @@ ELSEWHERE = {
     r"endpoint=": "an S3 server at its address: tests/unit/coldstore/test_stores_probe.py",
     r"THERMOCLINE_CRASH_AT": "tests/crash plays every point",
     r"thermocline (archive|scrub)": "a minute of Spark each: tests/integration/test_docs_spark.py",
+    r"cluster drain": "several brokers: tests/integration/test_cluster_moves.py",
     r"cluster forget": "a broker that is gone: tests/integration/test_cluster_unclean.py",
     r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/test_cluster_restore.py",
     r"thermocline serve": "test_an_example_of_serve_serves, below",

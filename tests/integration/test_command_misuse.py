@@ -32,6 +32,10 @@ ASKING = {
     "consume": ["consume", "-t", "t", "-e"],
     "tier status": ["tier", "status"],
     "tier seal": ["tier", "seal"],
+    "cluster status": ["cluster", "status"],
+    "cluster drain": ["cluster", "drain", "1"],
+    "cluster rebalance": ["cluster", "rebalance"],
+    "cluster forget": ["cluster", "forget", "1"],
 }
 NO_ADDRESS = ["127.0.0.1", "", "a:b", "127.0.0.1:99999999", "127.0.0.1:0", ":9092", "::1:9092", "127.0.0.1:-1",
               "x" * 300 + ":1", "a..b:1", "127.0.0.1:1,", "\udcff:1"]  # fmt: skip

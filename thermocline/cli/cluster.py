@@ -6,9 +6,11 @@ Owns the sub-commands. Must not know how brokers are asked (cluster_source), nor
 from __future__ import annotations
 
 import argparse
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from thermocline.cli import cluster_forget, cluster_rebuild, cluster_restore
+from thermocline.cli import cluster_forget, cluster_moves, cluster_rebuild, cluster_restore
 from thermocline.cli.arguments import add_bootstrap, add_json
 from thermocline.cli.outcome import Exit
 from thermocline.cli.watch import show
@@ -33,6 +35,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     add_bootstrap(status)
     add_json(status)
     status.set_defaults(run=show_status)
+    cluster_moves.register(verbs)
     cluster_forget.register(verbs)
     cluster_restore.register(verbs)
     cluster_rebuild.register(verbs)
@@ -40,18 +43,21 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 def show_status(arguments: argparse.Namespace) -> int:
     """Print it once, or every second."""
+    from thermocline.cli.cluster_copying import CopyBook
     from thermocline.cli.cluster_findings import findings, notes
-    from thermocline.cli.cluster_source import ClusterSource
     from thermocline.cli.cluster_status import json_lines, picture, unreachable
+    from thermocline.cli.moves_source import MovesSource
+    from thermocline.cli.watch import has_only_letters
     from thermocline.cli.wire_client import BrokerUnreachable
 
-    source = ClusterSource(arguments.bootstrap_server)
+    source, book, plain = MovesSource(arguments.bootstrap_server), CopyBook(), has_only_letters()
     wrong = was_there = False
 
     def lines() -> list[str]:
         nonlocal wrong, was_there
         try:
-            seen = source.read()
+            seen = source.look()
+            seen = replace(seen, copies=source.copies(seen))
         except BrokerUnreachable as failed:
             if not (arguments.watch and was_there):
                 raise
@@ -59,7 +65,10 @@ def show_status(arguments: argparse.Namespace) -> int:
         was_there = True
         found = findings(seen)
         wrong = bool(found)
-        return (json_lines if arguments.json else picture)(seen, found, notes(seen))
+        if arguments.json:
+            return json_lines(seen, found, notes(seen))
+        book.note(seen.copies, time.monotonic())
+        return picture(seen, found, notes(seen), book.lines(plain=plain))
 
     code = show(lines, watch=arguments.watch, redraw=not arguments.json)
     return Exit.FINDINGS if wrong and not arguments.watch else code

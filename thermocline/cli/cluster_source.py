@@ -41,10 +41,16 @@ class ClusterSource:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._known: list[str] = []
+        self.http: dict[int, tuple[str, int]] = {}
+        """Where brokers' HTTP ports are, of those that said so at the last look."""
+
+    def connect(self, timeout_s: float = _ANSWER_S) -> WireClient:
+        """To the first broker that answers. BrokerUnreachable when none does."""
+        return connect(",".join((self._bootstrap, *self._known)), timeout_s)
 
     def read(self) -> Seen:
         """The cluster now. BrokerUnreachable when no address answers."""
-        with connect(",".join((self._bootstrap, *self._known)), _ANSWER_S) as client:
+        with self.connect() as client:
             metadata = client.metadata()
         self._known = [show_address(broker.host, broker.port) for broker in metadata.brokers]
         if not metadata.brokers:
@@ -52,6 +58,7 @@ class ClusterSource:
         with ThreadPoolExecutor(min(len(metadata.brokers), _ASKED_MAX)) as asking:
             answers = list(asking.map(_ask, metadata.brokers))
         silent = {one.node: one.silent for one in answers if one.silent is not None}
+        self.http = {one.node: one.http for one in answers if one.http is not None}
         image = _newest_image(answers)
         if image is None:
             return _with_own(_as_metadata_has_it(metadata, silent), answers)

@@ -16,6 +16,7 @@ from broker.config.units import show_duration
 from broker.observe.cluster_findings import Finding
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 from broker.observe.standing import InCluster, LateReplica, ReadOnly
+from thermocline.cli.cluster_copying import Copying
 from thermocline.cli.output import Cell, json_line, plain, table
 from thermocline.cli.tier_status import Condition
 from thermocline.units import show_size
@@ -51,6 +52,7 @@ class Seen:
     conditions: Mapping[int, Sequence[Condition]] = field(default_factory=dict)
     without_http: frozenset[int] = frozenset()
     read_only: Mapping[int, ReadOnly] = field(default_factory=dict)
+    copies: Sequence[Copying] = ()
 
     def store_reachable(self, node: int) -> bool | None:
         """None: it did not say."""
@@ -72,12 +74,17 @@ def json_lines(seen: Seen, found: Sequence[Finding], noted: Sequence[str]) -> li
     lines = [json_line({"kind": "cluster", **asdict(seen.cluster), "brokers_active": active})]
     lines += [json_line(_broker_fields(seen, broker)) for broker in seen.brokers]
     late = seen.late()
+    copies: dict[tuple[str, int], list[Copying]] = {}
+    for copy in seen.copies:
+        copies.setdefault((copy.topic, copy.partition), []).append(copy)
     for partition in seen.partitions:
         behind = late.get((partition.topic, partition.partition), [])
         is_known = partition.leader in seen.standings
         fields = [{"node": one.node, "records": one.records, "bytes": one.bytes, "ms": one.ms} for one in behind]
         shown = msgspec.structs.asdict(partition)
-        lines.append(json_line({"kind": "partition", **shown, "late": fields if is_known else None}))
+        copied = [copy.fields() for copy in copies.get((partition.topic, partition.partition), [])]
+        late_ones = fields if is_known else None
+        lines.append(json_line({"kind": "partition", **shown, "late": late_ones, "copies": copied}))
     lines += [json_line({"kind": "finding", **msgspec.structs.asdict(one)}) for one in found]
     lines += [json_line({"kind": "note", "what": one}) for one in noted]
     return lines
@@ -103,10 +110,12 @@ def _broker_fields(seen: Seen, broker: BrokerRow) -> dict[str, Cell]:
     }
 
 
-def picture(seen: Seen, found: Sequence[Finding], noted: Sequence[str]) -> list[str]:
-    """Who decides; the brokers; what is wrong and what to do; partitions that lack something, or have replicas that are
-    late; what should be known."""
+def picture(seen: Seen, found: Sequence[Finding], noted: Sequence[str], copying: Sequence[str] = ()) -> list[str]:
+    """Who decides; the brokers; what is being copied (`copying`); what is wrong and what to do; partitions that lack
+    something, or have replicas that are late; what should be known."""
     lines = [_headline(seen), "", _brokers(seen)]
+    if copying:
+        lines += ["", *copying]
     late = seen.late()
     lacking = [
         one for one in seen.partitions if _state(one) or _late(late.get((one.topic, one.partition), [])) is not None

@@ -1,6 +1,6 @@
-"""Asking before something goes that cannot come back.
+"""Asking before something goes that cannot come back, or begins that takes long.
 
-Owns the question. Always true: without a terminal nobody is asked and nothing is taken for a yes. Must not know what
+Owns the questions. Always true: without a terminal nobody is asked and nothing is taken for a yes. Must not know what
 goes.
 """
 
@@ -21,3 +21,10 @@ def confirm(question: str, name: str) -> None:
     print(f"{question} Type its name: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:
         raise CommandFailed(f"{name} was not typed: nothing was changed")
+
+
+def agree(question: str) -> None:
+    """Ask on stderr for what can be taken back; CommandFailed unless the answer is yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandFailed("nothing was changed")

@@ -60,6 +60,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     seal_age_ms: int | None = None
     gaps: tuple[tuple[int, int], ...] | None = None
     blocked_by: str | None = None
+    hot_bytes: int | None = None
 
 
 class Condition(msgspec.Struct, frozen=True):

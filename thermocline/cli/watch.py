@@ -6,6 +6,7 @@ know what is shown.
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 import time
@@ -31,6 +32,12 @@ def fitting(lines: Sequence[str], columns: int, rows: int) -> list[str]:
         shown.append(line)
         left -= taken
     return [*shown, f"… and {len(lines) - len(shown)} lines more: enlarge the window, or leave --watch out"[:columns]]
+
+
+def has_only_letters() -> bool:
+    """Whether the terminal is one that cannot draw bars of blocks."""
+    is_utf_8 = locale.getencoding().lower().replace("-", "") == "utf8"
+    return not is_utf_8 or os.environ.get("TERM", "") in ("", "dumb", "linux")
 
 
 def show(lines: Callable[[], list[str]], *, watch: bool, redraw: bool) -> int:

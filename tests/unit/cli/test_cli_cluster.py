@@ -198,7 +198,7 @@ def test_json_is_an_object_a_line_with_the_names_of_the_contract() -> None:
     assert by_kind == {
         "cluster": ["cluster_id", "controller", "controller_epoch", "controller_for_ms", "version", "brokers_active"],
         "broker": [*broker, "answers", "version", "heartbeat_age_ms", "conditions"],
-        "partition": [*partition, "under_replicated", "below_min", "offline", "starting", "late"],
+        "partition": [*partition, "under_replicated", "below_min", "offline", "starting", "late", "copies"],
         "finding": ["name", "what", "do"],
         "note": ["what"],
     }

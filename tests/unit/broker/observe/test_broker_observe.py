@@ -41,6 +41,7 @@ STATUS_FIELDS = [
     "seal_age_ms",
     "gaps",
     "blocked_by",
+    "hot_bytes",
 ]
 
 
@@ -179,6 +180,8 @@ def test_status_has_exactly_the_fields_of_the_contract() -> None:
             assert line["log_start_offset"] <= line["local_log_start_offset"] <= line["log_end_offset"]
             assert line["remote_end_offset"] <= line["high_watermark"] <= line["log_end_offset"]
             assert (line["gaps"], line["blocked_by"]) == ([], None)
+            assert line["copy_lag_bytes"] <= line["hot_bytes"] <= line["local_bytes"]
+            assert (line["hot_bytes"] > 0) == (line["remote_end_offset"] < line["log_end_offset"])
         assert found[0]["local_log_start_offset"] > 0
         await life.stop()
 
