@@ -105,6 +105,11 @@ class Locator:
             return active
         return self.segments[bisect_right(self._bases, offset) - 1]
 
+    def between(self, start: int, end: int) -> list[Segment]:
+        """The segments that hold offsets of [start, end), or would."""
+        first = max(bisect_right(self._bases, start) - 1, 0)
+        return self.segments[first : bisect_left(self._bases, end)]
+
     def remembered(self, offset: int) -> int | None:
         position = self._append_ends.get(offset)
         return self._read_ends.get(offset) if position is None else position

@@ -45,14 +45,15 @@ class LogCut(LogCore):
         if leader_epoch > self._leader_epoch:
             self._enter_epoch(leader_epoch, self.log_end_offset)
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, now_ms: int) -> None:
         """*Blocking*, alone: drop every batch that ends above `offset`, and the epochs that begin at or above the new
         end; durable when it returns. At or above the log's end only epochs go.
 
         At or below the first local batch all of it goes: the log starts anew at `offset`, with the producers where they
-        are known. The recovery-point checkpoint must not be above `offset`: write it first
-        (`OffsetCheckpoints.lower_recovery_point`). Flushed end, recovery point and log start come down with it.
-        Raises OSError, after which the log must be opened again.
+        are known. Batches that stay count as seen at `now_ms`, as after a restart: a producer that resends one is told
+        so. The recovery-point checkpoint must not be above `offset`: write it first
+        (`OffsetCheckpoints.lower_recovery_point`). Flushed end, recovery point and log start come down with it. Raises
+        OSError, after which the log must be opened again.
         """
         if offset >= self.log_end_offset:
             self._cut_epochs()
@@ -76,7 +77,7 @@ class LogCut(LogCore):
             else:
                 keep -= 1
                 last = segments[keep - 1]
-        self._go_on_after(keep, is_cut=is_cut)
+        self._go_on_after(keep, now_ms, is_cut=is_cut)
 
     def start_at(self, offset: int, epochs: LeaderEpochs, producers: Iterable[ProducerEntry]) -> None:
         """*Blocking*, alone: drop everything local and begin an empty log at `offset`, with the state the bucket holds.
@@ -99,7 +100,7 @@ class LogCut(LogCore):
         known = self.producer_snapshot_at(offset)
         self.start_at(offset, self.epochs.truncate_from_end(offset), () if known is None else known.producers)
 
-    def _go_on_after(self, keep: int, *, is_cut: bool) -> None:
+    def _go_on_after(self, keep: int, now_ms: int, *, is_cut: bool) -> None:
         """The first `keep` segments stay, the last of them cut to its size; the log goes on in a new one."""
         kept = self._locator.segments[:keep]
         last = kept[-1]
@@ -114,7 +115,7 @@ class LogCut(LogCore):
         self._restart(end, self.epochs.truncate_from_end(end))
         self.producers = load_producers(
             self.disk, self.path, self.disk.list_dir(self.path), segments, end,
-            self.config.producer_id_expiration_ms, 0, self._locator.cache,
+            self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
         if is_cut:
             self._durability.owe([PendingSeal(last, self.producers.at(end))])

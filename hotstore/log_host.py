@@ -178,7 +178,7 @@ class LogHost:
         await opened.flusher.flush()
         async with self._checkpointing:
             await self._run(checkpoints.lower_recovery_point, opened.place, offset)
-        await self._alone(opened, opened.log.truncate_to, offset)
+        await self._alone(opened, opened.log.truncate_to, offset, self._world.clock.wall_ms())
 
     async def begin_at(
         self,

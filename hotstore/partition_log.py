@@ -191,6 +191,10 @@ class PartitionLog(LogAppend, LogCut):
         """Oldest first. What lies above `flushed_end_offset` is not durable yet (C6)."""
         return [segment.info for segment in self._locator.segments[:-1]]
 
+    def segments_between(self, start: int, end: int) -> list[SegmentInfo]:
+        """Those that hold offsets of [start, end), oldest first, the active one too."""
+        return [segment.info for segment in self._locator.between(start, end)]
+
     def active_info(self) -> SegmentInfo:
         return self._active.info
 

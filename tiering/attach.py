@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -22,12 +22,10 @@ from hotstore.errors import ForeignLog, MissingSegments
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Retryable, ThermoclineError
-from logformat.leader_epochs import LeaderEpochs
-from logformat.producer_snapshot import ProducerEntry
 from logformat.values import TopicPartition
 from seams.disk import is_full
 from seams.world import World
-from tiering.cold_start import state_at
+from tiering.cold_start import ColdStart, state_at
 from tiering.lost_tail import LostTail
 from tiering.partition_state import Block, TieredPartition
 from tiering.partition_tier import PartitionTier
@@ -199,15 +197,16 @@ class Attached:
                 raise
             log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
 
-    async def state_at(self, topic_id: UUID, index: int, offset: int) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
         """Lineage and producers of a log that goes on at `offset`, from the object that holds what lies below; both
-        empty where the bucket holds none. The root is read anew (D35). Raises Retryable, ObjectMissing, Corrupt."""
+        empty where the bucket holds none; and how much it holds from `since` on. The root is read anew (D35). Raises
+        Retryable, ObjectMissing, Corrupt."""
         world, deadline_s = self._world, self._limits.store_timeout_s
         manifests = ManifestStore(
             self._store, topic_id, index, world.rng, world.clock, workers=world.workers, deadline_s=deadline_s
         )
         await manifests.load()
-        return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s)
+        return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s, since)
 
     def manifests_to_read(self, topic_id: UUID, index: int) -> ManifestStore:
         """Of a partition that another broker leads; nothing was read of it."""

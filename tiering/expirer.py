@@ -52,6 +52,8 @@ class Expirer:
         self._is_behind = False  # what was to go did not: not verified, damaged, or its small files are not written yet
         self.pressure_bytes = 0
         """Bytes the disk wants back from this log; set from outside, answered by the next run."""
+        self._is_asked = False  # how far the bucket is verified, by `look_for_replica`
+        self._looked_end = 0  # of the bucket, when that was asked last, whatever was found
 
     async def run(self) -> float | None:
         """Do what is due; seconds until something may be due again.
@@ -60,6 +62,8 @@ class Expirer:
         partition = self._partition
         if partition.fenced:
             return None
+        if self._is_asked:
+            await self._verify_for_replica()
         refused = await self._cold.expire() if partition.claimed else None
         await self._expire_local()
         if refused is not None:
@@ -87,6 +91,18 @@ class Expirer:
     async def move_start(self, offset: int) -> None:
         """Commit a log start to the root, then follow it locally (C26). Raises as `commit`."""
         await self._cold.move_start(offset)
+
+    def look_for_replica(self) -> bool:
+        """A replica lacks what the bucket holds, and not all of that is known to be whole: whether it is to be verified
+        first, by the next run. Once for each remote end: what cannot be verified now (an outage, damage) keeps nobody
+        waiting."""
+        partition = self._partition
+        if not partition.claimed:
+            return Block.CLAIM not in partition.blocks and not partition.fenced  # it is being claimed
+        if max(self._looked_end, partition.sure_end_offset) >= partition.remote_end_offset:
+            return False
+        self._is_asked = True
+        return True
 
     async def checkpoint(self) -> None:
         """Make the local log start durable on disk."""
@@ -169,6 +185,16 @@ class Expirer:
         except (Retryable, AccessRefused) as refused:
             return covered, refused
         return covered, None
+
+    async def _verify_for_replica(self) -> None:
+        """A new leader verified nothing yet: else every byte on its disk would be copied that the bucket holds too."""
+        partition = self._partition
+        end = partition.remote_end_offset
+        first = max(first_local_offset(partition.log), partition.log_start_offset, partition.sure_end_offset)
+        covered, refused = await self._verified_end(first, end)
+        if refused is not None:
+            log.info("%s: replicas copy what lies above %d: %s", partition.name, covered, refused)
+        self._looked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, config: LogConfig, visible: int, now_ms: int) -> None:
         """A log that is not tiered: plain retention; its start moves first, durably."""

@@ -262,7 +262,7 @@ class LostTail:
         if self._log.log_end_offset >= start:
             return
         of = self._partition
-        epochs, producers = await state_at(
+        epochs, producers, _ = await state_at(
             of.store, of.manifests, (of.topic_id, of.partition), manifest.remote_end_offset, of.limits.store_timeout_s
         )
         forget_start = not self._partition.config.enabled

@@ -79,6 +79,14 @@ class PartitionTier:
         """Local segments that end at or below it may go at once; those up to the remote end, once they are verified."""
         return self._partition.sure_end_offset
 
+    def is_looking(self) -> bool:
+        """A replica may have more to take from the bucket than what is verified by now: whether that is being looked
+        at, begun with this call if need be. Ask again soon."""
+        is_looking = self.expirer.look_for_replica()
+        if is_looking and self._partition.claimed:
+            self._jobs.expire()
+        return is_looking
+
     @property
     def log_start_offset(self) -> int:
         """The root's log start; 0 while it is not known."""

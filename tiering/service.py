@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -18,14 +18,13 @@ from coldstore.object_store import ObjectStore
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.sync_times import SyncTimes
-from logformat.leader_epochs import LeaderEpochs
-from logformat.producer_snapshot import ProducerEntry
 from logformat.values import TopicPartition
 from seams.tasks import Tasks, supervise
 from seams.world import World
 from tiering.attach import Attached
 from tiering.backlog import Backlog, sentence
 from tiering.cold_expirer import ExpireCounters
+from tiering.cold_start import ColdStart
 from tiering.cold_view import ColdView
 from tiering.collector import Collector
 from tiering.copier import CopyCounters
@@ -114,9 +113,9 @@ class TierService:
             self._held_back.append(tier)
         return tier
 
-    async def state_at(self, topic_id: UUID, index: int, offset: int) -> tuple[LeaderEpochs, Iterable[ProducerEntry]]:
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
         """See `Attached.state_at`."""
-        return await self._attached.state_at(topic_id, index, offset)
+        return await self._attached.state_at(topic_id, index, offset, since)
 
     def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
         """See `Attached.told`."""

@@ -69,6 +69,7 @@ class BrokerConfig:
     follower_rate_max: int  # bytes a second, of replicas that are throttled
     replication_quota_windows: int
     replication_quota_window_s: int
+    follower_skip_bytes: int
     producer_id_expiration_ms: int
     local_bytes_max: int | None  # None: local_space_ratio_max decides
     local_space_ratio_max: float  # share of the file system, 0 to 1

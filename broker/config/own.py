@@ -86,6 +86,15 @@ OWN: tuple[Definition, ...] = (
         "none is given twice. Larger: fewer requests, larger holes.",
     ),
     _own(
+        "follower.skip.bytes",
+        _LONG,
+        "67108864",
+        "0..",
+        "A replica outside the in-sync set that lacks more than this of what the bucket holds, verified, begins where "
+        "that ends instead of copying it from its leader; an empty one always does. Read on the leader.",
+        dynamic=True,
+    ),
+    _own(
         "gc.grace.ms",
         _LONG,
         "60000",

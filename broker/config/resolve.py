@@ -210,6 +210,7 @@ class _Changeable(TypedDict):
     connection_creation_rate_max: int
     producer_id_expiration_ms: int
     seal_ms: int
+    follower_skip_bytes: int
     cold_fetch_wait_ms_max: int
     list_offsets_wait_ms_max: int
     follower_rate_max: int
@@ -223,6 +224,7 @@ def _changeable(values: _Values) -> _Changeable:
         connection_creation_rate_max=number("max.connection.creation.rate"),
         producer_id_expiration_ms=number("producer.id.expiration.ms"),
         seal_ms=number("thermocline.seal.ms"),
+        follower_skip_bytes=number("thermocline.follower.skip.bytes"),
         cold_fetch_wait_ms_max=number("remote.fetch.max.wait.ms"),
         list_offsets_wait_ms_max=number("remote.list.offsets.request.timeout.ms"),
         follower_rate_max=number("follower.replication.throttled.rate"),

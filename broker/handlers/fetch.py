@@ -140,7 +140,8 @@ class Fetch:
             if self._replica is not None:
                 target.is_at_tail = True
                 assert isinstance(partition, Partition)  # a replica's are taken from those that are led
-                is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer)
+                skip_bytes = context.config.follower_skip_bytes
+                is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer, skip_bytes)
             elif self._may_be_sent and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
                 is_read_up = False
                 result.failed = True  # its client has to go there: no wait is for that

@@ -3,8 +3,9 @@
 Always true: a replica is served to the log's end, bytes that are not flushed here included, because its leader's own
 flushed end is one of those that the high watermark is made of; its offset is taken as its flushed end only after its
 lineage was found to agree, and only from the session that the applied image names; whoever is told of divergence, or
-of an error, reported nothing. Runs for `handlers.fetch`, on the brokers' listener alone (the authorizer sees to that).
-Must not know how a fetch waits, nor what a follower does with the answer.
+of an error, reported nothing, but for one who is sent on; nobody is given what it is to take from the bucket
+(`replication.catch_up`), and nobody anything out of the bucket. Runs for `handlers.fetch`, on the brokers' listener
+alone (the authorizer sees to that). Must not know how a fetch waits, nor what a follower does with the answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.fetch_attempt import FetchAttempt, diverges
 from broker.partition.replica import Partition
+from broker.replication.catch_up import Behind, bytes_between, is_sent_on
 from broker.replication.leader import Report
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
@@ -41,9 +43,11 @@ def read(
     partition: Partition,
     wanted: FetchRequestPartition,
     answer: FetchResponsePartition,
+    skip_bytes: int,
 ) -> bool:
-    """Fill the answer; whether nothing more can be read until the partition moves. Raises ThermoclineError and OSError,
-    which refuse the partition and not the fetch."""
+    """Fill the answer; whether nothing more can be read until the partition moves. `skip_bytes`: how much of what the
+    bucket holds is copied all the same (thermocline.follower.skip.bytes). Raises ThermoclineError and OSError, which
+    refuse the partition and not the fetch."""
     _check_session(by, partition, wanted)
     log, log_start_offset = partition.log, partition.log_start_offset
     offset = wanted.fetch_offset
@@ -64,11 +68,31 @@ def read(
     partition.reported(by.node_id, report, wanted.current_leader_epoch)
     answer.high_watermark = answer.last_stable_offset = partition.high_watermark
     if offset < log.local_log_start_offset:
+        answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # also where no copying goes on
+        raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+    is_member = by.node_id in partition.leader.in_sync.union
+    if not is_member and _is_sent_on(partition, wanted, answer.verified_end, skip_bytes):
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     if offset == log.log_end_offset:
         return True
     result.read_hot(partition, wanted, answer, log.log_end_offset)
     return False
+
+
+def _is_sent_on(partition: Partition, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int) -> bool:
+    """To the verified end; or, where that would be if more were known to be whole, back in a moment."""
+    log, tier, offset = partition.log, partition.tier, wanted.fetch_offset
+    if verified_end < 0:
+        return False
+    replica = Behind(offset, is_empty=wanted.last_fetched_epoch < 0, copies_on=wanted.copies_on)
+
+    def lacks(end: int) -> int:
+        return bytes_between(log.segments_between(offset, end), offset, end)
+
+    if is_sent_on(replica, verified_end, lacks, skip_bytes):
+        return True
+    held_end = tier.remote_end_offset if tier.partition_state.claimed else partition.high_watermark
+    return is_sent_on(replica, held_end, lacks, skip_bytes) and tier.is_looking()
 
 
 def _check_session(by: Asking, partition: Partition, wanted: FetchRequestPartition) -> None:

@@ -73,6 +73,16 @@ def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplic
         "since when it lacks something; above replica.lag.time.max.ms it leaves the in-sync set: under_replicated",
         max((one.ms for one in late), default=0) / 1000,
     )
+    copied = sources.context.registry.copied
+    yield counter("replication_bytes_in", "record bytes that leaders sent to replicas here (ReplicationBytesInPerSec)",
+                  copied.bytes_in)  # fmt: skip
+    yield counter("replication_bytes_skipped", "about how many bytes of log replicas here did not copy, because the "
+                  "bucket holds them", copied.bytes_skipped)  # fmt: skip
+    yield counter(
+        "replicas_begun_in_bucket",
+        "how often a replica here, empty, damaged or far behind, began where the verified part of the bucket ends",
+        copied.begun,
+    )
     yield gauge(
         "heartbeat_age_seconds",
         "since the last answered heartbeat was sent, 0 on the controller; above 5: controller_silent, at 9 the session "

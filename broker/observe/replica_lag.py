@@ -7,12 +7,11 @@ all that the log held half a second ago is not late. Must not know how ends are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 from broker.observe.standing import LateReplica
 from broker.partition.replica import Partition
-from hotstore.segment import SegmentInfo
+from broker.replication.catch_up import bytes_between
 
 LATE_MAX: Final = 1_000
 """Rows that one look keeps: those of the first partitions."""
@@ -24,21 +23,11 @@ def late_replicas(partition: Partition) -> list[LateReplica]:
     if not partition.leading or not leader.late_since_ms:
         return []
     now_ms = int(asyncio.get_running_loop().time() * 1000)  # as `Leader.look` was told
-    segments = [*log.sealed_segments(), log.active_info()]
     found = []
     for node_id, since_ms in sorted(leader.late_since_ms.items()):
         end = leader.reported_end(node_id)
         records = None if end < 0 else max(log.log_end_offset - end, 0)
-        size = None if end < 0 else bytes_from(segments, end)
+        rest = () if end < 0 else log.segments_between(end, log.log_end_offset)
+        size = None if end < 0 else bytes_between(rest, end, log.log_end_offset)
         found.append(LateReplica(partition.topic, partition.index, node_id, records, size, max(now_ms - since_ms, 0)))
     return found
-
-
-def bytes_from(segments: Sequence[SegmentInfo], offset: int) -> int:
-    """About how many bytes follow `offset`: of the segment it lies in, its share by offsets."""
-    total = 0
-    for segment in segments:
-        span = segment.end_offset - segment.base_offset
-        if segment.end_offset > offset and span > 0:
-            total += segment.bytes * min(segment.end_offset - offset, span) // span
-    return total

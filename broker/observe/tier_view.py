@@ -16,11 +16,11 @@ from broker.config.units import show_duration
 from broker.observe.cluster_look import ClusterLook, look_at
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
 from broker.observe.own_session import decides, heartbeat_age_s, in_cluster
-from broker.observe.replica_lag import bytes_from
 from broker.observe.sources import Beginning, Sources
 from broker.observe.standing import InCluster, ReadOnly
 from broker.observe.topic_metrics import PartitionsLook, look
 from broker.partition.replica import Partition
+from broker.replication.catch_up import bytes_between
 from coldstore.stores.metered import MeteredStore
 from hotstore.partition_log import LogState
 from tiering.partition_state import Block
@@ -61,7 +61,8 @@ def status_json(sources: Sources) -> bytes:
 
 
 def _status(sources: Sources, partition: Partition) -> PartitionStatus:
-    tier = partition.tier.status()
+    tier, log = partition.tier.status(), partition.log
+    hot_start, end = max(tier.remote_end_offset, partition.log_start_offset), log.log_end_offset
     return PartitionStatus(
         topic=partition.topic,
         partition=partition.index,
@@ -79,10 +80,7 @@ def _status(sources: Sources, partition: Partition) -> PartitionStatus:
         seal_age_ms=tier.seal_age_ms,
         gaps=list(tier.gaps),
         blocked_by=_DISK_BLOCKS.get(partition.log.state, tier.blocked_by),
-        hot_bytes=bytes_from(
-            [*partition.log.sealed_segments(), partition.log.active_info()],
-            max(tier.remote_end_offset, partition.log_start_offset),
-        ),
+        hot_bytes=bytes_between(log.segments_between(hot_start, end), hot_start, end),
     )
 
 

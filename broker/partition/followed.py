@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -20,6 +20,8 @@ from broker.metadata.records import LogPlace, Row
 from broker.partition.followed_reads import FollowedReads
 from broker.partition.troubles import Troubles
 from broker.partition.written import Written
+from broker.replication.catch_up import Start, start_of
+from broker.replication.copied import Copied
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
 from coldstore.object_store import ObjectMissing
@@ -28,11 +30,11 @@ from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
 from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
-from logformat.producer_snapshot import ProducerEntry
 from logformat.record_batch import BatchHeader, CorruptBatch, check_stored
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks
+from tiering.cold_start import ColdStart
 from tiering.cold_view import ColdView
 from tiering.reservation import ToldEnd
 
@@ -40,14 +42,14 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = (1.0, 30.0)  # between tries to learn from the bucket where to begin: first, and at most
 _ELSEWHERE: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
-State = tuple[LeaderEpochs, Iterable[ProducerEntry]]
 
 
 class ColdState(Protocol):
     """What the bucket says of a log that ended at an offset, and what a log is to remember for when it leads."""
 
-    async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
-        """Lineage and producers there; both empty where the bucket holds nothing below it. Raises ThermoclineError."""
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
+        """Lineage and producers there, both empty where the bucket holds nothing below it, and how much it holds from
+        `since` on. Raises ThermoclineError."""
         ...
 
     def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
@@ -78,6 +80,7 @@ class Followed:
         clock: Clock,
         touched: set[Written],
         troubles: Troubles,
+        copied: Copied,
         moved: Callable[[], None],
         torn: Callable[[], None],
         session: Callable[[], int],
@@ -99,6 +102,7 @@ class Followed:
         self._clock = clock
         self._touched = touched
         self._troubles = troubles
+        self._copied = copied
         self._moved = moved
         self._torn = torn
         self._session = session
@@ -106,6 +110,7 @@ class Followed:
         self._is_over = False
         self._ended = asyncio.Event()
         self._pause_s = _AGAIN_S[0]
+        self._was_unusable = False  # what the bucket gave last
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
@@ -163,6 +168,8 @@ class Followed:
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
+        if records := answer.records:
+            self._copied.bytes_in += len(records)
         if not asked.is_at(self.next_fetch()):
             return False
         self.verified_end = answer.verified_end
@@ -235,6 +242,7 @@ class Followed:
             await self._logs.checkpoint_start(self.log)
         except OSError as failure:
             log.warning("%s: its log start %d is not noted yet: %s", self._name, start, failure)
+            await self._wait(_AGAIN_S[0])  # a full disk: not with every answer
         else:
             self.follower.log_start_offset = start
         self._noting = None
@@ -245,12 +253,12 @@ class Followed:
         if answer.error_code not in _ELSEWHERE or not asked.is_at(self.next_fetch()):
             return False
         self.verified_end = answer.verified_end
-        start = max(answer.verified_end, answer.log_start_offset)
-        if start <= self.follower.end:
+        start = start_of(self.follower.end, answer.verified_end, answer.log_start_offset)
+        if start is None:
             return False
-        log.info("%s begins at offset %d: its leader has nothing older on its disk", self._name, start)
+        log.info("%s begins at offset %d: what lies below is not copied", self._name, start.offset)
         self.follower.leave()
-        self._begin(self._begin_at(start, forget_start=answer.verified_end < 0))
+        self._begin(self._begin_at(start))
         return True
 
     async def settled(self) -> None:
@@ -271,10 +279,12 @@ class Followed:
     async def _cut(self, offset: int) -> None:
         await self._worked(self._logs.truncate(self.opened, offset), self.follower.cut)
 
-    async def _begin_at(self, offset: int, *, forget_start: bool) -> None:
+    async def _begin_at(self, start: Start) -> None:
         async def begin() -> None:
-            epochs, producers = await self._state_at(offset)
-            await self._logs.begin_at(self.opened, offset, epochs, producers, forget_start=forget_start)
+            epochs, producers, held_bytes = await self._state_at(start.offset)
+            await self._logs.begin_at(self.opened, start.offset, epochs, producers, forget_start=start.is_bare)
+            self._copied.bytes_skipped += held_bytes
+            self._copied.begun += not start.is_bare
 
         await self._worked(begin(), self.follower.began_at)
 
@@ -284,7 +294,7 @@ class Followed:
 
         async def begin() -> None:
             base = headers[0].base_offset
-            epochs, producers = await self._state_at(base)
+            epochs, producers, _ = await self._state_at(base)
             await self._logs.begin_at(self.opened, base, epochs, producers, forget_start=False)
             self.log.append_as_follower(batches, headers, self._clock.wall_ms())
             self.log.advance_log_start(start)
@@ -308,23 +318,30 @@ class Followed:
                 return
             self._fail(str(failure))
         else:
+            self._pause_s, self._was_unusable, self.follower.copies_on = _AGAIN_S[0], False, False
             self.follower.log_start_offset = self.log.log_start_offset
             then(self.log.epochs, self.log.log_end_offset)
         self._work = None
         self._moved()
 
-    async def _state_at(self, offset: int) -> State:
-        """What the bucket gives may be damaged on its way, or gone since its root was read. Raises Retryable."""
+    async def _state_at(self, offset: int) -> ColdStart:
+        """What the bucket gives may be damaged on its way, or gone since its root was read. Twice: it may be damaged
+        there, and the leader's disk the last place that has it. Raises Retryable."""
+        since = max(self.log.log_end_offset, self.log.log_start_offset)
         try:
-            return await self._cold.state_at(self.topic_id, self.index, offset)
+            return await self._cold.state_at(self.topic_id, self.index, offset, since)
         except (Corrupt, ObjectMissing) as passing:
+            self._was_unusable, self.follower.copies_on = True, self._was_unusable
             raise Retryable(str(passing)) from passing
 
     async def _pause(self) -> None:
         """Before the bucket is asked again; the end of the role ends it."""
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _AGAIN_S[1])
+        await self._wait(pause_s)
+
+    async def _wait(self, at_most_s: float) -> None:
         try:
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout(at_most_s):
                 await self._ended.wait()
         except TimeoutError:
             pass

@@ -164,6 +164,7 @@ class Follows:
             self._world.clock,
             self._registry.touched,
             self._registry.troubles,
+            self._registry.copied,
             (lambda: None) if fetcher is None else partial(fetcher.wake, key),
             lambda: self._again(key, role),
             lambda: self._session()[1],

@@ -20,6 +20,7 @@ from broker.partition.readable import Fetchable, Readable
 from broker.partition.replica import Partition
 from broker.partition.troubles import Troubles
 from broker.partition.written import Written
+from broker.replication.copied import Copied
 
 
 class Registry:
@@ -45,6 +46,8 @@ class Registry:
         """Those copied from another broker."""
         self.troubles = Troubles()
         """Logs here that are not as the cluster believes."""
+        self.copied = Copied()
+        """What came from other brokers."""
         self.touched: set[Written] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
 

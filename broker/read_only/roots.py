@@ -220,7 +220,7 @@ class Roots:
         try:
             async with self._slots:
                 end, of = root.manifest.remote_end_offset, (partition.topic_id, partition.index)
-                root.lineage, _ = await state_at(self._store, root.manifests, of, end, _FOOTER_S)
+                root.lineage = (await state_at(self._store, root.manifests, of, end, _FOOTER_S)).epochs
                 root.lineage_end = end
         except (ThermoclineError, OSError) as failure:
             log.warning("the lineage of %s could not be read: %s", partition, failure)

@@ -139,6 +139,7 @@ def _by_topic(named: Mapping[Key, FetchPosition], bytes_max: int) -> list[FetchR
                 fetch_offset=at.offset,
                 last_fetched_epoch=at.last_fetched_epoch,
                 log_start_offset=at.log_start_offset,
+                copies_on=at.copies_on,
                 partition_max_bytes=bytes_max,
             )
         )

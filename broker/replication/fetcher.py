@@ -153,7 +153,8 @@ class Fetcher:
 
     def _wait_s(self) -> float | None:
         """Until somebody may ask again who is not asked for now; None: nobody but by a `wake`."""
-        held_s, later_s = self._throttled.wait_s(_now_s()), _REFUSED_S if self._later else None
+        held_s = self._throttled.wait_s(_now_s())
+        later_s = max(self._later[0][0] - _now_s(), 0.0) if self._later else None
         return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
 
     async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> None:
@@ -177,7 +178,8 @@ class Fetcher:
                 self._throttled.came(key, len(part.records or b""), part.high_watermark, _now_s())
             try:
                 is_taken = copy.answered(at, part)
-                if copy.next_fetch() is None:  # it is cut, or begins elsewhere, perhaps to ask for the same again
+                if not is_taken and copy.next_fetch() is None:
+                    # It is cut, or begins elsewhere, perhaps to ask for the same again.
                     self._asking.anew(key)
                 return is_taken
             except ThermoclineError as failure:

@@ -28,12 +28,14 @@ class Phase(Enum):
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
     """What to ask the leader for. `last_fetched_epoch`: of the last record before `offset`; −1: there is none.
-    `log_start_offset`: where this replica's log starts, durably: the leader answers DeleteRecords by it (R7)."""
+    `log_start_offset`: where this replica's log starts, durably: the leader answers DeleteRecords by it (R7).
+    `copies_on`: what the bucket holds there is of no use: copied is all that the leader has."""
 
     offset: int
     last_fetched_epoch: int
     leader_epoch: int
     log_start_offset: int = 0
+    copies_on: bool = False
 
     def is_at(self, now: FetchPosition | None) -> bool:
         """Whether what comes for this question goes on where the replica is now."""
@@ -58,7 +60,8 @@ class Take:
 
 class Follower:
     """Of one replica. `end`: its flushed end; `seen_epoch`: the last leader epoch in which it had a clean
-    answer (who runs it makes that durable); `log_start_offset`: what is durable of its log start (R26)."""
+    answer (who runs it makes that durable); `log_start_offset`: what is durable of its log start (R26); `copies_on`:
+    see `FetchPosition`."""
 
     def __init__(self, lineage: LeaderEpochs, end: int, high_watermark: int, seen_epoch: int = UNDEFINED_EPOCH) -> None:
         self.lineage = lineage
@@ -66,6 +69,7 @@ class Follower:
         self.high_watermark = min(high_watermark, end)
         self.seen_epoch = seen_epoch
         self.log_start_offset = 0
+        self.copies_on = False
         self.phase = Phase.RECONCILING
         self._leader_epoch = UNDEFINED_EPOCH
         self._unclean_epoch = UNDEFINED_EPOCH
@@ -86,7 +90,7 @@ class Follower:
             return None
         last = self.lineage.epoch_for(self.end - 1) if self.end else None
         epoch = UNDEFINED_EPOCH if last is None else last
-        return FetchPosition(self.end, epoch, self._leader_epoch, self.log_start_offset)
+        return FetchPosition(self.end, epoch, self._leader_epoch, self.log_start_offset, self.copies_on)
 
     def answered(
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int

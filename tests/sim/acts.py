@@ -32,8 +32,8 @@ async def create_topics(
     segment_bytes: int,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """`log`: kept for ever, tiered at once. `kept`: retention by size. `more`: configs of both."""
-    segment = {"internal.segment.bytes": str(segment_bytes), "remote.storage.enable": "true", **more}
+    """`log`: kept for ever, tiered at once. `kept`: retention by size. `more`: configs of both, before these."""
+    segment = {"internal.segment.bytes": str(segment_bytes), "remote.storage.enable": "true"}
     client = stage.client()
     for name, configs in (
         ("log", {"local.retention.bytes": "1", "retention.ms": "-1"}),
@@ -41,7 +41,7 @@ async def create_topics(
     ):
         for _ in range(20):
             try:
-                await client.create_topic(name, partitions[name], segment | configs)
+                await client.create_topic(name, partitions[name], {**segment, **configs, **more})
                 break
             except (*NO_ANSWER, ServerError) as failure:
                 if isinstance(failure, ServerError) and failure.code == ErrorCode.TOPIC_ALREADY_EXISTS:

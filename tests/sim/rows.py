@@ -24,7 +24,7 @@ ROWS = {
     "O5 late writes": ("bucket late",),
     "O6 stale lists, deletes that lie": ("bucket unlisted", "bucket ignored"),
     "O8 outage, credentials, read-only": ("bucket outage", "bucket denied", "bucket read_only", "store away for one"),
-    "N1-N3 network": ("net ", "connection cut", "partition"),
+    "N1-N3 network": ("net ", "connection cut", "partition", "a follower that lags"),
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
     "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),

@@ -87,6 +87,7 @@ class FetchRequestPartition(Message):
     partition_max_bytes: int = 0
     replica_directory_id: UUID = ZERO_UUID  # 17+
     high_watermark: int = 9223372036854775807  # 18+
+    copies_on: bool = False  # 17+
 
 
 class FetchRequestTopic(Message):

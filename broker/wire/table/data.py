@@ -54,6 +54,7 @@ request Fetch
       partition_max_bytes                 int32
       replica_directory_id                uuid                  17+ tag:0
       high_watermark                      int64                 18+ =9223372036854775807 tag:1
+      copies_on                           bool                  17+ tag:10000
   forgotten_topics_data                   [ForgottenTopic]      7+
     topic                                 string                0-12
     topic_id                              uuid                  13+

@@ -84,6 +84,15 @@ class Copies:
                 acked = self._acks.end((topic.name, index))
                 yield from (f"{name}: {said}" for said in forgotten(acked, row.in_sync, known))
 
+    def begun(self) -> Iterator[tuple[str, Place, int]]:
+        """Where each copy that is followed begins on the disk of its broker, which lives."""
+        for seat in self._fleet.seats:
+            node = seat.node
+            broker = None if node is None or node.dead else node.broker
+            if node is not None and broker is not None and broker.rooms.replicas is not None:
+                for place, copy in broker.rooms.replicas._registry.followed.items():
+                    yield node.name, place, copy.log.local_log_start_offset
+
     def _all(self, alone: set[LogKey]) -> Iterator[tuple[LogKey, Copy]]:
         """Every log that a living broker has open and plays a role for, but those with one replica."""
         for seat in self._fleet.seats:

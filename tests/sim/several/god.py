@@ -7,7 +7,7 @@ broker obeys, and at the replicas it has open. What does not hold is an `unexpec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from broker.metadata.cluster_content import ClusterContent
 from broker.metadata.image import ClusterImage, Topic
@@ -15,6 +15,7 @@ from broker.metadata.minimum import effective_min
 from broker.metadata.records import NO_LEADER, Row
 from logformat.errors import Corrupt
 from tests.sim.invariants import look_at
+from tests.sim.nemesis import manifests
 from tests.sim.several.copies import Copies
 from tests.sim.several.crowd import Crowd
 from tests.sim.several.fleet import Fleet
@@ -48,6 +49,26 @@ class God:
                 self._said(str(broken))
             await self._losses.look()
             self.look()
+
+    async def watch_starts(self, tiered: Collection[str]) -> None:
+        """Until cancelled, once a second: no copy of a tiered topic begins above what the bucket holds, or let go of
+        more."""
+        while True:
+            await asyncio.sleep(1.0)
+            begun = [(name, place, start) for name, place, start in self._copies.begun() if place[0] in tiered]
+            try:
+                roots = await manifests(self._fleet)  # as they are by now: a remote end only grows
+            except Corrupt as broken:
+                self._said(str(broken))
+                continue
+            for name, place, local_start in begun:
+                root = roots.get(place)
+                self._stage.checked += 1
+                if root is not None and local_start > max(root.log_start_offset, root.remote_end_offset):
+                    self._said(
+                        f"{name} has nothing of {place} below {local_start} on its disk, the bucket nothing from "
+                        f"{root.remote_end_offset} on, and the log starts at {root.log_start_offset}"
+                    )
 
     def look(self) -> None:
         """Now."""

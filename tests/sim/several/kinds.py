@@ -29,10 +29,11 @@ class Kind(Enum):
     CUT = "connection cut"
     MINIMUM = "another min.insync.replicas"
     MOVE = "reassignment"
+    LAG = "a follower that lags"
 
 
 LASTING = (
-    *(Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING),
+    *(Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING, Kind.LAG),
     *(Kind.STORE_AWAY, Kind.OUTAGE, Kind.TOXIC, Kind.SLOW, Kind.FULL, Kind.FSYNC),
 )
 """What comes first, so that processes die and start among it."""
@@ -41,6 +42,9 @@ OF_PROCESSES = (
     *(Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE),
     *(Kind.DISK_LOSS, Kind.REPLACE),
 )
+DRAWN_APART = (Kind.MOVE, Kind.LAG)
+"""Kinds that came later: whether a run has them is drawn by an rng of their own, so that all else stays as it was."""
+
 OF_LINKS = (Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING)
 
 

@@ -105,6 +105,8 @@ class SeveralNemesis:
 
     def _strike(self, kind: Kind, seat: Seat) -> None:
         match kind:
+            case Kind.LAG:
+                self._hold_back(seat)
             case Kind.STORE_AWAY:
                 self._take_store(seat)
             case Kind.OUTAGE:
@@ -196,6 +198,15 @@ class SeveralNemesis:
             self._fleet.net.links.heal(links)
             await asyncio.sleep(self._rng.uniform(0.05, 0.6))
             self._fleet.net.links.cut(links)
+
+    def _hold_back(self, seat: Seat) -> None:
+        """It keeps its session, and copies nothing from who leads, but for the controller."""
+        controller = self._fleet.controller()
+        if controller is None or controller is seat:
+            return
+        leaders = [other for other in self._fleet.seats if other is not seat and other is not controller]
+        self.hits[Kind.LAG.value] += 1
+        self._fleet.net.links.cut(both_ways([(seat.place, other.place) for other in leaders]))
 
     def _take_store(self, seat: Seat) -> None:
         """Refused at once, or silence."""

@@ -26,7 +26,7 @@ from tests.sim.several.crowd import Crowd, Operator
 from tests.sim.several.ends import Ends
 from tests.sim.several.fleet import Fleet, brokers_are_seen
 from tests.sim.several.god import God
-from tests.sim.several.kinds import Kind
+from tests.sim.several.kinds import DRAWN_APART, Kind
 from tests.sim.several.losses import Losses
 from tests.sim.several.near import near_readers
 from tests.sim.several.nemesis import SeveralNemesis
@@ -54,6 +54,7 @@ class Shape:
     producers: int
     pace_s: float
     segment_bytes: int
+    local_bytes: int | None  # what logs keep on disk of what the bucket holds; None: as each topic says
 
 
 def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int | None = None) -> Shape:
@@ -64,7 +65,7 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     replicas = drawn if replication_factor is None else replication_factor
     min_in_sync = min(replicas, (1, 2, 2, 2, 2, 3)[rng.randrange(6)])
     deaf = rng.randrange(3) == 0
-    kinds = tuple(kind for kind in Kind if kind is not Kind.MOVE and rng.randrange(2)) if rng.randrange(8) else ()
+    kinds = tuple(kind for kind in Kind if kind not in DRAWN_APART and rng.randrange(2)) if rng.randrange(8) else ()
     if SeededRng(f"several/{brokers}/{seed}/moves").randrange(2):  # apart, so that the other half is as it was
         kinds += (Kind.MOVE,)
     faults = tuple(fault for fault in FAULTY if rng.randrange(2))
@@ -82,6 +83,13 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         f"default.replication.factor={replicas}",
         f"offsets.topic.replication.factor={replicas}",
     )
+    producers = 3 + rng.randrange(3)
+    pace_s = (0.15, 0.4, 1.0)[rng.randrange(3)]
+    segment_bytes = (2500, 6000, 20_000)[rng.randrange(3)]
+    later = SeededRng(f"several/{brokers}/{seed}/later")
+    if later.randrange(2) and kinds:
+        kinds += (Kind.LAG,)
+    settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
     return Shape(
         seed,
         brokers,
@@ -93,9 +101,10 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         kinds,
         faults,
         settings,
-        3 + rng.randrange(3),
-        (0.15, 0.4, 1.0)[rng.randrange(3)],
-        (2500, 6000, 20_000)[rng.randrange(3)],
+        producers,
+        pace_s,
+        segment_bytes,
+        (None, 30_000, 8000)[later.randrange(3)],
     )
 
 
@@ -122,7 +131,7 @@ class SeveralBrokers(Play):
         super().__init__(shape, load, fleet, stage, PARTITIONS)
         self._fleet = fleet
         self._crowd = stage
-        self._deaf, self._min_in_sync = shape.deaf, shape.min_in_sync
+        self._deaf, self._min_in_sync, self._local_bytes = shape.deaf, shape.min_in_sync, shape.local_bytes
         self._losses = losses = Losses(fleet, stage.history)
         replicas, sync = shape.replication_factor, shape.sync
         self._nemesis = SeveralNemesis(
@@ -136,7 +145,8 @@ class SeveralBrokers(Play):
         return self._nemesis.hits
 
     def watch(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._nemesis.processes.keep_up(), self._god.watch(), watch_roots(self._fleet, self._stage)]
+        looking = (self._god.watch(), self._god.watch_starts(PARTITIONS), watch_roots(self._fleet, self._stage))
+        return [self._nemesis.processes.keep_up(), *looking]
 
     async def begin(self) -> bool:
         is_up = await self._nemesis.until(lambda: all(seat.serving for seat in self._fleet.seats), 20.0)
@@ -146,7 +156,8 @@ class SeveralBrokers(Play):
         return is_up
 
     def configs(self) -> Mapping[str, str]:
-        return {"min.insync.replicas": str(self._min_in_sync)}
+        kept = {} if self._local_bytes is None else {"local.retention.bytes": str(self._local_bytes)}
+        return {"min.insync.replicas": str(self._min_in_sync), **kept}
 
     def readers(self) -> list[Reader]:
         readers = [Reader(self._stage, f"again{i}", place, again=True) for i, place in enumerate(self._places[:2])]

@@ -161,7 +161,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         target = inside[max(len(inside) - back, 0)]
         self.directory.checkpoints.lower_recovery_point(ORDERS, target.base_offset)
-        self.log.truncate_to(target.base_offset)
+        self.log.truncate_to(target.base_offset, self.now_ms)
         self.batches = [stored for stored in self.batches if stored.end_offset <= target.base_offset]
         self._epochs_cut(target.base_offset)
         self.promised = self.log.log_end_offset

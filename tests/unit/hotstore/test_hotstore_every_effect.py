@@ -94,7 +94,7 @@ def scenario(disk: CrashDisk, promise: Promise) -> None:
 def _less(directory: DataDir, log: PartitionLog, promise: Promise) -> None:
     promise.end = 18
     directory.checkpoints.lower_recovery_point(ORDERS, 18)
-    log.truncate_to(18)
+    log.truncate_to(18, 99)
     promise.batches = promise.batches[:9]
     data = batch(3, size=60)
     append(log, data, leader_epoch=4, now_ms=100)

@@ -14,6 +14,7 @@ from tests.support.crash_disk import CrashDisk, CrashFile
 from tests.support.hotstore_kit import LOG_PATH, append, batch, flush, new_log, open_log, read_all, seal
 
 CONFIG = LogConfig(segment_bytes=600, tiered=True)
+NOW_MS = 1_700_000_000_000
 
 
 def log_of_epochs(disk: CrashDisk, *epochs: int, config: LogConfig = CONFIG) -> PartitionLog:
@@ -150,7 +151,7 @@ def test_a_cut_to_the_end_takes_the_epochs_that_begin_there(above: int) -> None:
     disk = CrashDisk()
     _, log = new_log(disk, CONFIG)
     log.start_at(40, LeaderEpochs((EpochStart(2, 0), EpochStart(4, 40))), ())
-    log.truncate_to(40 + above)
+    log.truncate_to(40 + above, NOW_MS)
     assert log.epochs.entries == ((2, 0),) and log.log_end_offset == 40
     append(log, batch(), 3)
     _, found = open_log(disk.crash(SeededRng(1), 0.0), CONFIG)
@@ -163,7 +164,7 @@ def test_a_cut_takes_epochs_and_brings_everything_down() -> None:
     log = log_of_epochs(disk, 1, 2, 3)
     flush(log)
     log.advance_log_start(9)
-    log.truncate_to(6)
+    log.truncate_to(6, NOW_MS)
     assert (log.log_start_offset, log.flushed_end_offset, log.recovery_point, log.log_end_offset) == (4, 4, 4, 4)
     assert log.epochs.entries == () and log.dirty_bytes == 0
     append(log, batch(4), 2)
@@ -184,7 +185,7 @@ def test_a_cut_to_the_first_local_batch_keeps_the_producers() -> None:
     log.unlink(log.delete_local_before(8))
     log.advance_log_start(8)
     assert log.local_log_start_offset == 8
-    log.truncate_to(8)
+    log.truncate_to(8, NOW_MS)
     again = append(log, bytearray(first))
     assert again.duplicate and again.base_offset == 0
     _, found = open_log(disk.crash(SeededRng(1), 0.0), CONFIG)
@@ -198,7 +199,7 @@ def test_a_cut_below_the_local_start_starts_there() -> None:
     seal(log)
     log.unlink(log.delete_local_before(8))
     assert log.local_log_start_offset >= 4
-    log.truncate_to(3)
+    log.truncate_to(3, NOW_MS)
     assert (log.log_end_offset, log.local_log_start_offset, log.local_bytes) == (3, 3, 0)
     assert log.epochs.entries == ((1, 0),)
 
@@ -213,7 +214,7 @@ def test_cluster_d26_a_slice_taken_before_a_cut_never_shows_what_came_after_it(c
     log = log_of_epochs(CrashDisk(), 1, 1, 1, config=config)
     before = {offset: taken(log, offset) for offset in (0, 4, 8)}
     answered = {offset: bytes_of(found) for offset, found in before.items()}
-    log.truncate_to(cut)
+    log.truncate_to(cut, NOW_MS)
     end = log.log_end_offset
     for _ in range(4):
         append(log, batch(4, size=60, fill=b"n"), 2)
@@ -230,7 +231,7 @@ def test_a_file_that_lost_its_end_is_not_written_to_again() -> None:
     for _ in range(3):
         append(log, batch(4), 1)
     flush(log)
-    log.truncate_to(8)
+    log.truncate_to(8, NOW_MS)
     append(log, batch(4), 2)
     assert [segment.base_offset for segment in log.sealed_segments()] == [0] and log.active_info().base_offset == 8
     assert disk.stat(f"{LOG_PATH}/{8:020d}.log") is not None
@@ -240,3 +241,19 @@ def test_a_file_that_lost_its_end_is_not_written_to_again() -> None:
     for cut in (disk.kill(), disk.crash(SeededRng(4), 0.0)):
         _, found = open_log(cut, LogConfig(segment_bytes=60_000))
         assert read_all(found, 0) == kept and found.epochs.entries == ((1, 0), (2, 8))
+
+
+def test_what_is_resent_after_a_cut_is_known() -> None:
+    """A producer whose last batch stays, in a segment that has no snapshot behind it, sends that batch again: it was
+    counted as seen at 0, forgotten as silent for fifty years, and its batch was written twice (simulated seed 8 of
+    several brokers)."""
+    disk = CrashDisk()
+    _, log = new_log(disk, LogConfig(segment_bytes=60_000))
+    for number in range(3):
+        append(log, batch(2, producer_id=7, epoch=0, sequence=2 * number), 1, NOW_MS)
+    flush(log)
+    log.truncate_to(4, NOW_MS + 5)
+    log.producers.expire(NOW_MS + 10)
+    again = append(log, batch(2, producer_id=7, epoch=0, sequence=2), 2, NOW_MS + 10)
+    assert again.duplicate and again.base_offset == 2 and log.log_end_offset == 4
+    assert not append(log, batch(2, producer_id=7, epoch=0, sequence=4), 2, NOW_MS + 10).duplicate

@@ -52,7 +52,7 @@ class HistoryMachine(LogMachine):
     @rule(above=st.integers(0, 3))
     def cut_to_the_end(self, above: int) -> None:
         """A follower learns that its leader knows nothing of an epoch it led without writing (KAFKA-10706)."""
-        self.log.truncate_to(self.end + above)
+        self.log.truncate_to(self.end + above, self.now_ms)
         self._epochs_cut(self.end)
 
     @precondition(lambda self: self.is_live)

@@ -29,8 +29,8 @@ def test_cluster_d79_where_everything_cold_expired_a_log_begins_with_nothing_kno
         manifests = opened(store, 9)
         manifest = await manifests.load()
         assert manifest is not None and manifest.tail == () and manifest.log_start_offset == 20
-        assert await state_at(store, manifests, PLACE, 20, 30.0) == (LeaderEpochs(), ())
-        assert await state_at(store, manifests, PLACE, 0, 30.0) == (LeaderEpochs(), ())
+        assert await state_at(store, manifests, PLACE, 20, 30.0) == (LeaderEpochs(), (), 0)
+        assert await state_at(store, manifests, PLACE, 0, 30.0) == (LeaderEpochs(), (), 0)
 
     run_fast(scenario())
 

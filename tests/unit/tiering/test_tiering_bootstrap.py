@@ -241,7 +241,7 @@ def test_a_log_that_begins_within_an_object_knows_no_producer_of_later() -> None
         last = (await house.manifest()).tail[-1]
         assert last.end_offset - last.base_offset > 4
         for offset in (last.base_offset + 3, last.end_offset - 2, last.end_offset):
-            epochs, producers = await life.service.state_at(TOPIC_ID, 0, offset)
+            epochs, producers, _ = await life.service.state_at(TOPIC_ID, 0, offset, 0)
             state = ProducerState(offset, tuple(producers))
             assert decode_producer_state(encode_producer_state(state)) == state
             ends = [batch.last_offset for producer in state.producers for batch in producer.batches]

@@ -11,8 +11,6 @@ from broker.observe.cluster_findings import OF_IMAGE
 from broker.observe.cluster_look import ClusterLook, ClusterLooks, look_at
 from broker.observe.cluster_status import Asked, cluster_status
 from broker.observe.conditions import Facts, conditions
-from broker.observe.replica_lag import bytes_from
-from hotstore.segment import SegmentInfo
 from tests.unit.broker.observe.test_cluster_status import image, topic
 
 LACKING = image(
@@ -86,11 +84,3 @@ def test_how_silent_a_controller_may_be() -> None:
     )
     (held,) = conditions(Facts("/data", copies_stopped=("log-0 (I/O error)",)))
     assert held.says == "log-0 (I/O error): copied no more; check the disk and the log, then restart"
-
-
-def test_bytes_that_follow_an_offset_are_its_share_of_segments() -> None:
-    segments = [SegmentInfo(0, 100, 1000, 0, 0), SegmentInfo(100, 200, 500, 0, 0), SegmentInfo(200, 200, 0, 0, 0)]
-    assert bytes_from(segments, 0) == 1500
-    assert bytes_from(segments, 50) == 1000
-    assert bytes_from(segments, 150) == 250
-    assert bytes_from(segments, 200) == 0

@@ -6,13 +6,13 @@ import asyncio
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
-from broker.partition.followed import State
 from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponsePartition
 from coldstore.object_store import ObjectMissing, StoreUnavailable
 from logformat.errors import ThermoclineError
 from logformat.leader_epochs import LeaderEpochs
 from tests.unit.broker.partition.test_followed import EPOCH, Cold, Copy, copying
+from tiering.cold_start import ColdStart
 
 
 class Moody(Cold):
@@ -22,11 +22,11 @@ class Moody(Cold):
         self.moods = list(moods)
         self.asked: list[int] = []
 
-    async def state_at(self, topic_id: UUID, index: int, offset: int) -> State:
+    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
         self.asked.append(offset)
         if self.moods:
             raise self.moods.pop(0)
-        return LeaderEpochs().assign(2, 0), ()
+        return ColdStart(LeaderEpochs().assign(2, 0), ())
 
 
 def moved_to(verified_end: int) -> FetchResponsePartition:
