@@ -38,7 +38,8 @@ class Listening:
     ) -> None:
         self._config = config
         self.http = None if config.http_host is None else HttpServer(views)
-        self.server = Server(world.net, dispatcher, net_limits(config), report, afterwards=world.afterwards)
+        limits = net_limits(config)
+        self.server = Server(world.net, dispatcher, limits, report, afterwards=world.afterwards, beats=world.beats)
 
     async def bind(self) -> None:
         """Raises Refused."""

@@ -87,7 +87,7 @@ def obeying(
     feed.watch(turnover.obey)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
     office = Office(cluster, feed)
-    attendance = Attendance(office, cluster, world.clock, node_id, cluster_id, config.times, step_back=step_back)
+    attendance = Attendance(office, cluster, world, node_id, cluster_id, config.times, step_back=step_back)
 
     async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         if node.node_id == node_id:
@@ -98,13 +98,13 @@ def obeying(
         assert isinstance(answer, OffsetForLeaderEpochResponse)
         return answer
 
-    unclean = UncleanElections(office, metadata, world.clock, node_id, ask_candidate, config.times.session_s)
+    unclean = UncleanElections(office, metadata, world, node_id, ask_candidate, config.times.session_s)
     controller = ControllerDoor(
         office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look, attendance.unfit
     )
     balancing = Balancing(office, metadata, node_id, attendance.unfit, config.leader_imbalance_check_interval_s)
     channel = ControllerChannel(attendance, metadata, links, node_id, config.times)
-    proposing = Proposing(registry, channel.propose, config.replica_lag_ms_max)
+    proposing = Proposing(registry, channel.propose, config.replica_lag_ms_max, world.beats)
     kept = {
         "unclean elections": unclean.keep,
         "controller": office.keep,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from seams.afterwards import Afterwards
+from seams.beats import Beats
 from seams.clock import Clock
 from seams.disk import Disk
 from seams.net import Net
@@ -33,3 +34,5 @@ class World:
     is one broker; where brokers come and go in a process, their cycles would never be freed."""
     afterwards: Afterwards = field(default_factory=Afterwards)
     """For what the answers to a round of syncs lead to."""
+    beats: Beats = field(default_factory=Beats)
+    """When what looks now and then does so."""

@@ -32,11 +32,10 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import LogPlace
 from logformat.errors import ThermoclineError
-from seams.clock import Clock
+from seams.world import World
 
 log = logging.getLogger(__name__)
 
-_TICK_S: Final = 0.25
 _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
 
 
@@ -54,7 +53,7 @@ class Attendance:
         self,
         office: Office,
         root: RootBytes,
-        clock: Clock,
+        world: World,
         node_id: int,
         cluster_id: str,
         times: ClusterTimes,
@@ -63,7 +62,8 @@ class Attendance:
     ) -> None:
         self._office = office
         self._root = root
-        self._clock = clock
+        self._clock = world.clock
+        self._beats = world.beats
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._times = times
@@ -85,6 +85,7 @@ class Attendance:
         the lease that it gave away (R27)."""
         now = self._beaten_s = self._clock.monotonic_s()
         self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
+        self._wake.set()
         self._office.take_office()
         self.obey(at)
 
@@ -212,13 +213,14 @@ class Attendance:
         """See `Brokers`."""
         if self._sessions is not None:
             self._sessions.closed(node_id, broker_epoch, self._clock.monotonic_s())
+            self._wake.set()
 
     # ── silence ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def keep(self) -> None:
         """Until cancelled: end the sessions of those that are silent, and see to those that are unfit."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
+                async with asyncio.timeout_at(self._look_s()):
                     await self._wake.wait()
             self._wake.clear()
             sessions = self._sessions
@@ -234,6 +236,15 @@ class Attendance:
                 await self._end_silent(due.ended)
             elif not self._is_settled:
                 await self._settle()
+
+    def _look_s(self) -> float | None:
+        """When to look again, of the loop's time: at the next beat, or when the first session's time is over; None:
+        when this broker decides."""
+        if self._sessions is None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        over_s = self._sessions.soonest_s(self._clock.monotonic_s())
+        return min(self._beats.after(now_s), now_s + over_s)
 
     async def _end_silent(self, ended: tuple[SessionId, ...]) -> None:
         who = ", ".join(str(node_id) for node_id, _ in ended)
@@ -253,7 +264,8 @@ class Attendance:
         """Until there is a newer image than that of `position`, or for as long as a heartbeat waits. `until_settled`:
         the asker wants to know what became of what it said, no more."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._times.parked_s):
+            now_s = asyncio.get_running_loop().time()
+            async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):
                 while self._sessions is not None and (self._at is None or self._at.position <= position):
                     if until_settled and self._is_settled:
                         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from broker.config.times import ClusterTimes
@@ -107,6 +108,11 @@ class Sessions:
         if ended and time_s >= self._sure_until_s and self._is_blind(time_s):
             return Due(steps_back=True)
         return Due(ended)
+
+    def soonest_s(self, now_s: float) -> float:
+        """In how many seconds the first session's time is over, if nothing is heard of it; at least a hundredth."""
+        time_s = self._at(now_s)
+        return max(min((session.ends_s - time_s for session in self._sessions.values()), default=inf), 0.01)
 
     # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
     def is_live(self, node_id: int, now_s: float) -> bool:

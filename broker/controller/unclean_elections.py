@@ -28,14 +28,13 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponsePartition,
 )
 from logformat.errors import ThermoclineError
-from seams.clock import Clock
+from seams.world import World
 
 log = logging.getLogger(__name__)
 
 PURPOSE: Final = "candidates"
 VERSION: Final = 4  # of OffsetForLeaderEpoch
 ANSWER_S: Final = 5.0
-_LOOK_S: Final = 0.5
 _QUESTIONS_MAX: Final = 1_000  # in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
@@ -48,11 +47,12 @@ class UncleanElections:
     be silent."""
 
     def __init__(
-        self, office: Office, metadata: MetadataCache, clock: Clock, node_id: int, ask: Ask, session_s: float
+        self, office: Office, metadata: MetadataCache, world: World, node_id: int, ask: Ask, session_s: float
     ) -> None:
         self._office = office
         self._metadata = metadata
-        self._clock = clock
+        self._clock = world.clock
+        self._beats = world.beats
         self._node_id = node_id
         self._ask = ask
         self._session_s = session_s
@@ -62,7 +62,7 @@ class UncleanElections:
         """Until cancelled."""
         machine = Unclean(self._session_s)
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await self._beats.wait()
             if not self._metadata.is_decided_by(self._node_id):
                 machine = Unclean(self._session_s)
                 continue

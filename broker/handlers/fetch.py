@@ -86,6 +86,11 @@ class Fetch:
             case ErrorCode() as refused:
                 self._refused = refused
 
+    @property
+    def is_of_replica(self) -> bool:
+        """Whether a broker asks, not a client."""
+        return self._replica is not None
+
     def attempt(self) -> FetchAttempt:
         """Read everything that may have something, once, without waiting."""
         result = FetchAttempt(self._context, self.request, self._bytes_max)

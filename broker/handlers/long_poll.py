@@ -42,7 +42,11 @@ class LongPoll:
         self._finish = finish
         self._scheduled = False
         self.answer = Later(blocks=True)
-        self._timer = loop.call_later(_wait_s(context, fetch, first), self._expire)
+        now_s = loop.time()
+        until_s = now_s + _wait_s(context, fetch, first)
+        if fetch.is_of_replica:  # many of them are parked all the time, nobody minds when their time is over
+            until_s = context.world.beats.until(until_s, now_s)
+        self._timer = loop.call_at(until_s, self._expire)
         self._await(first)
         self.answer.when_done(self._leave)
 

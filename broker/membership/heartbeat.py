@@ -24,7 +24,7 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import Node
 from broker.peers.links import Links
 from logformat.errors import Corrupt, Retryable
-from seams.clock import Clock
+from seams.world import World
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Heartbeats:
     def __init__(
         self,
         links: Links,
-        clock: Clock,
+        world: World,
         gate: Gate,
         node_id: int,
         incarnation: str,
@@ -51,7 +51,8 @@ class Heartbeats:
         lost: Callable[[], None],
     ) -> None:
         self._links = links
-        self._clock = clock
+        self._clock = world.clock
+        self._beats = world.beats
         self._gate = gate
         self._node_id = node_id
         self._incarnation = incarnation
@@ -90,7 +91,7 @@ class Heartbeats:
             node = self._controller(at)
             own = at.image.nodes.get(self._node_id)
             if node is None or own is None or own.incarnation != self._incarnation:
-                await asyncio.sleep(_AGAIN_S)
+                await self._beats.wait()
                 continue
             if not own.active:
                 await self._ended()

@@ -140,7 +140,7 @@ class Session:
         fitness.watch(self._look_at_fitness)
         self._heartbeats = Heartbeats(
             self._links,
-            self._world.clock,
+            self._world,
             self.gate,
             self._node_id,
             self.incarnation,
@@ -174,7 +174,7 @@ class Session:
         while True:
             self.gate.is_open()
             self._look_at_fitness()
-            await asyncio.sleep(min(_TICK_S, self._times.interval_s))
+            await self._world.beats.wait(min(_TICK_S, self._times.interval_s))
 
     def _look_at_fitness(self) -> None:
         """What is new about it is said at once."""
@@ -230,7 +230,8 @@ class Session:
                 await self._poll(paused=paused)
             self._look_again.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(_TICK_S, interval_s)):
+                now_s = asyncio.get_running_loop().time()
+                async with asyncio.timeout_at(self._world.beats.after(now_s, min(_TICK_S, interval_s))):
                     await self._look_again.wait()
 
     @property

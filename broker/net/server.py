@@ -23,6 +23,7 @@ from broker.net.patience import Ticks
 from broker.net.send_room import SendRoom
 from broker.net.shared import Shared
 from seams.afterwards import Afterwards
+from seams.beats import Beats
 from seams.net import Listener, Net
 from seams.tasks import FailureReport
 
@@ -52,12 +53,14 @@ class Server:
         *,
         tick_s: float = 1.0,
         afterwards: Afterwards | None = None,
+        beats: Beats = Beats(),  # noqa: B008 - immutable
     ) -> None:
         self.counters = NetCounters()
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
         self._tick_s = tick_s
+        self._beats = beats
         self._listeners: dict[str, Listener] = {}
         self._connections: dict[Connection, None] = {}  # in order of arrival
         self._connection_id = 0
@@ -190,7 +193,7 @@ class Server:
         if verdict is Admission.WAIT:
             self._admit_later(now_s)
         if self._tick_timer is None:
-            self._tick_timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+            self._tick_later()
         return verdict
 
     def left(self, connection: Connection) -> None:
@@ -228,7 +231,11 @@ class Server:
         self._tick_timer = None
         self._shared.wheel.advance()
         if self._connections:
-            self._tick_timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+            self._tick_later()
+
+    def _tick_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tick_timer = loop.call_at(self._beats.after(loop.time(), self._tick_s), self._tick)
 
 
 def _ticks(duration_ms: int, tick_s: float) -> int:

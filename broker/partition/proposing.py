@@ -20,10 +20,10 @@ from broker.partition.replica import Partition
 from broker.replication.leader import Held
 from broker.replication.proposal import Behind, PartitionProposal, wanted
 from logformat.errors import ThermoclineError
+from seams.beats import Beats
 
 log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.5
 _AGAIN_MS: Final = 2_000  # until a proposal whose outcome is not applied is followed by one that settles it
 _PROPOSALS_MAX: Final = 1_000  # in one request: a row of three is 60 bytes
 
@@ -37,10 +37,12 @@ class Proposing:
         registry: Registry,
         propose: Callable[[list[PartitionProposal]], Awaitable[tuple[ErrorCode, ...]]],
         lag_ms_max: int,
+        beats: Beats,
     ) -> None:
         self._registry = registry
         self._propose = propose
         self._lag_ms_max = lag_ms_max
+        self._beats = beats
         self._behind: dict[Partition, tuple[int, Behind]] = {}  # with the leader epoch it is of
         self._proposed_ms: dict[Partition, int] = {}
 
@@ -48,7 +50,7 @@ class Proposing:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await self._beats.wait()
             proposals = self.look(int(loop.time() * 1000))
             if not proposals:
                 continue

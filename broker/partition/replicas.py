@@ -100,7 +100,7 @@ class Replicas:
         self._purging = Purging(node_id, metadata, self._removal, forget, tasks, world.rng, report, session_s)
         self._dropping = Dropping(node_id, metadata, self._removal, tasks, self._ended)
         self._attempts = Attempts(self._open, self._publish, self._removal.turn, tasks, world.rng, report)
-        self.upkeep = Upkeep(config, world.clock, logs, registry)
+        self.upkeep = Upkeep(config, world, logs, registry)
         self._follows = Follows(
             config,
             world,

@@ -16,8 +16,8 @@ from broker.config.live import LiveConfig
 from broker.partition.registry import Registry
 from broker.partition.written import Written
 from hotstore.log_host import LogHost
-from seams.clock import Clock
 from seams.disk import is_full
+from seams.world import World
 
 _TICK_S: Final = 1.0
 
@@ -25,9 +25,10 @@ _TICK_S: Final = 1.0
 class Upkeep:
     """Of one broker's partitions."""
 
-    def __init__(self, config: LiveConfig, clock: Clock, logs: LogHost, registry: Registry) -> None:
+    def __init__(self, config: LiveConfig, world: World, logs: LogHost, registry: Registry) -> None:
         self._live = config
-        self._clock = clock
+        self._clock = world.clock
+        self._beats = world.beats
         self._logs = logs
         self._registry = registry
         self._changed: set[Written] = set()  # written to since the last checkpoint
@@ -78,7 +79,7 @@ class Upkeep:
     async def keep_ticking(self) -> None:
         """Until cancelled: once a second, the logs that were written to lately look at flush.ms and at late acks."""
         while True:
-            await asyncio.sleep(_TICK_S)
+            await self._beats.wait(_TICK_S)
             self._changed |= self._registry.touched
             if self._has_new:  # those that lead or follow in another epoch now are to say so soon (R20)
                 self._is_due.set()

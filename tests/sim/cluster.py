@@ -22,6 +22,7 @@ from broker.following.image_feed import ImageFeed
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import FaultyStore
+from seams.beats import BEAT_S, Beats
 from seams.disk import Lock
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
@@ -145,7 +146,9 @@ class Cluster:
             "thermocline.http": "",
         }
         config = resolve(flags, [*self.settings, *extra], {}, None)
-        world = World(node.disk, node.workers, WorkerSyncs(node.workers), node.clock, rng, self.net)  # type: ignore[arg-type]
+        beats = Beats(SeededRng(f"{self.seed}/{name}/beats").uniform(0.0, BEAT_S))
+        syncs = WorkerSyncs(node.workers)
+        world = World(node.disk, node.workers, syncs, node.clock, rng, self.net, beats=beats)  # type: ignore[arg-type]
         node.main = node.context.run(self._launch, node, config, world, rng)
         self.nodes.append(node)
         return node

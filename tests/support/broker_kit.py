@@ -39,6 +39,7 @@ from coldstore.object_store import ObjectStore
 from coldstore.stores.faulty import FaultyStore
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
+from seams.beats import BEAT_S, Beats
 from seams.disk import FileRange
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
@@ -140,7 +141,8 @@ class Place(Machine):
         clock = SleepyClock(self.loop, lambda: boot)
         workers = self.workers()
         rng = SeededRng(f"{self.seed}/{self.lives}")
-        world = World(self.disk, workers, WorkerSyncs(workers), clock, rng, self.net)  # type: ignore[arg-type]
+        beats = Beats(SeededRng(f"beats/{self.seed}/{self.lives}").uniform(0.0, BEAT_S))
+        world = World(self.disk, workers, WorkerSyncs(workers), clock, rng, self.net, beats=beats)  # type: ignore[arg-type]
         bucket = RemoteBucket(self.loop, self.store, copy_context())
 
         def open_bucket(_: Any, __: World) -> ObjectStore:

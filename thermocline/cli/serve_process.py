@@ -141,6 +141,7 @@ def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
     """The real world, the signals, and `broker.app.run` in one event loop; its exit code. `ends_with_input`: standard
     input is a pipe whose end is a word to stop."""
     from broker.app import run as run_app
+    from seams.beats import BEAT_S, Beats
     from seams.clock import SystemClock
     from seams.net import TcpNet
     from seams.posix_disk import PosixDisk
@@ -151,7 +152,9 @@ def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
 
     workers = ThreadWorkers()
     syncs = KernelSyncs(workers)
-    world = World(PosixDisk(), workers, syncs, SystemClock(), SystemRng(), TcpNet(), gc.freeze)
+    rng = SystemRng()
+    beats = Beats(rng.uniform(0.0, BEAT_S))
+    world = World(PosixDisk(), workers, syncs, SystemClock(), rng, TcpNet(), gc.freeze, beats=beats)
 
     async def serve() -> int:
         stop = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from broker.config.times import ClusterTimes
@@ -15,6 +16,7 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node
 from broker.wire.messages import BrokerHeartbeatResponse
+from seams.beats import Beats
 from tests.support.fast_loop import FastClock, run_fast
 
 
@@ -49,7 +51,7 @@ def test_a_controller_that_takes_no_heartbeat_is_there() -> None:
 
         heartbeats = Heartbeats(
             seams,
-            clock,  # type: ignore[arg-type]
+            SimpleNamespace(clock=clock, beats=Beats()),  # type: ignore[arg-type]
             Gate(clock.boottime_s, 5.0),
             1,
             "ours",

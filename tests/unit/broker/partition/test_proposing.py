@@ -15,6 +15,7 @@ from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Report
 from broker.replication.proposal import PartitionProposal
 from logformat.errors import Retryable
+from seams.beats import Beats
 from tests.support.broker_kit import Place, play
 
 SESSION, LAG_MS = 7, 60_000
@@ -42,7 +43,7 @@ def test_cluster_d69_neither_a_refusal_nor_silence_drops_a_proposal() -> None:
                 raise Retryable("nobody decides")
             return (answer,)
 
-        keeping = asyncio.ensure_future(Proposing(life.context.registry, propose, LAG_MS).keep())
+        keeping = asyncio.ensure_future(Proposing(life.context.registry, propose, LAG_MS, Beats()).keep())
         async with asyncio.timeout(60.0):
             while len(asked) < 4:
                 await asyncio.sleep(0.1)
@@ -83,7 +84,7 @@ def test_what_a_request_has_no_room_for_counts_only_when_it_is_asked(monkeypatch
         async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
             raise AssertionError("nobody keeps it")
 
-        proposing, asked = Proposing(registry, propose, LAG_MS), []
+        proposing, asked = Proposing(registry, propose, LAG_MS, Beats()), []
         for now_ms in (10_000, 10_500, 11_000):
             found = proposing.look(now_ms)
             asked += [proposal.place[1] for proposal in found]
@@ -124,7 +125,7 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
                 looked.append(now_ms)
                 return began_look(self, partition, now_ms)
 
-        proposing = Counting(life.context.registry, propose, LAG_MS)
+        proposing = Counting(life.context.registry, propose, LAG_MS, Beats())
         for node_id in (2, 3):
             assert proposing.look(0) == []
             partition.reported(node_id, Report(0, SESSION), partition.leader_epoch)
@@ -179,7 +180,7 @@ def test_cluster_d01_an_answer_changes_nothing_the_image_does() -> None:
             answered.set()
             return (ErrorCode.NONE,) * len(proposals)
 
-        keeping = asyncio.ensure_future(Proposing(life.context.registry, propose, LAG_MS).keep())
+        keeping = asyncio.ensure_future(Proposing(life.context.registry, propose, LAG_MS, Beats()).keep())
         async with asyncio.timeout(60.0):
             await answered.wait()
         for _ in range(3):
@@ -213,7 +214,7 @@ def test_who_stops_asking_while_the_log_rests_does_not_hold_back_delete_records_
         async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
             raise AssertionError("nobody keeps it")
 
-        proposing = Proposing(life.context.registry, propose, LAG_MS)
+        proposing = Proposing(life.context.registry, propose, LAG_MS, Beats())
         await life.produce("log", b"one", acks=1)
         await partition.flusher.flush()
         for now_ms in (0, 500):

@@ -1,0 +1,42 @@
+"""When services that look now and then do so: together, so that an idle process wakes once for all of them.
+
+Owns the phase of one process. Always true: a beat is a whole multiple of its period after the phase, so that a longer
+period's beats are among those of a shorter one that divides it; who waits is woken at least a little later. Without it
+an idle broker of three woke 30 times a second (bench/RESULTS.md). Must not know who waits, nor what for. The phase
+differs from process to process: brokers of one machine, or of one simulation, need not look at the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from math import floor
+from typing import Final
+
+BEAT_S: Final = 0.5
+"""The period that others are multiples of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """`phase_s`: of the loop's time, less than `BEAT_S`."""
+
+    phase_s: float = 0.0
+
+    def after(self, now_s: float, period_s: float = BEAT_S) -> float:
+        """The loop's time of the next beat."""
+        return (floor((now_s - self.phase_s) / period_s + _CLOSE) + 1) * period_s + self.phase_s
+
+    def until(self, deadline_s: float, now_s: float) -> float:
+        """The last beat that is not after `deadline_s`; that itself where no beat comes before it."""
+        last_s = floor((deadline_s - self.phase_s) / BEAT_S + _CLOSE) * BEAT_S + self.phase_s
+        return last_s if last_s > now_s else deadline_s
+
+    async def wait(self, period_s: float = BEAT_S) -> None:
+        """Until the next beat."""
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(self.after(now_s, period_s) - now_s)
+
+
+_CLOSE: Final = 1e-6
+"""Of a period: who was woken at a beat, by a clock that rounds, waits for the next one."""
