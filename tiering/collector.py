@@ -24,6 +24,9 @@ from seams.world import World
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 6 * 3600.0
+"""Of one process: the next one looks again after its claims. That is not noted on disk, because it costs little beside
+the claim itself, two requests a partition: a LIST for each thousand of its objects, a grace (a minute) later, so that a
+process which begins again every minute lists nothing."""
 
 
 @dataclass(slots=True)

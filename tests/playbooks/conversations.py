@@ -234,14 +234,20 @@ def behind() -> Core:
     return core
 
 
-def diverged() -> Core:
-    """KIP-101, second scenario: the leader has a record that nobody copied, the next leader writes another one at that
-    offset, in the next epoch."""
+def handed_over() -> Core:
+    """1 has a record that nobody copied, and 2 was elected."""
     core = behind()
     core.append(1)
     core.flush(1)
     core.hand_over(1)
     core.obey(2)
+    return core
+
+
+def diverged() -> Core:
+    """KIP-101, second scenario: the leader has a record that nobody copied, the next leader writes another one at that
+    offset, in the next epoch."""
+    core = handed_over()
     core.append(2)
     core.flush(2)
     return core
@@ -249,11 +255,7 @@ def diverged() -> Core:
 
 def elected_in_vain() -> Core:
     """KIP-279: 2 was elected and wrote nothing, 1 leads again, over a record of its epoch of before that 2 lacks."""
-    core = behind()
-    core.append(1)
-    core.flush(1)
-    core.hand_over(1)
-    core.obey(2)
+    core = handed_over()
     core.hand_over(2)
     return core
 

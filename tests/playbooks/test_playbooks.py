@@ -6,6 +6,8 @@ every member of the committed set. What a playbook asserts beside that is why th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.metadata.records import NO_LEADER
 from broker.replication.follower import Phase
 from tests.playbooks.play import Play, broken
@@ -282,17 +284,7 @@ def test_cluster_d25_what_was_shown_is_not_cut() -> None:
 
 def test_cluster_d41_a_replaced_disk_leads_nothing_it_does_not_have() -> None:
     """D41: 1 led, its machine is replaced under the same node id: the registering commit takes its seats."""
-    play = Play(minimum=2)
-    play.write(1)
-    play.rounds(2, 3)
-    play.lose_disk(1)
-    play.begin_session(1)
-    assert play.row.leader == 2 and play.row.in_sync == (2, 3)
-    play.obeyed()
-    play.rounds(1)
-    play.rounds(3)
-    play.set_by_leader(2)
-    assert play.row.in_sync == (1, 2, 3) and play.end_of(1) == 1
+    _copies_anew(lambda play: play.lose_disk(1))
 
 
 def test_cluster_d42_a_quick_restart_ends_the_leadership_that_was() -> None:
@@ -406,10 +398,14 @@ def test_cluster_d69_a_dead_candidate_does_not_freeze_the_high_watermark() -> No
 
 def test_cluster_d70_a_log_moved_away_is_told_and_copied_anew() -> None:
     """D70: the same directory id, so nothing but the registration says that the log is gone."""
+    _copies_anew(lambda play: play.lose_log(1))
+
+
+def _copies_anew(loses: Callable[[Play], object]) -> None:
     play = Play(minimum=2)
     play.write(1)
     play.rounds(2, 3)
-    play.lose_log(1)
+    loses(play)
     play.begin_session(1)
     assert play.row.leader == 2 and play.row.in_sync == (2, 3)
     play.obeyed()

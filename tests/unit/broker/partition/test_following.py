@@ -197,19 +197,20 @@ def test_an_empty_replica_begins_at_the_verified_end_and_leads_with_both_tiers()
     play(scenario())
 
 
+async def starting_at_4() -> Pair:
+    """1 leads alone, of six records the first four were deleted."""
+    pair = await both(replicas=(1,))
+    for number in range(6):
+        await pair.lives[1].produce(NAME, b"%d" % number)
+    pair.lives[1].partition(NAME).log.advance_log_start(4)
+    return pair
+
+
 def test_a_replica_below_the_log_start_begins_there() -> None:
     """Records were deleted, and the topic has no bucket: nothing below the leader's log start comes back (D36)."""
 
     async def scenario() -> None:
-        pair = Pair()
-        await pair.start(1)
-        await pair.start(2)
-        pair.create((1,))
-        pair.publish()
-        await until(lambda: pair.leads(1), "one leads")
-        for number in range(6):
-            await pair.lives[1].produce(NAME, b"%d" % number)
-        pair.lives[1].partition(NAME).log.advance_log_start(4)
+        pair = await starting_at_4()
         pair.change(replicas=(1, 2))
         pair.publish()
         await until(lambda: pair.followed(2) is not None and pair.followed(2).log.log_end_offset == 6, "the copy")  # type: ignore[union-attr]
@@ -231,15 +232,7 @@ def test_a_copy_that_met_a_full_disk_as_it_began_elsewhere_goes_on_when_there_is
     """It was given up, and stayed out of its set, until its process began anew (seed 200 of three brokers)."""
 
     async def scenario() -> None:
-        pair = Pair()
-        await pair.start(1)
-        await pair.start(2)
-        pair.create((1,))
-        pair.publish()
-        await until(lambda: pair.leads(1), "one leads")
-        for number in range(6):
-            await pair.lives[1].produce(NAME, b"%d" % number)
-        pair.lives[1].partition(NAME).log.advance_log_start(4)
+        pair = await starting_at_4()
         disk = pair.places[2].disk
         fault = disk.inject(operation, errno.ENOSPC, where, times=-1)
         pair.change(replicas=(1, 2))

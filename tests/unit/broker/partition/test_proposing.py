@@ -21,6 +21,14 @@ from tests.support.broker_kit import Place, play
 SESSION, LAG_MS = 7, 60_000
 
 
+def in_sync_with(partition: Partition, *others: int) -> None:
+    """These have a session, and are in the set."""
+    row = partition.leader.in_sync.row
+    sessions = {**row.sessions, **dict.fromkeys(others, SESSION)}
+    in_sync = row.in_sync | set(others)
+    partition.applied(replace(row, partition_epoch=row.partition_epoch + 1, in_sync=in_sync, sessions=sessions))
+
+
 def test_cluster_d69_neither_a_refusal_nor_silence_drops_a_proposal() -> None:
     """Another one of its time may stand, and take the candidate in: what was proposed counts until the image settles
     it, and is asked about again. With each answer, and with none."""
@@ -105,15 +113,8 @@ def test_a_partition_at_rest_is_not_looked_at_and_misses_nobody_who_lags_after()
         life = await Place().start()
         await life.context.controller.create_topic("log", 1, {})
         partition = life.partition("log")
-        own, row = partition.leader.node_id, partition.leader.in_sync.row
-        partition.applied(
-            replace(
-                row,
-                partition_epoch=row.partition_epoch + 1,
-                in_sync=frozenset({own, 2, 3}),
-                sessions={**row.sessions, 2: SESSION, 3: SESSION},
-            )
-        )
+        own = partition.leader.node_id
+        in_sync_with(partition, 2, 3)
         looked: list[int] = []
         began_look = Proposing._look_at
 
@@ -201,15 +202,8 @@ def test_who_stops_asking_while_the_log_rests_does_not_hold_back_delete_records_
         life = await Place().start()
         await life.context.controller.create_topic("log", 1, {})
         partition = life.partition("log")
-        own, row = partition.leader.node_id, partition.leader.in_sync.row
-        partition.applied(
-            replace(
-                row,
-                partition_epoch=row.partition_epoch + 1,
-                in_sync=frozenset({own, 2}),
-                sessions={**row.sessions, 2: SESSION},
-            )
-        )
+        own = partition.leader.node_id
+        in_sync_with(partition, 2)
 
         async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
             raise AssertionError("nobody keeps it")
