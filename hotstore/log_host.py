@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar, TypeVarTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from hotstore.data_dir import DataDir
 from hotstore.file_names import LOG
 from hotstore.flusher import Flusher
+from hotstore.kept_log import make_log, recover_log, recover_sound
 from hotstore.log_config import LogConfig
 from hotstore.partition_log import PartitionLog
 from hotstore.places import Places
@@ -58,6 +59,14 @@ class OpenLog:
     @property
     def place(self) -> TopicPartition:
         return TopicPartition(self.log.topic, self.log.partition)
+
+
+class Remains(NamedTuple):
+    """What is left of a log that is refused: as its checkpoints say, and where the damage begins."""
+
+    seen_epoch: int
+    high_watermark: int
+    end: int
 
 
 class LogHost:
@@ -122,6 +131,20 @@ class LogHost:
         if not self._holds(place):
             return None
         return recover_log(self._data_dir, place, config, now_ms, topic_id.bytes)
+
+    def remains(self, place: TopicPartition, sound_end: int) -> Remains:
+        """Of a log that is refused for damage at `sound_end`."""
+        checkpoints = self._data_dir.checkpoints
+        return Remains(checkpoints.seen_epoch(place), checkpoints.high_watermark(place), sound_end)
+
+    async def open_sound(self, place: TopicPartition, topic_id: UUID, config: LogConfig, sound_end: int) -> OpenLog:
+        """A log that is refused for damage at `sound_end`, cut there: what follows is given up for good. Raises
+        DamagedLog where that is not all that is wrong, OSError."""
+        now_ms = self._world.clock.wall_ms()
+        async with self._turn(place, topic_id), self._checkpointing:
+            return self._add(
+                await self._run(recover_sound, self._data_dir, place, config, now_ms, topic_id.bytes, sound_end)
+            )
 
     async def create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
         """A new, empty log; what lies in its place and is no log is set aside first. Raises OSError."""
@@ -260,43 +283,3 @@ class LogHost:
 
 def _key(opened: OpenLog) -> tuple[bytes, int]:
     return opened.log.topic_id, opened.log.partition
-
-
-def make_log(
-    data_dir: DataDir, place: TopicPartition, topic_id: bytes, config: LogConfig, start_offset: int = 0
-) -> PartitionLog:
-    """Blocking: a new, empty log. What checkpoints still say of an older one of that name is dropped first, durably:
-    also what `mark_deleted` dropped from memory alone. The new log would be measured against it, and refused."""
-    data_dir.checkpoints.drop(place)
-    data_dir.checkpoints.save()
-    return PartitionLog.create(
-        data_dir.disk,
-        data_dir.log_path(place.topic, place.partition),
-        place.topic,
-        place.partition,
-        topic_id,
-        config,
-        start_offset=start_offset,
-        cache=data_dir.indexes,
-        ballast=data_dir.ballast,
-    )
-
-
-def recover_log(
-    data_dir: DataDir, place: TopicPartition, config: LogConfig, now_ms: int, topic_id: bytes | None = None
-) -> PartitionLog:
-    """Blocking: an existing log, recovered. Raises DamagedLog, NewerFormat, OSError."""
-    return PartitionLog.open(
-        data_dir.disk,
-        data_dir.log_path(place.topic, place.partition),
-        place.topic,
-        place.partition,
-        config,
-        recovery_point=data_dir.checkpoints.recovery_point(place),
-        log_start=data_dir.checkpoints.log_start(place),
-        clean=data_dir.was_clean,
-        now_ms=now_ms,
-        topic_id=topic_id,
-        cache=data_dir.indexes,
-        ballast=data_dir.ballast,
-    )

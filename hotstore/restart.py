@@ -56,7 +56,7 @@ def finish_restart(disk: Disk, directory: str, offset: int, interval_bytes: int)
         if disk.stat(f"{directory}/{offset:020d}{suffix}") is not None:
             disk.unlink(f"{directory}/{offset:020d}{suffix}")
     if disk.stat(staged) is not None:
-        _remove_proofs_above(disk, directory, offset)
+        remove_proofs_above(disk, directory, offset)
         producers = decode_producer_state(read_file(disk, staged))
         write_producer_files(disk, directory, Producers(NEVER, producers.producers).at(offset))
         disk.sync_dir(directory)
@@ -75,13 +75,14 @@ def truncate(disk: Disk, directory: str, segments: Sequence[Segment], keep: int)
     prefix of these steps is a log that opens. Durable when it returns. Raises OSError.
     """
     last = segments[keep - 1]
-    _remove_proofs_above(disk, directory, last.end_offset)
+    remove_proofs_above(disk, directory, last.end_offset)
     drop_segment_files(disk, directory, [segment.base_offset for segment in reversed(segments[keep:])])
     last.file.truncate(last.size)
     last.file.sync()
 
 
-def _remove_proofs_above(disk: Disk, directory: str, offset: int) -> None:
+def remove_proofs_above(disk: Disk, directory: str, offset: int) -> None:
+    """Producer files above `offset`, which say that the log was durable up to there."""
     remove_files(disk, directory, producer_files_above(disk.list_dir(directory), offset))
 
 

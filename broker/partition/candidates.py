@@ -2,11 +2,13 @@
 
 Owns the answer to OffsetForLeaderEpoch of candidates. Always true: a replica answers in the leader epoch of its role,
 as one that nobody leads: what it says stays so until a row of a higher epoch; a log is usable up to the first damage,
-and one that is refused altogether is answered to hold nothing, so that nobody waits for it; one whose disk failed
-cannot begin before its process does anew. Must not know who asks, nor who is chosen.
+one that is refused at its opening too, and nobody waits for it; one whose disk failed cannot begin before its process
+does anew. Must not know who asks, nor who is chosen.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from broker.error_codes import ErrorCode
 from broker.partition.registry import Registry
@@ -18,7 +20,10 @@ from broker.wire.messages import (
     OffsetForLeaderEpochResponsePartition,
     OffsetForLeaderEpochResponseTopic,
 )
+from hotstore.log_host import Remains
 from logformat.leader_epochs import UNDEFINED_EPOCH
+
+_NOTHING: Final = Remains(UNDEFINED_EPOCH, 0, 0)
 
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
@@ -40,8 +45,10 @@ def _one(
     found = OffsetForLeaderEpochResponsePartition(partition=wanted.partition)
     followed = registry.followed.get((topic.topic, wanted.partition))
     if followed is None or followed.topic_id != topic.topic_id:
-        if (str(topic.topic_id), wanted.partition) in registry.troubles.lost:
-            found.seen_epoch, found.high_watermark, found.usable_end = UNDEFINED_EPOCH, 0, 0
+        place = str(topic.topic_id), wanted.partition
+        if place in registry.troubles.lost:
+            left = registry.troubles.remains.get(place, _NOTHING)
+            found.seen_epoch, found.high_watermark, found.usable_end = left
         else:
             found.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif followed.leader_epoch != wanted.current_leader_epoch:

@@ -184,7 +184,8 @@ class Follows:
         except DamagedLog as damaged:
             if is_alone(topic, index, self._node_id):
                 raise
-            self._registry.troubles.damaged((topic.topic_id, index), str(damaged))
+            remains = self._logs.remains(place, damaged.offset)
+            self._registry.troubles.refused((topic.topic_id, index), str(damaged), remains)
             opened = None
         if (topic.topic_id, index) in self._registry.troubles.lost:
             if self._node_id not in row.in_sync and row.leader != NO_LEADER and row.clean:

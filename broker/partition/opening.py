@@ -95,7 +95,8 @@ class Opening:
 
     async def _open_log(self, place: TopicPartition, topic: Topic, lead: Lead) -> OpenLog:
         """One that is damaged is reported, so that another one leads (R18); where nobody has all that was acknowledged,
-        it goes aside, and this replica begins with what the bucket holds."""
+        it is cut at the damage, or, where that is not all, goes aside, and this replica begins with what the bucket
+        holds."""
         topic_id, config = UUID(topic.topic_id), log_config_of(self.topic_config(topic))
         troubles, of = self._registry.troubles, (topic.topic_id, place.partition)
         try:
@@ -106,7 +107,13 @@ class Opening:
             if lead.unclean_after is None:
                 troubles.damaged(of, str(damaged))
                 raise
-            log.error("%s begins without the log here, which is damaged: %s", place, damaged)
+            try:
+                opened = await self._logs.open_sound(place, topic_id, config, damaged.offset)
+            except DamagedLog as worse:
+                log.error("%s begins without the log here, which is damaged: %s", place, worse)
+            else:
+                log.error("%s begins with what is whole of the log here: %s", place, damaged)
+                return opened
         await self._logs.places.move_stray(place, topic_id)
         troubles.over(of)
         return await self._tiers.open_log(place, topic_id, config, lead)

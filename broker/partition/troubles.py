@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.metadata.records import LogPlace
+from hotstore.log_host import Remains
 
 
 class Troubles:
@@ -19,6 +20,8 @@ class Troubles:
     def __init__(self) -> None:
         self.unfit: dict[LogPlace, str] = {}
         self.lost: dict[LogPlace, str] = {}
+        self.remains: dict[LogPlace, Remains] = {}
+        """Of lost ones that are refused altogether: what of them is whole."""
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -37,6 +40,11 @@ class Troubles:
             self.lost[place] = why
             self._changed()
 
+    def refused(self, place: LogPlace, why: str, remains: Remains) -> None:
+        """The same of one that was not even opened."""
+        self.remains[place] = remains
+        self.damaged(place, why)
+
     def works(self, place: LogPlace) -> None:
         """It takes what comes, in a new role."""
         if self.unfit.pop(place, None) is not None:
@@ -44,6 +52,7 @@ class Troubles:
 
     def over(self, place: LogPlace) -> None:
         """The log was opened anew, or is gone."""
+        self.remains.pop(place, None)
         was = self.unfit.pop(place, None), self.lost.pop(place, None)
         if was != (None, None):
             self._changed()

@@ -8,8 +8,8 @@ from typing import TypeVar, TypeVarTuple
 
 from hotstore.data_dir import DataDir
 from hotstore.errors import LogFailed
+from hotstore.kept_log import make_log, recover_log
 from hotstore.log_config import LogConfig
-from hotstore.log_host import make_log, recover_log
 from hotstore.partition_log import Appended, PartitionLog
 from logformat.checkpoints import MetaProperties
 from logformat.record_batch import BatchHeader, read_header, walk

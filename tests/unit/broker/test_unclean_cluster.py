@@ -11,9 +11,12 @@ from broker.controller import registrations
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
+from logformat.record_batch import walk
+from seams.disk import read_file
 from tests.support.broker_kit import play
 from tests.support.three_machines import NODES, VALUES, Three, until
 
+LOG = "/data/a/log-0/00000000000000000000.log"
 GAP_BYTES = 6  # of the value of the control record that makes a gap; no value here has as many
 
 
@@ -83,6 +86,37 @@ def test_cluster_d50_two_of_three_return_with_nothing_and_the_third_is_waited_fo
         assert await served(three, *NODES) == 3
         assert await records(three, 3) == VALUES
         assert three.row(3).unclean_epoch == -1
+        await end_all(three)
+
+    play(scenario())
+
+
+def test_what_is_whole_of_a_log_that_is_refused_at_its_start_counts_and_is_kept() -> None:
+    """The only member of the set and another one lost their disks; of the third the last batch is damaged, which was
+    durable. It was said to hold nothing, and the first of three began empty (R18: a candidate up to its last valid
+    batch)."""
+
+    async def scenario() -> None:
+        three = Three()
+        leader = await three.fill()
+        context = three.lives[leader].context
+        damaged, other = [node_id for node_id in NODES if node_id != leader]
+        await three.lives[1].context.controller.set_configs("log", lambda _: {"min.insync.replicas": "1"})
+        for node_id in (damaged, other):
+            await three.lives[node_id].stop()
+        await until(lambda: context.metadata.topic("log").rows[0].in_sync == (leader,), "it is alone")
+        await three.lives[leader].crash()
+        disk = three.places[damaged].disk
+        at, header = list(walk(read_file(disk, LOG)))[-1]
+        disk.flip_bit(LOG, at + header.size - 1, 2)
+        for node_id in (leader, other):
+            three.places[node_id].lose_disk()
+        for node_id in (damaged, other, leader):
+            await three.start(node_id)
+        assert await served(three, *NODES) == damaged
+        assert await records(three, damaged) == VALUES[:-1]
+        await in_sync(three, damaged)
+        assert not three.lives[damaged].context.registry.troubles.lost
         await end_all(three)
 
     play(scenario())

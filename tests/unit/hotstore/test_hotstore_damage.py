@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from hotstore.errors import DamagedLog, ForeignLog
+from hotstore.kept_log import recover_log
 from hotstore.log_config import LogConfig
-from hotstore.log_host import recover_log
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt
 from logformat.record_batch import LEADER_EPOCH_AT

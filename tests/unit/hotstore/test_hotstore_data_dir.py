@@ -9,8 +9,8 @@ import pytest
 
 from hotstore.data_dir import DataDir
 from hotstore.errors import DamagedLog, DataDirLocked
+from hotstore.kept_log import make_log, recover_log
 from hotstore.log_config import LogConfig
-from hotstore.log_host import make_log, recover_log
 from logformat.checkpoints import decode_offsets
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat, TopicPartition

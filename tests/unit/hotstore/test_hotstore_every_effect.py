@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from hotstore.data_dir import DataDir
+from hotstore.kept_log import make_log
 from hotstore.log_config import LogConfig
-from hotstore.log_host import make_log
 from hotstore.partition_log import PartitionLog
 from logformat.leader_epochs import LeaderEpochs
 from seams.rng import SeededRng

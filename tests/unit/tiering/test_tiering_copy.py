@@ -19,7 +19,7 @@ from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.data_dir import DataDir
-from hotstore.log_host import make_log
+from hotstore.kept_log import make_log
 from logformat.errors import Corrupt
 from logformat.offset_index import OffsetIndex
 from logformat.record_batch import LEADER_EPOCH_AT, walk

@@ -20,8 +20,9 @@ from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponseParti
 from coldstore.object_store import ObjectMissing, StoreUnavailable
 from hotstore.data_dir import DataDir
 from hotstore.errors import DivergingAppend
+from hotstore.kept_log import recover_log
 from hotstore.log_config import LogConfig
-from hotstore.log_host import LogHost, OpenLog, recover_log
+from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
