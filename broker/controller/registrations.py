@@ -60,14 +60,16 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
 
 def claim_records(image: ClusterImage, asked: RegistrationAsked, replaced: int | None) -> list[MetadataRecord]:
     """`asked` takes the controller epoch: the session of the controller it replaces (None: that one released its lease)
-    ends, and its own begins where it has none."""
-    records: list[MetadataRecord] = []
+    ends, and its own begins where it has none. Both are known before a row is made: what a directory lacks is not left
+    to it because the other one's session ended."""
     node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
-    if node is not None and node.active:
-        records += end_records(image, [(node.node_id, node.broker_epoch)])
+    gone = [] if node is None or not node.active else [node]
+    records: list[MetadataRecord] = [replace(node, active=False) for node in gone]
     mine = image.nodes.get(asked.node_id)
     if mine is None or not mine.active or mine.incarnation != asked.incarnation:
         records += session_records(image.with_records(records), asked)
+    if gone:
+        records += sessions_ended(image.with_records(records), [node.node_id for node in gone])
     return records
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,17 @@ def test_a_claim_ends_the_session_of_who_is_replaced() -> None:
     both = image.with_records(claim_records(image, asked(), 1))
     check(both)
     assert not both.nodes[1].active and both.nodes[2].broker_epoch == 4
+
+
+@pytest.mark.parametrize("lost", [{"directory_id": "another"}, {"lost_logs": ((T, 1),)}])
+def test_a_claim_from_a_directory_that_lacks_records_leaves_the_seat_to_whom_it_replaces(lost: dict[str, Any]) -> None:
+    """Its machine was replaced and the controller restarts: that one has all of it. Its session ended first, in the
+    same commit, so that the seat went to a directory that was gone, then to nobody (seed 254 of three brokers)."""
+    image = cluster()
+    after = image.with_records(claim_records(image, asked(**lost), 1))
+    check(after)
+    row = after.topics[T].rows[1]
+    assert row.in_sync == (1,) and row.leader == NO_LEADER and row.clean
 
 
 @pytest.mark.parametrize(
