@@ -39,7 +39,7 @@ from broker.outage import Outage
 from broker.peers.links import Links
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.root import RootVanished
-from logformat.errors import Corrupt, Retryable
+from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.values import NewerFormat
 from seams.world import World
 
@@ -256,8 +256,19 @@ class Session:
             self._answered()
         except NewerFormat as newer:
             self.gate.shut(f"a newer program: {newer}")
-        except (Retryable, AccessRefused, Corrupt, TimeoutError, RootVanished) as failure:
+        except (RootVanished, Corrupt) as failure:
             self._unreachable(failure)
+            await self._show_that_it_lives()
+        except (Retryable, AccessRefused, TimeoutError) as failure:
+            self._unreachable(failure)
+
+    async def _show_that_it_lives(self) -> None:
+        """The root is gone or rotted: a controller bumps its lease all the same, which tells whoever would make the
+        root anew that brokers run (R29). It is no word on how fresh anything is: nobody who asks hears of it."""
+        if self.is_controller and self.gate.superseded_by is None:
+            with suppress(ThermoclineError, TimeoutError):
+                async with asyncio.timeout(self._times.interval_s):
+                    await self._campaign.beat(self._cluster.epoch)
 
     # ── images, and what they say of this process ────────────────────────────────────────────────────────────────
     def _take(self, at: ImageAt) -> None:

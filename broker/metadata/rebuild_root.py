@@ -21,10 +21,12 @@ from broker.metadata.image import ClusterImage, check
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import ObjectStore, Upload
-from coldstore.root import RootCodec
+from coldstore.root_format import RING_LENGTH, RootCodec
 from seams.rng import Rng
 
-_FIRST_VERSION = 1
+_VERSIONS_AN_EPOCH = 1 << 32
+"""A rebuilt root's version lies above that of any root before, and does not continue it: who still runs, and knew that
+one, takes it for damage and obeys neither."""
 _POSITION = 1  # as if one record had made the image
 
 
@@ -35,11 +37,12 @@ async def write_rebuilt(
     PreconditionFailed when another one is there by now, StoreError, Corrupt for an impossible image."""
     check(image)
     data, json_bytes = encode_page(image)
-    key = metadata_key(0, epoch, rng.uuid(), PAGE_SUFFIX)
+    version = epoch * _VERSIONS_AN_EPOCH
+    key = metadata_key(version, epoch, rng.uuid(), PAGE_SUFFIX)
     page = PagePointer(key, len(data), crc32c(data), json_bytes)
     await store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
     controller = Controller(UNKNOWN_REPLICA, rng.uuid().hex)
     content = ClusterContent(cluster_id, controller, page, _POSITION)
-    ring = ((_FIRST_VERSION, rng.uuid().hex),)
-    root = RootCodec(CLUSTER_FORMAT).encode(_FIRST_VERSION, epoch, ring, content)
+    ring = tuple((at, rng.uuid().hex) for at in range(version - RING_LENGTH + 1, version + 1))
+    root = RootCodec(CLUSTER_FORMAT).encode(version, epoch, ring, content)
     await store.put_root(cluster_key(), root, damaged)
