@@ -83,7 +83,7 @@ def obeying(
     )
     feed = ImageFeed(Publisher(replicas, metadata, live, node_id))
     feed.watch(lambda at: links.obey(at.image.nodes))
-    turnover = Turnover(node_id)
+    turnover = Turnover(node_id, world.clock.monotonic_s)
     feed.watch(turnover.obey)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
     office = Office(cluster, feed)

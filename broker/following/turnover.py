@@ -9,10 +9,11 @@ change. Must not know what is done about an image.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.following.throttles import Throttles
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Row
@@ -83,8 +84,9 @@ def _changed_rows(before: ClusterImage, after: ClusterImage) -> Iterator[tuple[s
 class Turnover:
     """Counts since the start, of one broker."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, monotonic_s: Callable[[], float] = lambda: 0.0) -> None:
         self._node_id = node_id
+        self.throttles = Throttles(monotonic_s)
         self._at: ImageAt | None = None
         self.elections = self.unclean_elections = 0
         self.shrinks = self.expansions = 0
@@ -92,6 +94,7 @@ class Turnover:
     def obey(self, at: ImageAt) -> None:
         """This broker obeys `at` from now on."""
         before, self._at = self._at, at
+        self.throttles.obey(at)
         if before is None:
             return
         self._tell_of_brokers(before, at)

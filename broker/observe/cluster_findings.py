@@ -123,7 +123,8 @@ def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[Brok
     ]
     if moved:
         yield (
-            f"{_named(moved)}: not led by the first replica, which could; leaders are even again after "
+            f"{_named(moved)}: not led by the first replica, which could; the controller sees to it every "
+            "leader.imbalance.check.interval.seconds, unless auto.leader.rebalance.enable is false; at once by "
             "kafka-leader-election.sh --election-type preferred --all-topic-partitions"
         )
 

@@ -6,6 +6,7 @@ not know what an age means for whoever reads it.
 
 from __future__ import annotations
 
+from broker.following.throttles import throttling
 from broker.observe.sources import Sources
 from broker.observe.standing import InCluster, LateReplica
 
@@ -15,6 +16,7 @@ def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> 
     context = sources.context
     metadata = context.metadata
     controller = metadata.controller
+    idle_s = sources.turnover.throttles.idle_s
     return InCluster(
         sources.position(),
         None if controller is None else controller.node_id,
@@ -24,6 +26,8 @@ def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> 
         int(lease_age_s(sources) * 1000),
         late,
         strays,
+        "" if idle_s is None else throttling(metadata.image),
+        int((idle_s or 0.0) * 1000),
     )
 
 

@@ -8,7 +8,9 @@ finding ends with what a person can do. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from broker.config.units import show_duration
 from broker.observe.cluster_findings import (
     OF_IMAGE,
     Finding,
@@ -20,6 +22,8 @@ from broker.observe.cluster_findings import (
 )
 from broker.observe.conditions import SILENCE_WARN_MS
 from thermocline.cli.cluster_status import STORE_AWAY, Seen
+
+THROTTLE_IDLE_MS: Final = 3_600_000
 
 
 def findings(seen: Seen) -> list[Finding]:
@@ -49,6 +53,7 @@ def notes(seen: Seen) -> list[str]:
                 f"broker {node}: {strays[0]}{more} on its disk: logs that the cluster does not assign to it; nothing "
                 "reads them, and they go a week after they were first seen"
             )
+    found += _forgotten_throttle(seen)
     if unasked := [one.node for one in seen.brokers if one.active and one.node in seen.without_http]:
         nodes = ", ".join(map(str, unasked))
         found.append(
@@ -56,6 +61,18 @@ def notes(seen: Seen) -> list[str]:
             "(--http; it listens on loopback unless told otherwise)"
         )
     return found
+
+
+def _forgotten_throttle(seen: Seen) -> list[str]:
+    """As told by the broker that has watched longest."""
+    told = max(seen.standings.values(), key=lambda standing: standing.throttled_idle_ms, default=None)
+    if told is None or told.throttled_idle_ms < THROTTLE_IDLE_MS:
+        return []
+    return [
+        f"replication is throttled ({told.throttled}), and nothing has moved for "
+        f"{show_duration(told.throttled_idle_ms // 60_000 * 60_000)}: who falls behind catches up no faster; take it "
+        "back with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+    ]
 
 
 def _of_controller(seen: Seen) -> Iterator[Finding]:
