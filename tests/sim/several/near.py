@@ -96,7 +96,7 @@ class NearReader(Reader):
 
 def near_readers(stage: Crowd, fleet: Fleet, places: Sequence[Place]) -> list[Reader]:
     """One in each broker's rack, and one of any replica, over the first places in turn."""
-    brokers = tuple(seat.address for seat in fleet.seats)
+    brokers = fleet.addresses
     found: list[Reader] = []
     for seat in fleet.seats:
         place = places[seat.node_id % len(places)]
