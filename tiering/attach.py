@@ -159,6 +159,7 @@ class Attached:
             self._logs,
             opened,
             new=lead.new,
+            followed=not lead.holds_alone,
             led_before=self._led.get(key),
             told=self._told_in(key, lead),
         )

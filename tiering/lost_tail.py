@@ -68,6 +68,7 @@ class LostTail:
         opened: OpenLog,
         *,
         new: bool,
+        followed: bool,
         led_before: int | None,
         told: ToldEnd | None = None,
     ) -> None:
@@ -76,7 +77,7 @@ class LostTail:
         self._opened = opened
         self._log = opened.log
         self._new = new
-        self._followed = not partition.is_alone  # it was in sync with whoever led before: others may hold the log too
+        self._followed = followed  # it was in sync with whoever led before: others may hold the log too
         self._led_before = led_before  # the epoch it was led in before it resigned: another may have led since
         self._told = told  # in this session, by the leader before or as that leader, and nothing was lost since
         self.lost: tuple[int, int] | None = None

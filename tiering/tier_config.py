@@ -40,7 +40,8 @@ class Lead:
     """That this broker leads a partition in `leader_epoch`. `new`: the partition was just created, so it holds nothing
     anywhere. `on_fenced` hears, once and on the loop, that the root names a higher epoch, and what it says.
     `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed. `is_alone`: no
-    other broker is assigned it. `unclean_after`: this log may lack what was acknowledged, and begins uncleanly after
+    other broker is assigned it; `holds_alone`: no other ever held it, though some may be on their way to (a move).
+    `unclean_after`: this log may lack what was acknowledged, and begins uncleanly after
     the leader epoch that served last, this one; None: it has all of it. `broker_epoch`: this broker's session in the
     image that lets it lead. `on_behind` hears, on the loop, that the log ends below what the bucket holds (R18)."""
 
@@ -50,6 +51,7 @@ class Lead:
     new: bool = False
     is_deleted: Callable[[UUID], bool] = lambda _: True
     is_alone: bool = True
+    holds_alone: bool = True
     unclean_after: int | None = None
     broker_epoch: int = NO_SESSION
     on_behind: Callable[[str], None] = lambda _: None

@@ -189,7 +189,10 @@ def reassigned(image: ClusterImage, topic: Topic, index: int, target: tuple[int,
     after = assigned_to(image, row, target) if is_there else assigned_to(image, row, row.replicas, target)
     if after == row:
         return None
-    return next_row(row, settled(image, after, effective_min(topic, after, image)))
+    after = settled(image, after, effective_min(topic, after, image))
+    if after.leader_epoch > row.leader_epoch + 1:  # some left, and it is at its goal, so that more did
+        after = led_by(replace(after, leader_epoch=row.leader_epoch), after.leader)
+    return next_row(row, after)
 
 
 def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:

@@ -40,6 +40,13 @@ def is_alone(topic: Topic, index: int, node_id: int) -> bool:
     return {*row.replicas, *row.target} == {node_id}
 
 
+def holds_alone(topic: Topic, index: int, node_id: int) -> bool:
+    """Whether nobody else holds it: those who are to, by a move, joined nothing yet. What is lacking here is nowhere
+    then, and it begins as where nobody else is assigned it (C30)."""
+    row = topic.rows[index]
+    return row.replicas == row.in_sync == (node_id,)
+
+
 class Opening:
     """Of one broker. `open` is called for one partition at a time by whoever is to lead it."""
 
@@ -68,6 +75,7 @@ class Opening:
             new,
             self._metadata.is_deleted,
             is_alone=is_alone(topic, index, node_id),
+            holds_alone=holds_alone(topic, index, node_id),
             unclean_after=None if decided.clean else decided.served_epoch,
             broker_epoch=row.sessions.get(node_id, NO_SESSION),
         )

@@ -110,6 +110,7 @@ class Core:
         self.registrations: list[RegistrationAsked] = []
         self.incarnations = self.names = 0
         self.counts: dict[str, int] = {}
+        self.begun_alone = -1  # leader epoch in which the only replica began without some of its log (C30)
         self.gave_up = (-1, -1)  # who said last that it lacks something, and the partition epoch of the row then
         for node in self.processes:
             self.obey(node)
@@ -345,6 +346,8 @@ class Core:
         disk = self.disks[node]
         if not disk.is_whole:
             self.gave_up = node, self.row.partition_epoch
+            if self.row.replicas == self.row.in_sync == (node,):
+                self.begun_alone = self.row.leader_epoch
         disk.exists, disk.is_whole, disk.is_doubtful = True, True, False
 
     def begin_session(self, node: int) -> None:

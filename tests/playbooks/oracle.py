@@ -66,6 +66,8 @@ class Oracle:
         disk = core.disks[row.leader]
         if row.unclean_epoch == row.leader_epoch:
             self._look_at_unclean_start(core, row)
+        elif core.begun_alone == row.leader_epoch:
+            self._give_up(disk.log)
         elif disk.is_whole and disk.log[: core.stable_end(disk)][: len(self.acknowledged)] != self.acknowledged:
             raise Broken(f"clean leader {row.leader} has {disk.log}, acknowledged is {self.acknowledged}")
 
@@ -101,7 +103,7 @@ class Oracle:
         if known is not None and known[0] == key and mark < known[1]:
             raise Broken(f"the high watermark of {process.node} fell from {known[1]} to {mark} in epoch {epoch}")
         self._marks[process.node] = key, mark
-        if process.follower is None or core.disks[process.node].seen_epoch < core.row.unclean_epoch:
+        if process.follower is None or core.disks[process.node].seen_epoch < _began_anew(core):
             return  # of before the unclean start
         if process.follower.phase is Phase.OFFLINE:
             raise Broken(f"{process.node} is offline")
@@ -111,7 +113,7 @@ class Oracle:
     def _look_at_acks(self, core: Core, process: Process) -> None:
         """What became visible is acknowledged: by whoever believes to lead."""
         led = process.leader
-        if led is None or led.in_sync.row.leader_epoch < core.row.unclean_epoch:
+        if led is None or led.in_sync.row.leader_epoch < _began_anew(core):
             return
         disk, end = core.disks[process.node], led.high_watermark
         shorter = min(end, len(self.acknowledged))
@@ -127,3 +129,8 @@ class Oracle:
             other = core.disks[node]
             if other.is_whole and other.log[: core.stable_end(other)][:end] != self.acknowledged:
                 raise Broken(f"{node} is in sync, has {other.log} and lacks what {process.node} acknowledges: {end}")
+
+
+def _began_anew(core: Core) -> int:
+    """The last leader epoch that began without all that was acknowledged."""
+    return max(core.row.unclean_epoch, core.begun_alone)

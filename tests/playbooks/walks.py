@@ -114,7 +114,25 @@ class Walk:
             begin.append(("begin uncleanly", core.begin_uncleanly))
         if len(core.answers) > MESSAGES_MAX:
             take = [("lose an answer", lambda: core.answers.pop(0)), *take]
-        return [obey, leads, flush, fetch, fetch, serve, serve, take, take, propose, settle, begin]
+        return [obey, leads, flush, fetch, fetch, serve, serve, take, take, propose, settle, begin, self._of_moves()]
+
+    def _of_moves(self) -> list[Step]:
+        """Begun seldom; who joins copies by whole rounds now and then, or it would take more events than a walk has."""
+        rng, core = self._moves, self.core
+        if rng is None:
+            return []
+        if not core.row.target or rng.randrange(20) == 0:
+            if rng.randrange(4):
+                return []
+            if core.row.target and rng.randrange(2):
+                return [("cancel", core.cancel_move)]
+            target = self._target(rng)
+            return [(f"move {target}", lambda: core.move(*target))]
+        return [
+            (f"copy {node}", lambda node=node: core.copy(node))  # type: ignore[misc]
+            for node in core.row.target
+            if node not in core.row.in_sync and core.may_fetch(node)
+        ]
 
     # ── what a rough one does ────────────────────────────────────────────────────────────────────────────────────
     def _rough(self) -> list[Step]:
@@ -124,10 +142,6 @@ class Walk:
             (f"minimum {3 - now}", lambda: core.set_minimum(3 - now)),
             ("elect preferred", core.elect_preferred),
         ]
-        if self._moves is not None:
-            targets = [self._target(self._moves) for _ in range(8)]  # as likely as all the rest
-            found += [(f"move {target}", lambda target=target: core.move(*target)) for target in targets]  # type: ignore[misc]
-            found += [("cancel", core.cancel_move)] * 2 if core.row.target else []
         for node in core.processes:
             found += [
                 (f"restart {node}", lambda node=node: core.restart(node)),

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from broker.error_codes import ErrorCode
-from broker.metadata.records import Row
+from broker.membership import joining
+from broker.metadata.records import Row, RowsSet
+from broker.metadata.rows import reassigned
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -17,7 +21,9 @@ from broker.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from tests.support.broker_kit import Life, play
+from seams.disk import remove_tree
+from tests.support.broker_kit import Life, Place, play
+from tests.support.neighbours import commit, join
 from tests.support.three_machines import NODES, Three, until
 
 NONE = ErrorCode.NONE
@@ -220,5 +226,36 @@ def test_a_log_that_is_given_back_before_it_went_stays() -> None:
         assert await three.values() == [b"a", b"b"]
         assert three.directories(second) == ["log-0"]
         await three.end()
+
+    play(scenario())
+
+
+def test_a_log_that_is_gone_when_a_move_begins_is_told_as_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its broker read the image, where nobody else was assigned it, so named no lost log; then somebody moved
+    it; then the broker registered. Nobody else holds any of it: it begins after all that was given, as at replication
+    factor 1 (C30). It took the offsets again. Found by the core's walks, seed 2591."""
+    monkeypatch.setattr(joining, "lost_logs", lambda *_: ())
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.create("log")
+        assert (await life.produce("log", b"a")).base_offset == 0
+        await join(life, 2)
+        topic = life.context.metadata.topic("log")
+        after = reassigned(life.context.metadata.image, topic, 0, (2, 1))
+        assert after is not None and after.target == (2, 1)
+        await commit(life, RowsSet(topic.topic_id, ((0, after),)))
+        reserved_end = life.partition("log").log.reserved_end
+        await life.crash()
+        remove_tree(place.disk, "/data/a/log-0")
+        life = await place.start()
+        async with asyncio.timeout(60.0):
+            while ("log", 0) not in life.context.registry.partitions:
+                await asyncio.sleep(0.05)
+        row = life.context.metadata.topic("log").rows[0]
+        assert (row.replicas, row.target, row.in_sync, row.clean) == ((1,), (2, 1), (1,), True)
+        assert (await life.produce("log", b"b")).base_offset >= reserved_end
+        await life.stop()
 
     play(scenario())
