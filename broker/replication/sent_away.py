@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-STAY_S: Final = 30.0
+STAY_S: Final = 10.0
 PLACES_MAX: Final = 1_000
 
 Place = tuple[str, int]
