@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests start hundreds of short processes: each would compile all it imports where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-all check bench run sim sim-cluster planted fuzz soak campaign reliability pages lock format clean
+.PHONY: demo demo-cluster test test-fast test-all check bench run sim sim-cluster planted fuzz soak campaign reliability pages lock format clean
 
 $(READY): requirements.lock pyproject.toml
 	@echo "making $(VENV) from requirements.lock: a minute or two, once"
@@ -18,6 +18,9 @@ $(READY): requirements.lock pyproject.toml
 
 demo: $(READY)  ## the main job in about a minute (half of it Spark's first start): write, sink, replay, kill, lose the disk, replay again
 	$(BIN)/python -m thermocline.demo
+
+demo-cluster: $(READY)  ## three brokers: one killed and its disk deleted under load, then all three; every byte checked. About a minute
+	$(BIN)/python -m thermocline.demo.cluster
 
 test-fast: $(READY)  ## the unit tests, without real processes and Spark: under two minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peer and not slow and not not_fast" tests/unit

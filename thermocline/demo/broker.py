@@ -14,6 +14,7 @@ import sys
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from thermocline.demo.payload import PARTITIONS, TOPIC, Failed
 
@@ -36,24 +37,31 @@ class DemoBroker:
     http: str
 
     @classmethod
-    def start(cls, data_dir: Path, bucket: Path, kafka: str = "127.0.0.1:0") -> DemoBroker:
+    def start(cls, data_dir: Path, bucket: Path, kafka: str = "127.0.0.1:0", *flags: str) -> DemoBroker:
+        """When it is ready; its log lies beside its directory, and goes on where its last life ended."""
         command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
         command += ["--bucket", f"file://{bucket}", "--listen", kafka, "--http", "127.0.0.1:0"]
         for name, value in SETTINGS.items():
             command += ["--set", f"{name}={value}"]
-        with (data_dir.parent / "broker.log").open("a") as log:
+        command += flags  # the last word counts
+        told = data_dir.parent / f"{data_dir.name}.log"
+        with told.open("a") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            raise Failed(f"the broker did not come up; see {data_dir.parent / 'broker.log'}")
+            raise Failed(f"the broker did not come up; see {told}")
         ready = dict(part.split("=", 1) for part in line.split()[1:])
         return cls(process, ready["kafka"], ready["http"])
 
-    def status(self) -> list[dict[str, int]]:
-        """Every partition of the topic, as `tier status` sees it."""
+    def partitions(self) -> list[dict[str, Any]]:
+        """Every partition, as `tier status` sees it."""
         with urllib.request.urlopen(f"http://{self.http}/status", timeout=10) as answer:
-            return [partition for partition in json.load(answer) if partition["topic"] == TOPIC]
+            return list(json.load(answer))
+
+    def status(self) -> list[dict[str, Any]]:
+        """Those of the demo's topic."""
+        return [partition for partition in self.partitions() if partition["topic"] == TOPIC]
 
     @property
     def local_bytes(self) -> int:

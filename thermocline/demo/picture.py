@@ -1,7 +1,7 @@
 """Two tiers, drawn over one another on a terminal; a line now and then elsewhere; and what the seconds were spent on.
 
-Owns the demo's stdout until its table. Always true: where nobody looks (no terminal) nothing is overwritten, and a line
-comes every three seconds at most; the seconds of the acts add up to the whole. Must not know what the acts are.
+Owns the demos' stdout until their tables. Always true: where nobody looks (no terminal) nothing is overwritten, and a
+line comes every three seconds at most; the seconds of the acts add up to the whole. Must not know what the acts are.
 """
 
 from __future__ import annotations
@@ -45,14 +45,32 @@ class Picture:
         print(f"[{self.clock() - self.started:5.1f} s] {text}", flush=True)
 
     def draw(self, broker: DemoBroker, what: str) -> None:
+        """What a broker's disk holds, and what the bucket."""
+
+        def tiers() -> tuple[int, int]:
+            partitions = broker.status()
+            return sum(one["local_bytes"] for one in partitions), sum(one["cold_bytes"] for one in partitions)
+
+        self.draw_tiers(tiers, what)
+
+    def draw_tiers(self, tiers: Callable[[], tuple[int, int]], what: str) -> None:
+        """Bytes on disks and in the bucket, asked for when it is time to draw."""
+
+        def text() -> str:
+            local, cold = tiers()
+            return (
+                f"{what}  disk {_bar(local, '█')} {local / 1e6:6.0f} MB   bucket {_bar(cold, '░')} {cold / 1e6:6.0f} MB"
+            )
+
+        self.tick(text)
+
+    def tick(self, made: Callable[[], str]) -> None:
+        """A line that is drawn over, when it is time for one."""
         now = self.clock()
         if now - self.drawn < (TICK_S if self.live else 3.0):
             return
         self.drawn = now
-        partitions = broker.status()
-        local = sum(partition["local_bytes"] for partition in partitions)
-        cold = sum(partition["cold_bytes"] for partition in partitions)
-        text = f"{what}  disk {_bar(local, '█')} {local / 1e6:6.0f} MB   bucket {_bar(cold, '░')} {cold / 1e6:6.0f} MB"
+        text = made()
         if self.live:
             print(f"\r\033[K[{now - self.started:5.1f} s] {text}", end="", flush=True)
         else:
@@ -65,3 +83,13 @@ class Picture:
 
 def _bar(size: int, mark: str) -> str:
     return mark * min(round(size / 50e6), 24)
+
+
+def scaled(*sizes: tuple[str, int]) -> list[str]:
+    """A bar for each, all to one scale; what is not nothing has a mark at least."""
+    width, most = max(len(name) for name, _ in sizes), max(*(size for _, size in sizes), 1)
+    marks = "█░▒"
+    return [
+        f"{name:<{width}}  {marks[at % 3] * max(round(size / most * 48), bool(size))} {size / 1e6:.1f} MB"
+        for at, (name, size) in enumerate(sizes)
+    ]
