@@ -10,6 +10,7 @@ from collections import Counter
 
 from tests.sim.rows import table
 from tests.sim.run import simulate
+from tests.sim.several import archive
 from tests.sim.several import run as several
 
 
@@ -19,6 +20,7 @@ def main() -> int:
     parser.add_argument("--seeds", help="a range, A..B, both ends included")
     parser.add_argument("--brokers", type=int, default=0, help="several of them over one bucket; 0: the world of one")
     parser.add_argument("--replication-factor", type=int, help="of several brokers' topics; not given: each seed draws")
+    parser.add_argument("--archive", action="store_true", help="a read-only broker beside several brokers")
     parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 60")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
@@ -31,7 +33,8 @@ def main() -> int:
     for seed in range(int(first), int(last) + 1):
         seed_began = time.monotonic()
         if arguments.brokers:
-            outcome = several.simulate(
+            play = archive.simulate if arguments.archive else several.simulate
+            outcome = play(
                 seed, arguments.brokers, arguments.duration or several.DURATION_S, arguments.replication_factor
             )
         else:

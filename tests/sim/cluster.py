@@ -17,7 +17,7 @@ from typing import Any
 
 from broker import app
 from broker.app import Broker
-from broker.config.resolve import resolve
+from broker.config.resolve import Launch, resolve
 from broker.following.image_feed import ImageFeed
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore
@@ -130,8 +130,17 @@ class Cluster:
         self.failures: list[str] = []  # what no promise allows: a broker that ended by an exception nobody expected
 
     # --- processes ---
-    def start(self, directory: str, port: int = 9092, *extra: str, machine: Machine | None = None) -> Node:
-        """A broker on `/data/<directory>` of a machine (the first one), as `serve` starts one."""
+    def start(
+        self,
+        directory: str,
+        port: int = 9092,
+        *extra: str,
+        machine: Machine | None = None,
+        launch: Launch = Launch(),  # noqa: B008 - immutable
+        way: Callable[[ObjectStore], ObjectStore] = lambda store: store,
+    ) -> Node:
+        """A broker on `/data/<directory>` of a machine (the first one), as `serve` starts one. `way`: what it has
+        instead of its way to the bucket."""
         self.started += 1
         name = f"{directory}#{self.started}"
         node = Node(name, (HOST, port), machine or self.machines[0])
@@ -145,15 +154,17 @@ class Cluster:
             "listeners": f"PLAINTEXT://{HOST}:{port}",
             "thermocline.http": "",
         }
-        config = resolve(flags, [*self.settings, *extra], {}, None)
+        config = resolve(flags, [*self.settings, *extra], {}, None, launch)
         beats = Beats(SeededRng(f"{self.seed}/{name}/beats").uniform(0.0, BEAT_S))
         syncs = WorkerSyncs(node.workers)
         world = World(node.disk, node.workers, syncs, node.clock, rng, self.net, beats=beats)  # type: ignore[arg-type]
-        node.main = node.context.run(self._launch, node, config, world, rng)
+        node.main = node.context.run(self._launch, node, config, world, way)
         self.nodes.append(node)
         return node
 
-    def _launch(self, node: Node, config: Any, world: World, rng: SeededRng) -> asyncio.Task[int]:
+    def _launch(
+        self, node: Node, config: Any, world: World, way_of: Callable[[ObjectStore], ObjectStore]
+    ) -> asyncio.Task[int]:
         node.stop = asyncio.Event()
 
         def announce(_: str) -> None:
@@ -168,7 +179,7 @@ class Cluster:
             else:
                 way = WayToStore(self.net.links, node.place, SeededRng(f"{self.seed}/{node.name}/way"))
                 node.store = RemoteBucket(self.loop, self.store, self.outside, way)
-            return node.store
+            return way_of(node.store)
 
         async def main() -> int:
             try:

@@ -29,6 +29,7 @@ ROWS = {
     "Z1 two brokers": ("a second broker beside it",),
     "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
     "moves": ("reassignment",),
+    "read-only beside them": ("read-only broker",),
 }
 
 

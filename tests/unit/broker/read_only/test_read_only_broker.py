@@ -11,6 +11,8 @@ import pytest
 from broker.error_codes import ErrorCode
 from broker.membership.joining import Refused
 from broker.net.dispatch import CloseConnection
+from broker.read_only import following
+from broker.read_only.roots import FRESH_S
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     CreateTopicsRequest,
@@ -209,6 +211,64 @@ def test_the_owner_may_be_gone() -> None:
         ends = await reader.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest(topics=[ask]))
         end = ends.topics[0].partitions[0]
         assert (end.error_code, end.leader_epoch, end.end_offset) == (0, epoch, 30)
+        assert await reader.read_all("log") == await owner.read_all("log")
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_a_root_counts_when_the_image_of_its_epoch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a newer leader copied is not shown before Metadata names its epoch: clients take an epoch above that for
+    another log's."""
+    monkeypatch.setattr(following, "POLL_S", 1e6)
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        assert await offset(reader, -1) == (0, 30)
+        await owner.crash()
+        owner = await place.start("node.id=1")
+        await until(lambda: ("log", 0) in owner.context.registry.partitions)
+        await write(owner, 5, begin=30)
+        before = reader.context.metadata.topic("log").rows[0].leader_epoch
+        assert before < owner.partition("log").leader_epoch
+        await asyncio.sleep(2 * FRESH_S)
+        assert await offset(reader, -1) == (0, 35)
+        assert reader.context.metadata.topic("log").rows[0].leader_epoch == owner.partition("log").leader_epoch
+        await reader.stop()
+        await owner.stop()
+
+    play(scenario())
+
+
+def test_the_end_does_not_fall_when_tiering_is_switched_off() -> None:
+    """The owner takes its objects out of the bucket, as it has all of the log on its disk: readers keep their places,
+    get nothing, and go on where they were when it is switched on again."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await place.start("node.id=1")
+        await owner.create("log", **{**SMALL_SEGMENTS, "local_retention_bytes": "-1"})
+        await write(owner, 30)
+        reader = await reader_of(place)
+        assert await offset(reader, -1) == (0, 30)
+        off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        await owner.context.controller.set_configs("log", lambda topic: {**topic.configs, **off})
+        await until(lambda: owner.partition("log").tier.remote_end_offset == 0)
+        await asyncio.sleep(6)
+        assert await offset(reader, -1) == (0, 30)
+        for position in (5, 30):
+            found = await reader.fetch("log", position, max_wait_ms=100)
+            assert (found.error_code, found.high_watermark, bytes(found.records or b"")) == (0, 30, b"")
+        assert (await reader.fetch("log", 31)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        on = {"remote.storage.enable": "true"}
+        await owner.context.controller.set_configs("log", lambda topic: {**topic.configs, **on})
+        await write(owner, 3, begin=30)
+        await until(lambda: owner.partition("log").tier.remote_end_offset == 33)
+        await asyncio.sleep(2 * FRESH_S)
+        assert await offset(reader, -1) == (0, 33)
         assert await reader.read_all("log") == await owner.read_all("log")
         await reader.stop()
         await owner.stop()
