@@ -17,7 +17,7 @@ from broker.config.broker_config import BrokerConfig as BrokerConfig
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition
 from broker.config.groups import GroupConfig
 from broker.config.honoured import RACK_SELECTOR
-from broker.config.listeners import ListenerTexts, brokers_listener, read_listeners
+from broker.config.listeners import BrokersListener, ListenerConfig, ListenerTexts, brokers_listener, read_listeners
 from broker.config.sources import ConfigError as ConfigError
 from broker.config.sources import from_environment, from_sets, merge
 from broker.config.times import cluster_times
@@ -97,12 +97,16 @@ class _Values:
         return tuple(sorted(unhonoured))
 
 
-def _build(values: _Values, launch: Launch) -> BrokerConfig:
-    judge_refused(values.configured)
-    _judge_topic_defaults(values)
-    number, flag = values.number, values.flag
-    data_dir = _data_dir(values, launch)
-    bucket = _bucket(values, data_dir)
+class _Addresses(NamedTuple):
+    """Where this broker is reached."""
+
+    listeners: tuple[ListenerConfig, ...]
+    brokers: BrokersListener
+    http: Address | None
+
+
+def _addresses(values: _Values, launch: Launch) -> _Addresses:
+    """Raises ConfigError for those that other machines reach, where that was not allowed."""
     texts = _listener_texts(values)
     listeners = read_listeners(texts, launch.host_name)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
@@ -113,16 +117,36 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
     if http is not None:
         reached.append(("thermocline.http", http))
     _judge_reach(reached, insecure=launch.insecure)
-    local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
-    inflight = number("queued.max.request.bytes")
-    if 0 <= inflight < number("socket.request.max.bytes"):
+    return _Addresses(listeners, brokers, http)
+
+
+def _inflight_bytes_max(values: _Values) -> int | None:
+    """Of requests under way; None: no limit."""
+    inflight = values.number("queued.max.request.bytes")
+    if 0 <= inflight < values.number("socket.request.max.bytes"):
         raise ConfigError(
             "queued.max.request.bytes must be at least socket.request.max.bytes, or one request never fits"
         )
+    return None if inflight < 0 else inflight
+
+
+def _judge_read_only(values: _Values, launch: Launch) -> None:
     if launch.read_only and not values.text("thermocline.bucket"):
         raise ConfigError("--read-only reads the bucket of another cluster: say which with --bucket URL")
     if launch.read_only and launch.take_over:
         raise ConfigError("--read-only takes nothing over: leave out --take-over")
+
+
+def _build(values: _Values, launch: Launch) -> BrokerConfig:
+    judge_refused(values.configured)
+    _judge_read_only(values, launch)
+    _judge_topic_defaults(values)
+    number, flag = values.number, values.flag
+    data_dir = _data_dir(values, launch)
+    bucket = _bucket(values, data_dir)
+    at = _addresses(values, launch)
+    local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
+    inflight = _inflight_bytes_max(values)
     return BrokerConfig(
         node_id=number("broker.id") if "broker.id" in values.configured else number("node.id"),
         rack=values.text("broker.rack") or None,
@@ -132,13 +156,13 @@ def _build(values: _Values, launch: Launch) -> BrokerConfig:
         bucket_is_default=not values.text("thermocline.bucket"),
         take_over=launch.take_over,
         read_only=launch.read_only,
-        listeners=listeners,
-        brokers_listener=brokers.name,
-        internal=brokers.own,
-        http_host=http.host if http else None,
-        http_port=http.port if http else 0,
+        listeners=at.listeners,
+        brokers_listener=at.brokers.name,
+        internal=at.brokers.own,
+        http_host=at.http.host if at.http else None,
+        http_port=at.http.port if at.http else 0,
         request_bytes_max=number("socket.request.max.bytes"),
-        inflight_request_bytes_max=None if inflight < 0 else inflight,
+        inflight_request_bytes_max=inflight,
         socket_send_buffer_bytes=number("socket.send.buffer.bytes"),
         socket_receive_buffer_bytes=number("socket.receive.buffer.bytes"),
         connection_idle_ms_max=number("connections.max.idle.ms"),

@@ -11,17 +11,28 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
+from broker.following.turnover import Turnover
 from broker.latency import BOUNDS_S
 from broker.observe.cluster_look import ClusterLook
 from broker.observe.families import counter, gauge, histogram
 from broker.observe.own_session import heartbeat_age_s, lease_age_s
 from broker.observe.sources import Sources
 from broker.observe.standing import LateReplica
+from broker.replication.copied import Copied
 
 
 def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplica]) -> Iterator[Metric]:
     """`late`: of partitions that are led here."""
-    turnover, commits = sources.turnover, sources.cluster.commit_times
+    yield from _who(sources, looked)
+    yield from _partitions(looked)
+    yield from _turnover(sources.turnover)
+    yield from _lag(late)
+    yield from _copied(sources.context.registry.copied)
+    yield from _times(sources)
+
+
+def _who(sources: Sources, looked: ClusterLook) -> Iterator[Metric]:
+    """Decides, and is there."""
     yield gauge(
         "is_controller",
         "1 on the broker that decides (Kafka's ActiveControllerCount); the sum over brokers is 1, but for seconds",
@@ -32,6 +43,10 @@ def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplic
     yield gauge("cluster_version", "records of cluster.json that this broker obeys; one that stays behind: "
                 "controller_silent", sources.position())  # fmt: skip
     yield gauge("sessions", "brokers in session, told by the controller, 0 elsewhere: broker_away", looked.sessions)
+
+
+def _partitions(looked: ClusterLook) -> Iterator[Metric]:
+    """How many there are, and what they lack."""
     yield gauge("leaders", "partitions this broker is to lead (LeaderCount)", looked.leaders)
     yield gauge("replicas", "partitions this broker is to hold (PartitionCount)", looked.replicas)
     yield gauge(
@@ -53,6 +68,10 @@ def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplic
     )
     yield gauge("recovering_partitions", "led here, begun without all that was acknowledged, and not done: recovering",
                 looked.starting)  # fmt: skip
+
+
+def _turnover(turnover: Turnover) -> Iterator[Metric]:
+    """What became of them since the start."""
     yield counter("elections", "partitions this broker was elected to lead (LeaderElectionRateAndTimeMs)",
                   turnover.elections)  # fmt: skip
     yield counter("unclean_elections", "of those, without all that was acknowledged (UncleanLeaderElectionsPerSec)",
@@ -61,6 +80,10 @@ def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplic
                   turnover.shrinks)  # fmt: skip
     yield counter("isr_expands", "in-sync sets of partitions led here that gained one (IsrExpandsPerSec)",
                   turnover.expansions)  # fmt: skip
+
+
+def _lag(late: list[LateReplica]) -> Iterator[Metric]:
+    """By how much replicas are behind."""
     yield gauge("late_replicas", "replicas in session of partitions led here that lack what their leader held half a "
                 "second ago", len(late))  # fmt: skip
     yield gauge(
@@ -73,7 +96,10 @@ def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplic
         "since when it lacks something; above replica.lag.time.max.ms it leaves the in-sync set: under_replicated",
         max((one.ms for one in late), default=0) / 1000,
     )
-    copied = sources.context.registry.copied
+
+
+def _copied(copied: Copied) -> Iterator[Metric]:
+    """What replicas here got, and from which tier."""
     yield counter("replication_bytes_in", "record bytes that leaders sent to replicas here (ReplicationBytesInPerSec)",
                   copied.bytes_in)  # fmt: skip
     yield counter("replication_bytes_skipped", "about how many bytes of log replicas here did not copy, because the "
@@ -83,6 +109,11 @@ def cluster_metrics(sources: Sources, looked: ClusterLook, late: list[LateReplic
         "how often a replica here, empty, damaged or far behind, began where the verified part of the bucket ends",
         copied.begun,
     )
+
+
+def _times(sources: Sources) -> Iterator[Metric]:
+    """How long agreeing takes, and being heard."""
+    commits = sources.cluster.commit_times
     yield gauge(
         "heartbeat_age_seconds",
         "since the last answered heartbeat was sent, 0 on the controller; above 5: controller_silent, at 9 the session "
