@@ -264,3 +264,22 @@ def test_preferred_replicas_lead_again(beside: Beside) -> None:
         for admin in beside.admins()
     ]
     assert leaders[0] == leaders[1] and leaders[1]["three", 2] == leaders[1]["pair", 1] == 3
+
+
+def test_a_reassignment_with_a_throttle_sets_it_and_takes_it_back(beside: Beside) -> None:
+    """`--execute --throttle`, then `--verify`: rates of all brokers and replicas of the topic, in Kafka's words."""
+    plan = beside.folder / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "pair", "partition": 0, "replicas": [1, 2]}]}))
+    words = "--reassignment-json-file", str(plan)
+    tool = "reassign.ReassignPartitionsCommand"
+    said = beside.same(tool, *words, "--execute", "--throttle", "5000000")
+    assert any("throttle limit was set to 5000000" in line for line in said)
+    for admin in beside.admins():
+        wait_until(lambda admin=admin: replicas(admin) == [1, 2], "it is moved", 60)  # type: ignore[misc]
+    said = beside.same(tool, *words, "--verify")
+    assert any("is completed" in line for line in said) and any("Clearing" in line for line in said)
+    assert beside.same(tool, *words, "--verify") == said
+
+
+def replicas(admin: AdminClient) -> list[int]:
+    return list(admin.list_topics(timeout=10).topics["pair"].partitions[0].isrs)
