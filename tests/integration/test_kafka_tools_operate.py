@@ -97,8 +97,10 @@ def is_whole(admin: AdminClient) -> bool:
 
 
 def alike(said: Said) -> list[str]:
-    """Each line once, sorted, without stack frames and internal topics, which differ; a set is printed in any order."""
-    lines = [line for line in (said.out + said.err).splitlines() if line.strip() and not line.startswith("\tat ")]
+    """Each line once, sorted, without stack frames, directories and internal topics, which differ; a set is printed in
+    any order."""
+    lines = [re.sub(r',"log_dirs":\[[^]]*\]', "", line) for line in (said.out + said.err).splitlines()]
+    lines = [line for line in lines if line.strip() and not line.startswith("\tat ")]
     lines = [re.sub(r"(?<=for partitions )(.*)$", _named, line) for line in lines]
     return sorted({re.sub(r"\d+ replica", "N replica", line) for line in lines if "__" not in line})
 

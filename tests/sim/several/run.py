@@ -55,6 +55,7 @@ class Shape:
     pace_s: float
     segment_bytes: int
     local_bytes: int | None  # what logs keep on disk of what the bucket holds; None: as each topic says
+    throttled: bool = False  # replicas that are out of sync, all of them
 
 
 def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int | None = None) -> Shape:
@@ -90,6 +91,12 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     if later.randrange(2) and kinds:
         kinds += (Kind.LAG,)
     settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
+    operated = SeededRng(f"several/{brokers}/{seed}/operated")
+    is_throttled = operated.randrange(3) == 0
+    if is_throttled:
+        settings += (f"follower.replication.throttled.rate={(20_000, 100_000)[operated.randrange(2)]}",)
+    if operated.randrange(2):
+        settings += (f"leader.imbalance.check.interval.seconds={(1, 4)[operated.randrange(2)]}",)
     return Shape(
         seed,
         brokers,
@@ -105,6 +112,7 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
         pace_s,
         segment_bytes,
         (None, 30_000, 8000)[later.randrange(3)],
+        is_throttled,
     )
 
 
@@ -132,6 +140,7 @@ class SeveralBrokers(Play):
         self._fleet = fleet
         self._crowd = stage
         self._deaf, self._min_in_sync, self._local_bytes = shape.deaf, shape.min_in_sync, shape.local_bytes
+        self._throttled = {"follower.replication.throttled.replicas": "*"} if shape.throttled else {}
         self._losses = losses = Losses(fleet, stage.history)
         replicas, sync = shape.replication_factor, shape.sync
         self._nemesis = SeveralNemesis(
@@ -157,7 +166,7 @@ class SeveralBrokers(Play):
 
     def configs(self) -> Mapping[str, str]:
         kept = {} if self._local_bytes is None else {"local.retention.bytes": str(self._local_bytes)}
-        return {"min.insync.replicas": str(self._min_in_sync), **kept}
+        return {"min.insync.replicas": str(self._min_in_sync), **kept, **self._throttled}
 
     def readers(self) -> list[Reader]:
         readers = [Reader(self._stage, f"again{i}", place, again=True) for i, place in enumerate(self._places[:2])]
