@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from broker.controller.decision import Decision
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, LogPlace, Row
+from broker.metadata.row_steps import is_alone
 from broker.metadata.rows import handed_over
 
 
@@ -76,8 +77,7 @@ def moved(image: ClusterImage, unfit: Unfit) -> Decision[None]:
         best = min(candidates, key=lambda node_id: rank(node_id, place))  # the first assigned among equals
         if rank(best, place) < now:
             return best
-        is_alone = {*row.replicas, *row.target} == {row.leader}
-        return NO_LEADER if now == _NEVER and not is_alone else row.leader
+        return NO_LEADER if now == _NEVER and not is_alone(row, row.leader) else row.leader
 
     def failed_at(place: LogPlace) -> list[int]:
         return [node_id for node_id, places in failed.items() if place in places]

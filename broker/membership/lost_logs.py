@@ -17,6 +17,7 @@ from broker.membership.identity import DirectoryIdentity
 from broker.metadata.image import ClusterImage
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.metadata.records import LogPlace
+from broker.metadata.row_steps import is_alone
 from logformat.values import TopicPartition
 
 
@@ -34,7 +35,7 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
         for topic in image.topics.values()
         for index, row in enumerate(topic.rows)
         if (node_id in row.in_sync or (node.active and node_id in (*row.replicas, *row.target)))
-        and {*row.replicas, *row.target} != {node_id}
+        and not is_alone(row, node_id)
         and (all_may_lack or TopicPartition(topic.name, index) not in directory.logs)
     )
 

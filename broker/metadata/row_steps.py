@@ -77,6 +77,7 @@ def without_member(image: ClusterImage, row: Row, node_id: int, least: int) -> R
 
 
 def is_alone(row: Row, node_id: int) -> bool:
+    """Whether nobody else is assigned the partition, nor will be by a move that is under way."""
     return {*row.replicas, *row.target} == {node_id}
 
 

@@ -22,9 +22,9 @@ from broker.config.topics import TopicConfig, log_config_of
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Node, Row
+from broker.metadata.row_steps import is_alone
 from broker.partition.followed import ColdState, Followed
 from broker.partition.follower_retention import expire_all
-from broker.partition.opening import is_alone
 from broker.partition.registry import Registry
 from broker.replication.asking import VERSION, Key, Limits
 from broker.replication.fetcher import Fetcher
@@ -182,7 +182,7 @@ class Follows:
         try:
             opened = await self._logs.open(place, topic_id, config)
         except DamagedLog as damaged:
-            if is_alone(topic, index, self._node_id):
+            if is_alone(row, self._node_id):
                 raise
             remains = self._logs.remains(place, damaged.offset)
             self._registry.troubles.refused((topic.topic_id, index), str(damaged), remains)
@@ -195,7 +195,7 @@ class Follows:
                 return None
             # Else nobody leads: what is whole of it counts among the candidates (R20).
         opened = opened or await self._logs.create(place, topic_id, config)
-        if {*row.replicas, *row.target} != {self._node_id}:
+        if not is_alone(row, self._node_id):
             # Of when it led: what it allowed was given by others since (R21). While nobody leads the only replica,
             # nobody gives any.
             await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)

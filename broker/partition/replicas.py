@@ -20,13 +20,14 @@ from uuid import UUID
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
+from broker.metadata.row_steps import is_alone
 from broker.partition.aside import Aside
 from broker.partition.attempts import Attempts
 from broker.partition.configuring import Configuring
 from broker.partition.dropping import Dropping
 from broker.partition.ending import Ending
 from broker.partition.follows import Follows
-from broker.partition.opening import Opening, is_alone
+from broker.partition.opening import Opening
 from broker.partition.purging import Purging
 from broker.partition.registry import Registry
 from broker.partition.removal import Removal
@@ -249,7 +250,7 @@ class Replicas:
             self._publish(topic.topic_id, started)
 
     def _apply(self, partition: Partition, topic: Topic, row: AppliedRow) -> None:
-        partition.tier.assigned(is_alone=is_alone(topic, partition.index, self._node_id))
+        partition.tier.assigned(is_alone=is_alone(topic.rows[partition.index], self._node_id))
         partition.applied(row)
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
