@@ -80,7 +80,7 @@ def read(
 
 
 def _is_sent_on(partition: Partition, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int) -> bool:
-    """To the verified end; or, where that would be if more were known to be whole, back in a moment."""
+    """To the verified end. Raises ApiError while that is looked at, and may come to lie much further: ask again."""
     log, tier, offset = partition.log, partition.tier, wanted.fetch_offset
     if verified_end < 0:
         return False
@@ -89,10 +89,10 @@ def _is_sent_on(partition: Partition, wanted: FetchRequestPartition, verified_en
     def lacks(end: int) -> int:
         return bytes_between(log.segments_between(offset, end), offset, end)
 
-    if is_sent_on(replica, verified_end, lacks, skip_bytes):
-        return True
     held_end = tier.remote_end_offset if tier.partition_state.claimed else partition.high_watermark
-    return is_sent_on(replica, held_end, lacks, skip_bytes) and tier.is_looking()
+    if held_end > verified_end and is_sent_on(replica, held_end, lacks, skip_bytes) and tier.is_looking():
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+    return is_sent_on(replica, verified_end, lacks, skip_bytes)
 
 
 def _check_session(by: Asking, partition: Partition, wanted: FetchRequestPartition) -> None:

@@ -4,6 +4,7 @@ Leaders here keep everything on their disks."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -168,12 +169,14 @@ async def led_by_two() -> Pair:
 
 
 def test_a_new_leader_verifies_what_an_empty_replica_need_not_copy() -> None:
-    """It saw no object yet, as who led died with its disk: all of the log would be moved, which is what is to be
-    replaced."""
+    """It saw no object yet, as who led died with its disk: all of the log would be moved. Nor does the replica begin
+    behind the first object, while the store takes its time with the others."""
 
     async def scenario() -> None:
         pair = await led_by_two()
         verified = leading(pair).tier.sure_end_offset
+        store = pair.places[2].store
+        store.plan = replace(store.plan, latency_s=(0.1, 0.2))
         await emptied(pair)
         followed = await caught_up(pair, 1, leader=2)
         assert followed.log.local_log_start_offset == verified == leading(pair, 2).tier.sure_end_offset
