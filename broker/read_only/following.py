@@ -1,9 +1,9 @@
 """`cluster.json` of somebody else's cluster, followed by polls.
 
 Owns the newest image that its owner committed, and how old the look at it is. Always true: a look that began after a
-call of `newer` ended before that returns; a store that is away changes nothing that is known; what cannot be followed
-(another cluster, an older state, a newer format) ends the broker, which holds nothing that a start does not find again.
-Must not know what is shown of an image.
+call of `newer` ended before that returns; a store that is away, or whose `cluster.json` is damaged, gone or does
+not continue what was seen before, changes nothing that is known; one of another cluster, or of a newer format, ends
+the broker. Must not know what is shown of an image.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import AccessRefused
 from coldstore.root import RootVanished
 from logformat.errors import Corrupt, Retryable
+from logformat.values import NewerFormat
 from seams.world import World
 
 log = logging.getLogger(__name__)
@@ -48,14 +49,14 @@ class Following:
         """When the last look began that was answered, by the monotonic clock."""
 
     async def begin(self, health: Health) -> Loaded:
-        """Wait until the bucket answers. Raises Refused where there is no cluster, Corrupt, NewerFormat."""
+        """Wait until the bucket answers. Raises Refused where there is no cluster, Corrupt, AccessRefused."""
         health.starting("reading cluster.json")
         wait_s = 0.2
         while True:
             began_s = self._world.clock.monotonic_s()
             try:
                 loaded = await self._cluster.load()
-            except (Retryable, AccessRefused) as failure:
+            except Retryable as failure:
                 if self.outage.failed(failure):
                     log.warning("not ready: the bucket does not answer (%s); %s", self.outage, WHAT_TO_DO)
             else:
@@ -71,7 +72,7 @@ class Following:
             wait_s = min(wait_s * 2, _WAIT_MAX_S)
 
     async def keep(self) -> None:
-        """Poll until cancelled. Raises Corrupt, NewerFormat, Refused: it cannot be followed any more."""
+        """Poll until cancelled. Raises NewerFormat, Refused: it cannot be followed any more."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -96,15 +97,15 @@ class Following:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 loaded = await self._cluster.poll()
-        except (Retryable, AccessRefused, TimeoutError) as failure:
+        except NewerFormat:
+            raise
+        except (Retryable, AccessRefused, TimeoutError, Corrupt, RootVanished) as failure:
             if self.outage.failed(failure):
                 log.warning("cluster.json cannot be read (%s): what is known of it is served on", self.outage)
-        except RootVanished as gone:
-            raise Refused(f"the cluster that was followed is gone: {gone}") from gone
         else:
             assert self.loaded is not None
             if loaded.cluster_id != self.loaded.cluster_id:
-                raise Corrupt(f"cluster.json is of cluster {loaded.cluster_id} now, {self.loaded.cluster_id} was read")
+                raise Refused(f"cluster.json is of cluster {loaded.cluster_id} now, {self.loaded.cluster_id} was read")
             self._answered(began_s)
             self.loaded = loaded
             self._taken(loaded.at)

@@ -51,7 +51,7 @@ from coldstore.stores.metered import MeteredStore
 from coldstore.stores.read_only import ReadOnlyStore
 from hotstore.data_dir import DataDir
 from hotstore.residency import Residency
-from logformat.errors import Corrupt
+from logformat.values import NewerFormat
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
 from tiering.reading.door import open_cold_reader
@@ -147,7 +147,7 @@ class ReadOnlyStart:
         """Until it cannot be followed any more: whoever starts this process again finds what there is then."""
         try:
             await following.keep()
-        except (Refused, Corrupt) as over:  # NewerFormat is Corrupt
+        except (Refused, NewerFormat) as over:
             self.ended(str(over))
 
     def _groups(self, metadata: MetadataCache) -> GroupCoordinator:

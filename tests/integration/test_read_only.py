@@ -23,7 +23,9 @@ from kafka.errors import KafkaError as PyKafkaError
 
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.buckets import DirectoryBucket
-from tests.support.s3_servers import moto_server, store_proxy
+from tests.support.kafka_console import kafka_console
+from tests.support.kafka_tools import require_kafka
+from tests.support.s3_servers import find_versitygw, moto_server, store_proxy, versitygw_reader, versitygw_server
 from tests.support.site import Site, json_lines, seal
 from tests.support.stock_clients import (
     Written,
@@ -260,6 +262,57 @@ def test_what_writes_is_refused_at_once_and_in_words(left: tuple[Site, str]) -> 
 
 
 # ── an object store ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(find_versitygw() is None, reason="versitygw is missing; run tests/support/get_versitygw.sh")
+def test_a_user_who_may_only_read_is_enough(tmp_path: Path) -> None:
+    """versitygw refuses the user every write: a broker of the cluster cannot start as that user, a read-only one
+    serves."""
+    users = tmp_path / "users"
+    users.mkdir()
+    with versitygw_server(users=str(users)) as server:
+        url = server.bucket_url("theirs", "log")
+        theirs, mine = server.environment(), versitygw_reader(server, "theirs")
+        with running_broker(tmp_path / "owner", url, environment=theirs) as owner:
+            begin(owner)
+            expected = digest(read_confluent(owner.kafka, TOPIC, {0: COUNT, 1: COUNT}))
+        with running_broker(tmp_path / "other", url, environment=mine, wait_ready=False) as other:
+            assert other.wait() == 3, "who may only read cannot be a broker of the cluster"
+            assert "AccessDenied" in other.log()
+        with running_broker(tmp_path / "reader", url, "--read-only", environment=mine) as reader:
+            for read in (read_confluent, read_kafka_python, read_aiokafka):
+                assert digest(read(reader.kafka, TOPIC, {0: COUNT, 1: COUNT})) == expected, read.__name__
+            assert about(reader)["conditions"] == []
+            assert reader.stop() == 0
+        assert "AccessDenied" not in reader.log()
+
+
+@pytest.mark.peer
+def test_javas_clients_read_and_are_refused(left: tuple[Site, str], tmp_path: Path) -> None:
+    """Kafka 4.3.1's console consumer, alone and as a group; a producer of each kind ends in seconds, and says why."""
+    require_kafka()
+    site, _ = left
+    with reading(site) as reader, kafka_console(tmp_path) as java:
+        for more in ((), ("--group", "g")):
+            at = ("--bootstrap-server", reader.kafka, "--topic", TOPIC, "--from-beginning", *more)
+            limits = ("--max-messages", str(2 * COUNT), "--timeout-ms", "60000")
+            said = java.run("org.apache.kafka.tools.consumer.ConsoleConsumer", *at, *limits)
+            assert said.code == 0 and len(said.out.splitlines()) == 2 * COUNT, said
+        described = ("--bootstrap-server", reader.kafka, "--describe", "--group", "g")
+        groups = java.run("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *described)
+        found = [line.split()[3:6] for line in groups.out.splitlines() if TOPIC in line]
+        assert found == [[str(COUNT), str(COUNT), "0"]] * 2, groups
+        for idempotent, what in (("true", "ClusterAuthorization"), ("false", "TopicAuthorization")):
+            began_s = time.monotonic()
+            said = java.run(
+                *("org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC, "--num-records", "1"),
+                *("--record-size", "10", "--throughput", "-1", "--bootstrap-server", reader.kafka),
+                *("--command-property", f"enable.idempotence={idempotent}"),
+            )
+            assert f"{what}Exception" in said.out + said.err, said
+            assert time.monotonic() - began_s < FAST_S
+        assert reader.stop() == 0
 
 
 def test_an_object_store_is_asked_for_nothing_but_reads(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.several.archive import simulate
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, 3, 4)
 
 
 @pytest.mark.timeout(300)

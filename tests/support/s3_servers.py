@@ -109,14 +109,16 @@ def find_versitygw() -> str | None:
 
 
 @contextmanager
-def versitygw_server(directory: str | None = None) -> Iterator[S3Server]:
-    """versitygw over a directory of the local file system (a temporary one by default)."""
+def versitygw_server(directory: str | None = None, users: str | None = None) -> Iterator[S3Server]:
+    """versitygw over a directory of the local file system (a temporary one by default). `users`: a directory where it
+    keeps some beside its first (`versitygw_user`)."""
     program = find_versitygw()
     assert program is not None, "versitygw is missing; run tests/support/get_versitygw.sh"
     with tempfile.TemporaryDirectory() as temporary:
         port = free_port()
         address = f"127.0.0.1:{port}"
         options = ["--port", address, "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--keep-alive", "--quiet"]
+        options += [] if users is None else ["--iam-dir", users]
         process = subprocess.Popen(
             [program, *options, "posix", directory or temporary], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -125,6 +127,22 @@ def versitygw_server(directory: str | None = None) -> Iterator[S3Server]:
             yield S3Server(f"http://{address}")
         finally:
             _end(process)
+
+
+def versitygw_reader(server: S3Server, bucket: str) -> dict[str, str]:
+    """The environment of a new user who may read a bucket and list it, and nothing else."""
+    program, name, secret = find_versitygw(), "reader", "reader-secret"
+    assert program is not None
+    command = [program, "admin", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--endpoint-url", server.endpoint]
+    command += ["create-user", "--access", name, "--secret", secret, "--role", "user"]
+    subprocess.run(command, check=True, capture_output=True)
+    allowed = {"Effect": "Allow", "Principal": name, "Action": ["s3:GetObject", "s3:ListBucket"]}
+    on = [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]
+    policy = {"Version": "2012-10-17", "Statement": [{**allowed, "Resource": on}]}
+    client = server.client()
+    client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+    client.close()
+    return server.environment() | {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": secret}
 
 
 def find_localstack() -> bool:

@@ -390,6 +390,37 @@ def test_while_the_bucket_is_away_what_is_known_is_served() -> None:
     play(scenario())
 
 
+def test_a_damaged_cluster_root_leaves_what_is_known() -> None:
+    """Also one that is gone: it serves on, tells it, and goes on once mended. One of a newer format ends it: exit 3."""
+
+    async def scenario() -> None:
+        place = Place()
+        owner = await owner_with(place)
+        reader = await reader_of(place)
+        await owner.stop()
+        root = place.memory.objects["cluster.json"]
+        sound = root.data
+        for broken in (sound[:100], None):
+            if broken is None:
+                del place.memory.objects["cluster.json"]
+            else:
+                root.data, root.etag = broken, f"of {len(broken)} bytes"
+            await asyncio.sleep(6)
+            assert len(await reader.read_all("log")) == 30
+            assert "store_unreachable" in (await reader.broker.views.broker()).decode(), broken
+        place.memory.objects["cluster.json"] = root
+        root.data, root.etag = sound, "as it was"
+        await asyncio.sleep(6)
+        assert "store_unreachable" not in (await reader.broker.views.broker()).decode()
+        root.data = b'{"format_version":99}'
+        root.etag = "newer"
+        await reader.broker.serve(reader.stop_event)
+        assert reader.broker.exit_code == 3
+        await reader.broker.close()
+
+    play(scenario())
+
+
 def test_credentials_that_only_read_are_enough() -> None:
     """A bucket that refuses every write: it starts and serves; not one was sent."""
 
