@@ -99,7 +99,7 @@ def near_readers(stage: Crowd, fleet: Fleet, places: Sequence[Place]) -> list[Re
     brokers = fleet.addresses
     found: list[Reader] = []
     for seat in fleet.seats:
-        place = places[seat.node_id % len(places)]
+        place = places[(seat.node_id + 1) % len(places)]  # its own broker is the first assigned to the one before
         client = RackClient(fleet.net, brokers, stage.rng(f"near{seat.node_id}"), place)
         client.rack = rack_of(seat.node_id)
         found.append(NearReader(stage, f"near{seat.node_id}", place, client, again=seat.node_id % 2 == 0))
