@@ -18,7 +18,7 @@ from broker.controller.elections import ElectionType, elect
 from broker.controller.fitness import Fitness, moved
 from broker.controller.moves import DONE, Move, reassign
 from broker.controller.proposals import decide
-from broker.controller.registrations import end_records, forget, lost_logs, register
+from broker.controller.registrations import claim_records, end_records, forget, lost_logs, register
 from broker.controller.unclean import Chosen, begin
 from broker.errors import ApiError
 from broker.membership.identity import DirectoryIdentity
@@ -62,8 +62,10 @@ class RowsOverDisks(RuleBasedStateMachine):
     def rows(self) -> tuple[Row, ...]:
         return self.image.topics[TOPIC].rows
 
-    def commit(self, records: Sequence[MetadataRecord], excused: Sequence[tuple[int, int]] = ()) -> None:
-        """`excused`: (partition, node) that leave for what they lack."""
+    def commit(
+        self, records: Sequence[MetadataRecord], excused: Sequence[tuple[int, int]] = (), steps: int = 1
+    ) -> None:
+        """`excused`: (partition, node) that leave for what they lack; `steps`: a row changes at most so often."""
         before, after = self.image, self.image.with_records(records)
         check(after, before)
         self.image = after
@@ -71,18 +73,18 @@ class RowsOverDisks(RuleBasedStateMachine):
         for index, (old, row) in enumerate(zip(before.topics[TOPIC].rows, self.rows, strict=True)):
             assert (row is not old) == (index in changed)
             if row is not old:
-                self._follows(index, old, row, excused)
+                self._follows(index, old, row, excused, steps)
         self.kept = {(index, node) for index, node in self.kept if node in self.rows[index].in_sync}
 
-    def _follows(self, index: int, old: Row, row: Row, excused: Sequence[tuple[int, int]]) -> None:
-        assert row.partition_epoch == old.partition_epoch + 1
+    def _follows(self, index: int, old: Row, row: Row, excused: Sequence[tuple[int, int]], steps: int) -> None:
+        assert 1 <= row.partition_epoch - old.partition_epoch <= steps
         gone = {*old.replicas, *old.target} - {*row.replicas, *row.target}
         assert not gone or row.leader_epoch == old.leader_epoch + 1, "a report of who left outlives nothing (R16)"
         for node in gone:  # what it had is removed, and nobody counts on it
             self.holders[index].discard(node)
             for told in (self.untold, self.gone, self.kept):
                 told.discard((index, node))
-        assert row.leader_epoch - old.leader_epoch in ((0, 1) if row.leader == old.leader else (1,))
+        assert (row.leader != old.leader) <= row.leader_epoch - old.leader_epoch <= steps
         assert row.unclean_epoch in (old.unclean_epoch, row.leader_epoch)
         if row.unclean_epoch != old.unclean_epoch:
             self.holders[index] = {row.leader}
@@ -116,6 +118,23 @@ class RowsOverDisks(RuleBasedStateMachine):
     @rule(node=node_ids, how=st.sampled_from(("restart", "restart", "new disk", "log moved away")), index=indexes)
     def another_process(self, node: int, how: str, index: int) -> None:
         """It reads the image, and registers by it."""
+        asked, told = self._begins(node, how, index)
+        try:
+            records = register(self.image, asked, CLUSTER, is_live=False, is_silent=True).records
+        except ApiError:
+            return
+        self._is_told(told)
+        self.commit(records, told)
+
+    @rule(node=node_ids, how=st.sampled_from(("restart", "new disk", "log moved away")), index=indexes, other=node_ids)
+    def claim(self, node: int, how: str, index: int, other: int) -> None:
+        """Another process takes the controller epoch, and ends the session of the controller it replaces."""
+        asked, told = self._begins(node, how, index)
+        self._is_told(told)
+        self.commit(claim_records(self.image, asked, other), told, steps=2)
+
+    def _begins(self, node: int, how: str, index: int) -> tuple[RegistrationAsked, list[tuple[int, int]]]:
+        """What a new process of a node asks, and which of its logs it tells to lack something."""
         if how == "new disk":
             self.directories[node] += "x"
             self._wipe(node, [at for at in range(len(ASSIGNED)) if node in self._assigned(at)])
@@ -144,14 +163,11 @@ class RowsOverDisks(RuleBasedStateMachine):
             previous_broker_epoch=known.broker_epoch,
             lost_logs=lost,
         )
-        told = [(at, node) for at in range(len(ASSIGNED)) if self._lacks(at, node)]
-        try:
-            records = register(self.image, asked, CLUSTER, is_live=False, is_silent=True).records
-        except ApiError:
-            return
+        return asked, [(at, node) for at in range(len(ASSIGNED)) if self._lacks(at, node)]
+
+    def _is_told(self, told: Sequence[tuple[int, int]]) -> None:
         self.untold -= set(told)
         self.gone -= set(told)
-        self.commit(records, told)
 
     def _wipe(self, node: int, partitions: Sequence[int]) -> None:
         for at in partitions:
