@@ -128,3 +128,28 @@ def test_leaders_stay_where_they_are_when_it_is_switched_off() -> None:
             assert all(it.row(index).leader != 3 for index in range(6))
 
     play(scenario())
+
+
+def test_an_unfit_broker_gets_nothing_back_until_it_is_fit() -> None:
+    """Its disk is full: what it led goes once, and does not come and go at every look; asked for, it is refused in
+    Kafka's words. With room again it leads again."""
+
+    async def scenario() -> None:
+        async with house(3, "leader.imbalance.check.interval.seconds=5") as it:
+            leader = it.row().leader
+            it.watched = next(node for node in (1, 2, 3) if node != leader)
+            before = it.row()
+            disk = it.disks[leader]
+            disk.allocate("/filler", disk.space("/").free)
+            await it.lives[leader].produce("log", b"a" * 1000)
+            await until(lambda: it.row().leader != leader, 15)
+            await asyncio.sleep(60)
+            assert it.row().leader_epoch == before.leader_epoch + 1
+            door = it.lives[it.controllers[0]].context.controller
+            elected = await door.elect(ElectionType.PREFERRED, [("log", 0)])
+            assert elected["log", 0].error is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            disk.unlink("/filler")
+            await until(lambda: it.row().leader == leader, 60)
+            assert it.row().leader_epoch == before.leader_epoch + 2
+
+    play(scenario())
