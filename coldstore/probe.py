@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import parse_qs, urlsplit
@@ -26,14 +26,13 @@ from coldstore.object_store import (
     StoreUnavailable,
     Upload,
 )
+from coldstore.patient import PatientStore, tries
 from logformat.errors import InvalidRequest, ThermoclineError
 from seams.rng import Rng
 
 PREFIX = ".probe"
 RACE_WRITERS = 8
 RACE_ROUNDS = 10
-_TRIES = 5  # of a write whose answers are 500 while reads work: then it is the store's way to say no
-_WAIT_S = 0.2  # after the first try, doubled each time: 3 s in all
 _SEGMENT_BYTES = 512 << 10  # a directory bucket knows the CRC32C of smaller ones, which says nothing of segments
 _RACE_BYTES = 16 << 10
 
@@ -153,6 +152,7 @@ def provider_of(url: str) -> str:
 
 async def probe(store: ObjectStore, rng: Rng) -> ProbeReport:
     """Ask for every condition, one after the other (about 25 requests)."""
+    store = PatientStore(store)
     run = _Probe(store, f"{PREFIX}/{rng.uuid()}")
     try:
         if await run.roots():
@@ -166,6 +166,7 @@ async def probe(store: ObjectStore, rng: Rng) -> ProbeReport:
 
 async def race(store: ObjectStore, rng: Rng) -> RaceReport:
     """Let `RACE_WRITERS` create, then replace, the same key at once, `RACE_ROUNDS` rounds in all."""
+    store = PatientStore(store)
     base = f"{PREFIX}/{rng.uuid()}"
     winners: list[int] = []
     etag: str | None = None
@@ -183,7 +184,7 @@ async def race(store: ObjectStore, rng: Rng) -> RaceReport:
 
 async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) -> tuple[int, str]:
     """Number of winners, and the ETag now. A writer whose answer was lost counts if what it wrote lies there."""
-    async for _ in _tries():
+    async for _ in tries():
         bodies = [rng.uuid().bytes * (_RACE_BYTES // 16) for _ in range(RACE_WRITERS)]
         answers = await asyncio.gather(*(_attempt(store, key, body, etag) for body in bodies))
         found = await _content(store, key)
@@ -299,7 +300,7 @@ class _Probe:
     async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
         """A write that must succeed: its ETag, or what was wrong. Raises StoreAway when that was all it got."""
         problem: StoreError | InvalidRequest | None = None
-        async for _ in _tries():
+        async for _ in tries():
             try:
                 new = await self._store.put_root(key, data, etag)
             except (StoreError, InvalidRequest) as failure:
@@ -318,7 +319,7 @@ class _Probe:
         """A write that must be refused and change nothing; what was wrong. Any error will do, losers may get a 500; but
         it must be an answer: StoreAway when none came."""
         away: StoreAway | None = None
-        async for _ in _tries():
+        async for _ in tries():
             try:
                 await self._store.put_root(key, data, etag)
             except StoreAway as failure:
@@ -332,14 +333,6 @@ class _Probe:
             raise away
         found = await _content(self._store, key)
         return None if (found[0] if found is not None else None) == before else "refused, yet the object changed"
-
-
-async def _tries() -> AsyncIterator[None]:
-    """Turns with growing waits between them."""
-    for attempt in range(_TRIES):
-        if attempt:
-            await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))
-        yield
 
 
 async def _same(read: Callable[[], Awaitable[bytes]], expected: bytes) -> str | None:
