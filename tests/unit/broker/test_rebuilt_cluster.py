@@ -1,0 +1,149 @@
+"""A cluster whose `cluster.json` was made anew: who may come, who is waited for, and what nobody deletes (R29)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from broker.controller.brokers import RegistrationAsked
+from broker.controller.registrations import forget, register
+from broker.controller.unclean import Candidate, Question, Unclean
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
+from broker.membership.identity import BucketIdentity, DirectoryIdentity, Verdict, admit
+from broker.membership.lease_watch import LeaseSight
+from broker.membership.lost_logs import held_logs
+from broker.metadata.image import ClusterImage, check
+from broker.metadata.rebuild_root import write_rebuilt
+from broker.metadata.rebuilt import UNKNOWN_REPLICA
+from broker.partition.purging import Purging
+from broker.partition.strays import strays
+from coldstore.object_store import PreconditionFailed
+from logformat.values import TopicPartition
+from seams.rng import SeededRng
+from seams.tasks import Tasks
+from tests.support.broker_kit import LEASE_S, Place, play
+from tests.support.cluster_kit import CLUSTER, cluster_root, id_of, session
+from tests.support.memory_store import MemoryStore
+from tests.unit.broker.membership.test_broker_membership import lease_of, running
+from tests.unit.broker.partition.test_purging import Removed
+from tests.unit.cli.test_cli_rebuild_plan import found
+from thermocline.cli.rebuild_plan import rebuild_plan
+
+A = UUID(int=1)
+PLACE = TopicPartition("log", 0)
+DIRECTORY = DirectoryIdentity(CLUSTER, 1, "d1", has_logs=True, logs=frozenset((PLACE, TopicPartition("other", 0))))
+
+
+def rebuilt() -> ClusterImage:
+    return rebuild_plan([found(A, "log"), found(A, "log", 1)], {}, 0).image()
+
+
+def came(image: ClusterImage, node_id: int) -> ClusterImage:
+    """A broker registered that has the log of partition 0."""
+    asked = RegistrationAsked(
+        node_id, CLUSTER, f"i{node_id}", f"d{node_id}", "boot", (), held_logs=held_logs(image, DIRECTORY)
+    )
+    after = image.with_records(register(image, asked, CLUSTER, is_live=False, is_silent=True).records)
+    check(after)
+    return after
+
+
+def test_a_directory_that_the_image_does_not_know_is_let_in_and_says_what_lies_there() -> None:
+    """In any other cluster it was taken out; one of another cluster is refused as ever."""
+    bucket = BucketIdentity(CLUSTER, {UNKNOWN_REPLICA: "rebuilt"}, is_rebuilt=True)
+    assert admit(DIRECTORY, bucket, 1, LeaseSight.RELEASED).verdict is Verdict.RESUME
+    assert admit(DIRECTORY, replace(bucket, is_rebuilt=False), 1, LeaseSight.RELEASED).verdict is Verdict.REFUSE
+    other = replace(DIRECTORY, cluster_id="another")
+    assert admit(other, bucket, 1, LeaseSight.RELEASED).verdict is Verdict.REFUSE
+    assert held_logs(rebuilt(), DIRECTORY) == ((id_of(1), 0),)
+
+
+def test_nobody_begins_before_the_unknown_replicas_are_given_up() -> None:
+    """Then the replica that keeps most does; nobody registers under the mark's number."""
+    image = came(came(rebuilt(), 1), 2)
+    assert image.topics[id_of(1)].rows[0].replicas == (UNKNOWN_REPLICA, 1, 2)
+    machine = Unclean(9.0)
+    machine.follow(image, 0.0)
+    row = image.topics[id_of(1)].rows[0]
+    asked = Question((id_of(1), 0), "log", row.leader_epoch)
+    for node_id, end in ((1, 50), (2, 70)):
+        machine.heard(node_id, image.nodes[node_id].broker_epoch, asked, Candidate(3, end, end))
+    assert machine.choose(100.0) == [] and machine.missing()[UNKNOWN_REPLICA] == 2
+    machine.follow(image.with_records(forget(image, UNKNOWN_REPLICA).records), 101.0)
+    assert [(chosen.place[1], chosen.node_id) for chosen in machine.choose(101.0)] == [(0, 2)]
+    mark = RegistrationAsked(UNKNOWN_REPLICA, CLUSTER, "i", "d", "boot", ())
+    with pytest.raises(ApiError) as refused:
+        register(image, mark, CLUSTER, is_live=False, is_silent=True)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_logs_that_the_image_does_not_name_stay_where_they_are() -> None:
+    """It knows too little to call them strays."""
+    image = came(rebuilt(), 1)
+    lying = {TopicPartition("unheard", 0): UUID(int=9), TopicPartition("log", 1): A}
+    assert strays(lying, image, 1) == {}
+    known = ClusterImage(
+        image.topics, {}, {n: node for n, node in image.nodes.items() if n != UNKNOWN_REPLICA}, 9 << 40
+    )
+    assert strays(lying, known, 1) == lying
+
+
+def test_a_deleted_topics_objects_stay_until_the_operator_says_done() -> None:
+    async def scenario() -> None:
+        image, removed = came(rebuilt(), 1), Removed()
+        topic = image.topics[id_of(1)]
+        metadata = SimpleNamespace(is_decided_by=lambda _: True, image=image)
+        forgotten = asyncio.Event()
+
+        async def forget_it(_: object) -> None:
+            forgotten.set()
+
+        tasks = Tasks()
+        purging = Purging(
+            1, cast(Any, metadata), cast(Any, removed), forget_it, tasks, SeededRng(1), lambda *_: None, 9.0
+        )
+        purging.purge(topic)
+        await asyncio.sleep(600)
+        assert removed.files and not removed.objects and not forgotten.is_set()
+        metadata.image = ClusterImage(nodes={1: session()})
+        await asyncio.wait_for(forgotten.wait(), 600)
+        assert removed.objects
+        await tasks.close()
+
+    play(scenario())
+
+
+def test_a_rebuilt_root_is_read_and_replaces_no_other() -> None:
+    """By compare-and-set; who knew the root before takes it for damage."""
+
+    async def scenario() -> None:
+        store, image = MemoryStore(), rebuilt()
+        epoch = image.next_broker_epoch - 1
+        await write_rebuilt(store, SeededRng(1), CLUSTER, image, epoch, None)
+        loaded = await cluster_root(store).load()
+        assert loaded is not None and (loaded.image, loaded.epoch, loaded.cluster_id) == (image, epoch, CLUSTER)
+        with pytest.raises(PreconditionFailed):
+            await write_rebuilt(store, SeededRng(2), CLUSTER, image, epoch, None)
+
+    play(scenario())
+
+
+def test_a_controller_whose_root_is_gone_shows_that_it_lives() -> None:
+    """It bumps the lease, so that nobody rebuilds under it; else a lease that stands would say that nobody runs."""
+
+    async def scenario() -> None:
+        place = Place()
+        async with running(place):
+            del place.memory.objects["cluster.json"]
+            await asyncio.sleep(LEASE_S)
+            before = (await lease_of(place)).counter
+            await asyncio.sleep(LEASE_S)
+            assert (await lease_of(place)).counter > before
+
+    play(scenario())
