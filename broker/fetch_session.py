@@ -169,8 +169,9 @@ class FetchSession:
                 self.targets[key] = known = target
                 self._join(target)
             else:
-                if target.wanted.current_leader_epoch != known.wanted.current_leader_epoch:
-                    known.high_watermark = -1  # nothing was told of this epoch
+                before, now = known.wanted, target.wanted
+                if now.current_leader_epoch != before.current_leader_epoch or now.fetch_offset == before.fetch_offset:
+                    known.high_watermark = -1  # nothing was told of this epoch; or what was told was not taken
                 known.wanted = target.wanted
             self.due[known] = None
         for key in forgotten:

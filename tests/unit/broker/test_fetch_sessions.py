@@ -352,3 +352,19 @@ def test_after_an_error_the_partition_is_told_again() -> None:
     assert target.must_answer(wrong)
     target.answered(wrong)
     assert target.must_answer(fine)
+
+
+def test_what_is_named_again_where_it_was_is_told_again() -> None:
+    """A replica that was told the high watermark with a cut to its own end names the partition again at that offset:
+    told nothing, it stayed without a high watermark until the next append (simulated seed 2 of three brokers with an
+    archive, at e2881a1)."""
+    told = FetchResponsePartition(partition_index=0, high_watermark=39, log_start_offset=0)
+    wanted = FetchRequestPartition(partition=0, fetch_offset=39)
+    target = Target("t", UUID(int=0), wanted)
+    session = FetchSession(1, {("t", 0): target}, 0, uses_topic_ids=False)
+    target.answered(told)
+    assert not target.must_answer(told)
+    session.update({("t", 0): Target("t", UUID(int=0), FetchRequestPartition(partition=0, fetch_offset=40))}, ())
+    assert not target.must_answer(told), "who goes on waits"
+    session.update({("t", 0): Target("t", UUID(int=0), FetchRequestPartition(partition=0, fetch_offset=40))}, ())
+    assert target.must_answer(told)
