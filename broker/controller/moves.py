@@ -62,7 +62,8 @@ def reassign(
             topic = _found(topics, move)
             row = _one(image, topic, move, allows_factor_change=allows_factor_change)
         except ApiError as refused:
-            outcomes.append(Outcome(refused.code, str(refused)))
+            has_words = refused.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS  # Kafka's code says it all
+            outcomes.append(Outcome(refused.code, str(refused) if has_words else None))
             continue
         place = topic.topic_id, move.partition
         if row is not None:
@@ -87,7 +88,7 @@ def _one(image: ClusterImage, topic: Topic, move: Move, *, allows_factor_change:
     row = topic.rows[move.partition]
     if move.replicas is None:
         if not row.target:
-            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         _check_who_stays(image, topic, move, row.replicas)
         return cancelled(image, topic, move.partition)
     check_assignment(image, move.replicas)

@@ -3,8 +3,9 @@
 Owns the steps that every event of `rows` is made of. Always true: who leads is an in-sync replica with a session, the
 first in the order of assignment; a leader that changes, or begins again, has a leader epoch one above, and so has a row
 that takes a node out of `replicas` and `target`, whoever leads (R16): no report of that node outlives its log; nobody
-leaves an in-sync set below the effective minimum, unless his log is gone; a move is over when all that are to hold the
-partition are in sync and have sessions (KAFKA-15665), in the row that makes it so. Must not know which event it is.
+leaves an in-sync set below the effective minimum, unless his log is gone; a move is over when all who join are in sync
+and have sessions, with as many as have to acknowledge, or with all of the target where there are to be fewer (ADR 19),
+in the row that makes it so. Must not know which event it is.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row
 
 
-def settled(image: ClusterImage, row: Row, least: int, *, begins_again: int = NO_LEADER) -> Row:
+def settled(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = NO_LEADER) -> Row:
     """What every event ends with: a move that is over, a leader if there can be one, then members without session out,
-    down to `least`. `begins_again`: what this node leads it leads in a new epoch. The same object where nothing
-    changes."""
-    after = _arrived(image, row)
+    down to `minimum` (min.insync.replicas, or all replicas). `begins_again`: what this node leads it leads in a new
+    epoch. The same object where nothing changes."""
+    after = _arrived(image, row, minimum) if row.target else row
     candidates = led_from(image, after)
     if after.leader not in candidates:
         leader = candidates[0] if candidates else NO_LEADER
@@ -29,18 +30,19 @@ def settled(image: ClusterImage, row: Row, least: int, *, begins_again: int = NO
             after = led_by(after, leader)
     elif after.leader == begins_again and after.leader_epoch == row.leader_epoch:
         after = led_by(after, after.leader)
+    least = min(minimum, len(after.replicas))
     in_sync = after.in_sync if after.leader == NO_LEADER else _shrunk(image, after.in_sync, least)
     if after is row and in_sync is row.in_sync:
         return row
     return replace(after, in_sync=in_sync, partition_epoch=row.partition_epoch + 1)
 
 
-def _arrived(image: ClusterImage, row: Row) -> Row:
+def _arrived(image: ClusterImage, row: Row, minimum: int) -> Row:
     """Without those that a move was to take out, once it is over; the same object while it is not. A start that is not
     done comes first: what it lacks is not known yet."""
-    if not row.target or not row.clean:
-        return row
-    if any(node_id not in row.in_sync or not image.nodes[node_id].active for node_id in row.target):
+    there = [node_id for node_id in row.target if node_id in row.in_sync and image.nodes[node_id].active]
+    is_short = len(there) < (len(row.target) if len(row.adding) < len(row.removing) else min(minimum, len(row.target)))
+    if is_short or not row.clean or not set(row.adding).issubset(there):
         return row
     return assigned_to(image, row, row.target)
 
@@ -57,23 +59,23 @@ def assigned_to(image: ClusterImage, row: Row, replicas: tuple[int, ...], target
     return led_by(after, leader)
 
 
-def log_gone(image: ClusterImage, row: Row, node_id: int, least: int, *, is_lost: bool) -> Row:
+def log_gone(image: ClusterImage, row: Row, node_id: int, minimum: int, *, is_lost: bool) -> Row:
     """What `node_id` held of this partition is gone. Nobody else holds it: it begins again there, without all that was
     acknowledged (R20 at replication factor 1). Else it is out of the set; a lost log raises the leader epoch, so that
     no report of it outlives it (R16)."""
     if is_alone(row, node_id):
         epoch = row.leader_epoch + 1
         return next_row(row, replace(led_by(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))
-    after = without_member(image, row, node_id, least)
+    after = without_member(image, row, node_id, minimum)
     if is_lost and after.leader_epoch == row.leader_epoch:
         after = led_by(after, after.leader)
     return next_row(row, after)
 
 
-def without_member(image: ClusterImage, row: Row, node_id: int, least: int) -> Row:
+def without_member(image: ClusterImage, row: Row, node_id: int, minimum: int) -> Row:
     """`node_id` is out of the set, whatever the minimum."""
     without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
-    return next_row(row, settled(image, without, least))
+    return next_row(row, settled(image, without, minimum))
 
 
 def is_alone(row: Row, node_id: int) -> bool:

@@ -30,7 +30,7 @@ from broker.metadata.row_steps import (
 )
 
 _Change: TypeAlias = Callable[[int, Row, int], Row]
-"""From a partition's index, its row and its effective minimum to the row after it, or the same."""
+"""From a partition's index, its row and min.insync.replicas to the row after it, or the same."""
 
 _Choice: TypeAlias = Callable[[LogPlace, Row, Sequence[int]], int]
 """The leader of a partition, among its in-sync replicas with a session in the order of assignment; NO_LEADER: nobody.
@@ -63,11 +63,11 @@ def session_began(
     """
 
     def change(topic_id: str) -> _Change:
-        def of(index: int, row: Row, least: int) -> Row:
+        def of(index: int, row: Row, minimum: int) -> Row:
             is_lost = (topic_id, index) in lost_logs
             if (is_other_directory and node_id in row.in_sync) or is_lost:
-                return log_gone(image, row, node_id, least, is_lost=is_lost)
-            return settled(image, row, least, begins_again=node_id)
+                return log_gone(image, row, node_id, minimum, is_lost=is_lost)
+            return settled(image, row, minimum, begins_again=node_id)
 
         return of
 
@@ -82,10 +82,10 @@ def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]])
     person decides."""
 
     def change(topic_id: str) -> _Change:
-        def of(index: int, row: Row, least: int) -> Row:
+        def of(index: int, row: Row, minimum: int) -> Row:
             if (topic_id, index) not in places or row.in_sync == (node_id,) or is_alone(row, node_id):
                 return row
-            return log_gone(image, row, node_id, least, is_lost=True)
+            return log_gone(image, row, node_id, minimum, is_lost=True)
 
         return of
 
@@ -96,8 +96,8 @@ def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
     """What lies on `node_id`, which has no session any more, counts for nothing: it leaves every in-sync set, below the
     minimum too. A set that is empty then has no promise left to keep: its partition begins uncleanly somewhere."""
 
-    def of(_: int, row: Row, least: int) -> Row:
-        return without_member(image, row, node_id, least) if node_id in row.in_sync else row
+    def of(_: int, row: Row, minimum: int) -> Row:
+        return without_member(image, row, node_id, minimum) if node_id in row.in_sync else row
 
     return _changed(image, lambda _: of, node_id)
 
@@ -105,7 +105,7 @@ def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
 def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsSet]:
     """These have no session any more, by silence or by leaving: what they led an in-sync replica with a session leads,
     or nobody; the rest of them leave in-sync sets down to the minimum."""
-    return _changed(image, lambda _: lambda _, row, least: settled(image, row, least), *node_ids)
+    return _changed(image, lambda _: lambda _, row, minimum: settled(image, row, minimum), *node_ids)
 
 
 def handed_over(
@@ -141,14 +141,13 @@ def handed_over(
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
     """Another `min.insync.replicas` of one topic, or (None) of all: members without session, which only the minimum
     kept, go with the commit that lowers it (D7)."""
-    return _changed(image, lambda _: lambda _, row, least: settled(image, row, least), only=topic_id)
+    return _changed(image, lambda _: lambda _, row, minimum: settled(image, row, minimum), only=topic_id)
 
 
 def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, ...], *, is_done: bool) -> Row:
     """The leader's proposal, which was found right, is the set. A row also where nothing else changed: so a leader gets
     rid of a proposal whose outcome it does not know (R17)."""
     row = topic.rows[index]
-    least = effective_min(topic, row, image)
     done = is_done and not row.clean
     wanted = replace(
         row,
@@ -156,7 +155,7 @@ def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, 
         clean=row.clean or done,
         served_epoch=row.leader_epoch if done else row.served_epoch,
     )
-    return next_row(row, settled(image, wanted, least))
+    return next_row(row, settled(image, wanted, min_in_sync_set(topic, image)))
 
 
 def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) -> Row:
@@ -189,7 +188,7 @@ def reassigned(image: ClusterImage, topic: Topic, index: int, target: tuple[int,
     after = assigned_to(image, row, target) if is_there else assigned_to(image, row, row.replicas, target)
     if after == row:
         return None
-    after = settled(image, after, effective_min(topic, after, image))
+    after = settled(image, after, min_in_sync_set(topic, image))
     if after.leader_epoch > row.leader_epoch + 1:  # some left, and it is at its goal, so that more did
         after = led_by(replace(after, leader_epoch=row.leader_epoch), after.leader)
     return next_row(row, after)
@@ -199,7 +198,7 @@ def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:
     """The move under way is off: who held the partition before does, who joined for it is out at once."""
     row = topic.rows[index]
     after = assigned_to(image, row, row.replicas)
-    return next_row(row, settled(image, after, effective_min(topic, after, image)))
+    return next_row(row, settled(image, after, min_in_sync_set(topic, image)))
 
 
 def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
@@ -217,11 +216,11 @@ def _changed(
     """Rows after `change`, of all partitions that name one of `node_ids` (none: of all)."""
     found, named = [], frozenset(node_ids)
     for topic in image.topics.values() if only is None else (image.topics[only],):
-        of, changed, least = change(topic.topic_id), [], min_in_sync_set(topic, image)
+        of, changed, minimum = change(topic.topic_id), [], min_in_sync_set(topic, image)
         for index, row in enumerate(topic.rows):
             if named and named.isdisjoint(row.replicas) and named.isdisjoint(row.target):
                 continue
-            after = of(index, row, min(least, len(row.replicas)))  # effective_min, of 10 000 rows at once
+            after = of(index, row, minimum)
             if after is not row:
                 changed.append((index, after))
         if changed:

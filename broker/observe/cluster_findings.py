@@ -117,6 +117,7 @@ def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[Brok
         one
         for one in partitions
         if one.leader is not None
+        and not one.target
         and one.leader != one.replicas[0]
         and one.replicas[0] in one.in_sync
         and one.replicas[0] in active

@@ -16,15 +16,15 @@ from seams.turns import Turns, next_turn
 
 class ClusterLook:
     """Of `image`, as `node_id` tells it; `decides`: it is the controller. Counts: `leaders` and `replicas` of this
-    broker; of partitions that it leads those that are `under_replicated`, `below_min` and `starting`; by the controller
-    `leaderless` and `sessions`, 0 elsewhere."""
+    broker; of partitions that it leads those that are `under_replicated`, `below_min`, `starting` and `moving`; by
+    the controller `leaderless` and `sessions`, 0 elsewhere."""
 
     def __init__(self, image: ClusterImage, node_id: int, *, decides: bool) -> None:
         self.image = image
         self.node_id = node_id
         self.decides = decides
         self.leaders = self.replicas = 0
-        self.under_replicated = self.below_min = self.starting = self.leaderless = 0
+        self.under_replicated = self.below_min = self.starting = self.moving = self.leaderless = 0
         self.sessions = sum(node.active for node in image.nodes.values()) if decides else 0
         self._lacking: list[PartitionRow] = []
 
@@ -42,6 +42,7 @@ class ClusterLook:
             self.under_replicated += found.under_replicated
             self.below_min += bool(found.below_min)
             self.starting += bool(found.starting)
+            self.moving += bool(found.target)
         else:
             self.leaderless += 1
         if found.offline or found.under_replicated or found.starting:

@@ -62,6 +62,9 @@ def _partitions(looked: ClusterLook) -> Iterator[Metric]:
         looked.below_min,
     )
     yield gauge(
+        "reassigning_partitions", "led here, on their way to other brokers (ReassigningPartitions)", looked.moving
+    )
+    yield gauge(
         "leaderless_partitions",
         "that nobody leads, told by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
         looked.leaderless,

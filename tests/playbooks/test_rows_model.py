@@ -99,7 +99,9 @@ class RowsOverDisks(RuleBasedStateMachine):
             joined = row.leader in row.in_sync and row.leader in self.holders[index]
             assert row.leader in old.in_sync or (old.target and not row.target and joined), "out of the set alone"
         if old.target and not row.target and row.replicas == old.target:
-            assert set(row.in_sync) == set(row.replicas) and all(self._has_session(n) for n in row.in_sync), "D71"
+            there = {node for node in row.in_sync if self._has_session(node)}
+            minimum = int(self.image.topics[TOPIC].configs["min.insync.replicas"])
+            assert there.issuperset(old.adding) and len(there) >= min(minimum, len(row.replicas)), "D71"
 
     def _lacks(self, index: int, node: int) -> bool:
         return (index, node) in self.untold or (index, node) in self.kept

@@ -41,6 +41,14 @@ def test_each_partition_is_counted_by_one_broker() -> None:
     assert (one.sessions, two.sessions) == (2, 0)
 
 
+def test_a_partition_that_moves_is_counted_and_lacks_nothing() -> None:
+    """While all that held it before are in sync; what is to hold it counts for nothing yet, as in Kafka."""
+    moving = image(topic(Row((1, 2), 1, 0, 0, (1, 2), 0, (2, 3)), Row((1, 2), 1, 0, 0, (1, 3), 0, (1, 3))), away=())
+    looked = told(moving, 1)
+    assert (looked.moving, looked.under_replicated, looked.replicas, told(moving, 3).replicas) == (2, 0, 2, 2)
+    assert looked.findings() == []
+
+
 def test_conditions_of_all_brokers_are_what_cluster_status_finds() -> None:
     """Nothing is told twice, nothing is left out: the same function makes both."""
     names = [finding.name for node in (1, 2) for finding in told(LACKING, node, decides=node == 1).findings()]
