@@ -94,7 +94,7 @@ class Opening:
                 await self._close(opened)
                 raise
         registry = self._registry
-        return Partition(opened, tier, row, config, registry.touched, registry.troubles, node_id)
+        return Partition(opened, tier, row, config, registry.touched, registry.restless, registry.troubles, node_id)
 
     async def _open_log(self, place: TopicPartition, topic: Topic, lead: Lead) -> OpenLog:
         """One that is damaged is reported, so that another one leads (R18); where nobody has all that was acknowledged,

@@ -2,8 +2,8 @@
 
 Owns when each led partition is looked at, and what is asked together. Always true: a proposal counts for its leader
 before it is sent, and is forgotten only by what the image says (R17), whatever the answer was; one request at a time,
-and none counts that it has no room for; a partition of which nothing is to be done costs a comparison. Must not know
-which set is right (`replication.proposal`), nor who the controller is.
+and none counts that it has no room for; a partition of which nothing is to be done costs nothing. Must not know which
+set is right (`replication.proposal`), nor who the controller is.
 """
 
 from __future__ import annotations
@@ -72,15 +72,14 @@ class Proposing:
         found = [
             self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in islice(starting, _PROPOSALS_MAX)
         ]
-        for partition in self._registry.partitions.values():
+        served = self._registry.partitions
+        for partition in tuple(self._registry.restless):
             if len(found) >= _PROPOSALS_MAX:
                 break
-            end = partition.log.log_end_offset
-            if partition.rested_end == end:
-                continue
-            if partition.leader.is_at_rest(Held(end, partition.log_start_offset)):
-                partition.rested_end = end
-                partition.leader.rests()
+            if served.get((partition.topic, partition.index)) is not partition:
+                continue  # it begins, and is looked at when it serves
+            if partition.leader.is_at_rest(Held(partition.log.log_end_offset, partition.log_start_offset)):
+                partition.rests()
                 self._forget(partition)  # whoever lags from now on has had all of it until now
             elif partition.leader.is_shared and (proposal := self._look_at(partition, now_ms)) is not None:
                 found.append(proposal)

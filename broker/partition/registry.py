@@ -48,6 +48,8 @@ class Registry:
         """Logs here that are not as the cluster believes."""
         self.copied = Copied()
         """What came from other brokers."""
+        self.restless: dict[Partition, None] = {}
+        """Those led here about whose in-sync sets something may be to do: what proposals are made of, never all."""
         self.touched: set[Written] = set()
         """Partitions appended to since they were last seen clean: what a tick looks at, never all of them."""
 

@@ -45,8 +45,10 @@ class Partition:
     __slots__ = (
         "_node_id",
         "_reserve_at",
+        "_restless",
         "_touched",
         "_troubles",
+        "at_rest",
         "config",
         "fetched_answers",
         "fetched_bytes",
@@ -62,7 +64,6 @@ class Partition:
         "produced_batches",
         "produced_bytes",
         "produced_records",
-        "rested_end",
         "start_waits",
         "tier",
         "topic",
@@ -77,6 +78,7 @@ class Partition:
         row: AppliedRow,
         config: TopicConfig,
         touched: set[Written],
+        restless: dict[Partition, None],
         troubles: Troubles,
         node_id: int,
     ) -> None:
@@ -94,6 +96,7 @@ class Partition:
         self.start_waits = StartWaits()
         self.local = LocalReads(log, self._damaged)
         self._touched = touched
+        self._restless = restless
         self._troubles = troubles
         self._reserve_at = 0
         # Since it was opened, bumped by handlers and read by /metrics.
@@ -108,9 +111,7 @@ class Partition:
         self.leader_epoch = row.leader_epoch
         self.tier = tier
         self._reserve_at = 0
-        self.rested_end = -1
-        """The log's end at which nothing about the in-sync set was left to do, while its start stands (proposing); −1:
-        look."""
+        self._stir()
         self.leader = Leader(
             self._node_id,
             row,
@@ -135,10 +136,22 @@ class Partition:
     def applied(self, row: AppliedRow) -> None:
         """The image has another row, minimum or session for this leader epoch; of another epoch it says nothing."""
         if self.leading and row.leader_epoch == self.leader_epoch:
-            self.rested_end = -1
+            self._stir()
             if self.leader.applied(row):
                 self._follow_leader()
             self.start_waits.look(self.leader)
+
+    def _stir(self) -> None:
+        """Something may be to do about its in-sync set."""
+        self.at_rest = False
+        self._restless[self] = None
+
+    def rests(self) -> None:
+        """There is nothing to do about its in-sync set until its row, its log's end or its log's start is another
+        one."""
+        self.at_rest = True
+        self._restless.pop(self, None)
+        self.leader.rests()
 
     def reported(self, node_id: int, report: Report, leader_epoch: int) -> None:
         """A replica's fetch passed the check for divergence in this leader epoch: this is its flushed end (R16)."""
@@ -152,6 +165,7 @@ class Partition:
     def resign(self, why: Exception) -> None:
         """Lead it no more: whoever waits for an acknowledgement, or for something to read, learns it now."""
         self.leading = False
+        self._restless.pop(self, None)
         self.tier.resigned()
         self.opened.high_watermark = self.high_watermark  # for the next role of the log
         self.log.owner = UNOWNED
@@ -204,6 +218,8 @@ class Partition:
             raise
         if not appended.duplicate:
             self._touched.add(self)
+            if self.at_rest:
+                self._stir()
             self.flusher.request()
             if not log.config.waits_for_flush:
                 self.flushed(appended.last_offset + 1)  # the page cache counts (`os`)
@@ -288,7 +304,7 @@ class Partition:
     def start_moved(self) -> None:
         """The next checkpoint has to say so: it samples what was touched, and an idle log's start moves too."""
         self._touched.add(self)
-        self.rested_end = -1
+        self._stir()
         self.waiters.wake()
 
     def tick(self, now_ms: int, now_s: float) -> bool:
