@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Row
 from broker.partition.followed_reads import FollowedReads
 from broker.partition.troubles import Troubles
+from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
 from hotstore.locator import LogSlice
+from logformat.leader_epochs import EpochEnd
+from seams.rng import SeededRng
 from tests.unit.broker.partition.test_followed import EPOCH, Copy, batch_at, copying, watched
 
 ROW = Row((1, 2), 1, EPOCH, 1, (1, 2), EPOCH)
@@ -122,5 +126,75 @@ def test_cluster_d26_a_reader_never_gets_other_records_under_an_old_answer() -> 
             now = found.file.read_at(found.position, found.length)
             assert before.startswith(now), "other bytes under an answer that was given"
         assert held[1].file.read_at(held[1].position, held[1].length) == b""
+
+    copying(scenario, flush_sync=False)
+
+
+class Leaders:
+    """What a partition's leaders hold, one after the other: a batch an offset. Each has all that is committed, and may
+    lack what came after."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = SeededRng(seed)
+        self.epoch = EPOCH
+        self.epochs: list[int] = []  # of each batch
+        self.committed = 0
+
+    def batch(self, offset: int) -> bytes:
+        return batch_at(offset, epoch=self.epochs[offset])
+
+    def answer(self, asked: FetchPosition) -> tuple[list[bytes], EpochEnd | None]:
+        """What follows `asked`, or where the logs part (KIP-595)."""
+        last = self.epochs[asked.offset - 1] if 0 < asked.offset <= len(self.epochs) else -1
+        if asked.offset > len(self.epochs) or (asked.offset and last != asked.last_fetched_epoch):
+            epoch = max((each for each in self.epochs if each <= asked.last_fetched_epoch), default=-1)
+            return [], EpochEnd(epoch, sum(1 for each in self.epochs if each <= epoch))
+        taken = range(asked.offset, min(len(self.epochs), asked.offset + 1 + self.rng.randrange(3)))
+        return [self.batch(offset) for offset in taken], None
+
+
+async def cut(copy: Copy) -> None:
+    """One that is under way is done."""
+    await asyncio.sleep(0.01)
+    while copy.syncs.asked:  # what stays is flushed before anything goes
+        copy.syncs.answer()
+    await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_it_shows_a_prefix_of_what_is_committed(seed: int) -> None:
+    """Leaders come and go, and lack tails that this copy has; it lags, it is cut: what may be read is always committed,
+    and the batches are those of the log that all leaders share."""
+
+    async def scenario(copy: Copy) -> None:
+        leaders, shown = Leaders(seed), 0
+        rng = leaders.rng
+        for _ in range(150):
+            match rng.randrange(8):
+                case 0 | 1:
+                    leaders.epochs.append(leaders.epoch)
+                case 2:
+                    leaders.committed += rng.randrange(1 + len(leaders.epochs) - leaders.committed)
+                case 3 if rng.randrange(3) == 0:
+                    del leaders.epochs[leaders.committed + rng.randrange(1 + len(leaders.epochs) - leaders.committed) :]
+                    leaders.epoch += 1
+                    await cut(copy)
+                    await copy.it.over()
+                    row = replace(ROW, leader_epoch=leaders.epoch, partition_epoch=leaders.epoch)
+                    copy.it = watched(copy.it.opened, row, copy.logs, copy.tasks, Troubles())
+                case _ if copy.it.next_fetch() is not None:
+                    batches, parts = leaders.answer(copy.asked())
+                    diverging = None if parts is None else FetchResponseEpochEndOffset(*parts)
+                    copy.given(*batches, high_watermark=leaders.committed, diverging_epoch=diverging)
+                case _:
+                    await cut(copy)
+            assert not copy.it.failure
+            reads = copy.it.readable()
+            if reads is not None and (end := reads.high_watermark):
+                assert end <= leaders.committed
+                found = slice_of(reads, end - 1)
+                assert found.file.read_at(found.position, found.length) == leaders.batch(end - 1)
+                shown = max(shown, end)
+        assert shown > 0
 
     copying(scenario, flush_sync=False)
