@@ -29,3 +29,8 @@ def test_the_cluster_comes_back_and_only_its_tail_moved() -> None:
     rows = dict(re.findall(r"^  (\S.*?)  +(\S.*)$", done.stdout, re.M))
     assert rows["acknowledged records lost, changed"].startswith("0, 0 of ")
     assert "every byte as it was written" in done.stdout
+    moved, stayed = (
+        float(rows[name].split()[0])
+        for name in ("bytes copied between brokers for it", "bytes that stayed in the bucket")
+    )
+    assert 0 < moved < stayed, "its tail had to move, its history did not"

@@ -62,7 +62,10 @@ class CopyBook:
             before = self._seen.get(copy.key)
             hot = max(copy.hot_bytes or 0, (before.hot_bytes or 0) if before is not None else 0)
             copied = max(copy.copied_bytes or 0, (before.copied_bytes or 0) if before is not None else 0)
-            self._seen[copy.key] = Copying(*copy.key, min(copied, hot), hot, copy.cold_bytes, copy.is_move)
+            known = copy.hot_bytes is not None
+            self._seen[copy.key] = Copying(
+                *copy.key, min(copied, hot) if known else None, hot if known else None, copy.cold_bytes, copy.is_move
+            )
         self._running = {copy.key for copy in copies}
         for key, copy in self._seen.items():
             if key not in self._running:
@@ -95,7 +98,9 @@ class CopyBook:
             return []
         running = [self._seen[key] for key in sorted(self._running)]
         over = len(self._seen) - len(running)
-        words = f"{len(running)} replicas are being copied" if running else "nothing is being copied"
+        words = "nothing is being copied"
+        if running:
+            words = f"{len(running)} replica{'s are' if len(running) > 1 else ' is'} being copied"
         lines = [f"{words}{f'; {over} were, since this watch began' if over else ''}"]
         lines.append(progress(self.copied_bytes, self.hot_bytes, self.per_second, plain=plain))
         lines += beside(self.hot_bytes, self.cold_bytes, plain=plain)

@@ -1,8 +1,8 @@
 """`thermocline cluster forget`: a node that does not come back is given up.
 
 Owns the plan that is shown first, and the request. Always true: what is shown is what the cluster's metadata says of
-the node now: partitions that nobody else has all of are named, because they go on without what it alone may hold.
-Must not know how the cluster decides.
+the node now: partitions that nobody else has all of are named first, because they go on without what it alone may
+hold, and beside that what the bucket has of them. Must not know how the cluster decides.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from thermocline.cli.arguments import add_bootstrap, add_json, natural
 from thermocline.cli.confirm import can_ask, confirm
 from thermocline.cli.outcome import CommandFailed, Exit
 from thermocline.cli.output import json_line, note, table
+from thermocline.units import show_size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from thermocline.cli.arguments import Parser, Subparsers
     from thermocline.cli.cluster_status import Seen
+    from thermocline.cli.moves_source import Bytes
 
 
 def register(verbs: Subparsers[Parser]) -> None:
@@ -42,17 +46,21 @@ def register(verbs: Subparsers[Parser]) -> None:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """What a partition is without the node: `is_emptied`: nobody else has all of it, so it begins without what only the
-    node may hold; `left`: who has all of it then."""
+    node may hold; `left`: who has all of it then. `hot_bytes`: what a replacement copies; None: nobody leads it, so
+    how much of it is nowhere else is not known. `cold_bytes`: in the bucket, None where nobody says."""
 
     topic: str
     partition: int
     is_emptied: bool
     left: tuple[int, ...]
     replicas: tuple[int, ...]
+    hot_bytes: int | None = None
+    cold_bytes: int | None = None
 
 
-def plan(seen: Seen, node: int) -> list[Loss]:
+def plan(seen: Seen, node: int, sizes: Mapping[tuple[str, int], Bytes] | None = None) -> list[Loss]:
     """Of the partitions that the node is assigned; those that it empties first. Pure."""
+    known = sizes or {}
     losses = [
         Loss(
             of.topic,
@@ -60,6 +68,8 @@ def plan(seen: Seen, node: int) -> list[Loss]:
             not any(member != node for member in of.in_sync),
             tuple(member for member in of.in_sync if member != node),
             of.replicas,
+            None if (size := known.get((of.topic, of.partition))) is None else size.hot,
+            None if size is None else size.cold,
         )
         for of in seen.partitions
         if node in of.replicas or node in (of.target or ())
@@ -69,16 +79,19 @@ def plan(seen: Seen, node: int) -> list[Loss]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show, ask, give up."""
-    from thermocline.cli.cluster_source import ClusterSource
+    from thermocline.cli.moves_client import unregister
+    from thermocline.cli.moves_source import MovesSource
 
     node = arguments.node
-    seen = ClusterSource(arguments.bootstrap_server).read()
+    source = MovesSource(arguments.bootstrap_server)
+    seen = source.look()
     broker = next((row for row in seen.brokers if row.node == node), None)
     if broker is None:
         raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` says who is")
     if broker.active:
         raise CommandFailed(f"broker {node} has a session: stop it first; only what is gone for good is given up")
-    losses = plan(seen, node)
+    held = [row for row in seen.partitions if node in row.replicas or node in (row.target or ())]
+    losses = plan(seen, node, source.bytes_of(seen, held))
     if arguments.json:
         for loss in losses:
             print(json_line({"kind": "partition", **asdict(loss)}))
@@ -89,22 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
         if not can_ask():
             raise CommandFailed(f"giving broker {node} up cannot be undone: say --yes", Exit.USAGE)
         confirm(f"Give broker {node} up? {_consequence(emptied, len(losses))}", str(node))
-    _give_up(arguments.bootstrap_server, node)
+    with source.connect() as client:
+        unregister(client, node, is_given_up=True)
     note(f"broker {node} is given up: {_consequence(emptied, len(losses))}")
     return Exit.DONE
-
-
-def _give_up(bootstrap: str, node: int) -> None:
-    from broker.error_codes import ErrorCode
-    from broker.wire.apis import ApiKey
-    from broker.wire.messages import UnregisterBrokerRequest, UnregisterBrokerResponse
-    from thermocline.cli.tier_source import connect
-
-    with connect(bootstrap) as client:
-        request = UnregisterBrokerRequest(broker_id=node, is_given_up=True)
-        answer = client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
-    if answer.error_code != ErrorCode.NONE:
-        raise CommandFailed(f"broker {node} was not given up: {answer.error_message or answer.error_code}")
 
 
 def _consequence(emptied: int, held: int) -> str:
@@ -124,8 +125,11 @@ def _picture(losses: list[Loss]) -> str:
             f"{loss.topic}-{loss.partition}",
             ",".join(map(str, loss.replicas)),
             ",".join(map(str, loss.left)) or "-",
+            "-" if loss.hot_bytes is None else show_size(loss.hot_bytes),
+            "-" if loss.cold_bytes is None else show_size(loss.cold_bytes),
             "begins without what it alone may hold" if loss.is_emptied else "keeps all of it",
         )
         for loss in losses
     ]
-    return table(("partition", "replicas", "in sync then", "what becomes of it"), rows)
+    header = ("partition", "replicas", "in sync then", "hot", "in the bucket", "what becomes of it")
+    return table(header, rows, right=("hot", "in the bucket"))

@@ -42,7 +42,8 @@ class Cluster:
 class Seen:
     """One look at a cluster. By node: `silent`: who did not answer, and why; `standings` and `conditions`: what those
     that did say of themselves in the cluster, and what is not as it should be; `without_http`: who answers, and whose
-    HTTP port does not; `read_only`: who belongs to no cluster, and reads the bucket of one."""
+    HTTP port does not; `read_only`: who belongs to no cluster, and reads the bucket of one. `copies`:
+    replicas that are being copied."""
 
     cluster: Cluster
     brokers: Sequence[BrokerRow]
