@@ -192,6 +192,33 @@ def test_three_brokers_are_restarted_one_by_one_and_one_is_replaced(directory_si
         assert [record.value for record in found] == writing.acknowledged
 
 
+def test_a_broker_is_added_and_another_day_drained(directory_site: Site) -> None:
+    """As the page says, under a producer: the new one gets its share, and holds nothing when it goes."""
+    with three(directory_site) as cluster:
+        cluster.create("orders", partitions=4, replicas=3, min_insync_replicas=2)
+        writing = Writing(cluster.everywhere, "orders")
+        writing.write("before", 200)
+        with cluster.beside("4", 4) as fourth:
+            fourth.await_ready()
+            dry, go = typed("Grow")
+            assert " in the bucket" in type_there(cluster, dry)
+            assert not any(4 in row.replicas for row in cluster.rows("orders"))
+            writing.write("meanwhile", 200)
+            type_there(cluster, go)
+            assert sum(4 in row.replicas for row in cluster.rows("orders")) == 3, "a quarter of twelve"
+            dry, go, stop, forget = typed("Shrink (drain)")
+            assert "4" in type_there(cluster, dry)
+            writing.write("and again", 200)
+            type_there(cluster, go)
+            assert not any(4 in row.replicas for row in cluster.rows("orders"))
+            assert stop == "systemctl stop thermocline" and fourth.stop() == 0
+            type_there(cluster, forget)
+        assert cluster.image().nodes.keys() == {1, 2, 3}
+        writing.flush()
+        found = read_confluent(cluster.everywhere, "orders", {0: len(writing.acknowledged)})
+        assert [record.value for record in found] == writing.acknowledged
+
+
 # --- queries --------------------------------------------------------------------------------------------------------
 
 
