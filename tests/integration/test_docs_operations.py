@@ -26,11 +26,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.config.definitions import BROKER
 from broker.observe.conditions import Condition
+from tests.integration.test_cluster_restore import SETTINGS, check_restored, lose_a_cluster, started
+from tests.integration.test_cluster_restore import TOPIC as LEDGER
 from tests.support import operations_kit as kit
 from tests.support.broker_process import running_broker, start_broker
 from tests.support.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
 from tests.support.site import Site
-from tests.support.stock_clients import read_confluent
+from tests.support.stock_clients import end_offsets, read_confluent
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
 from tests.support.writing import Writing
@@ -217,6 +219,48 @@ def test_a_broker_is_added_and_another_day_drained(directory_site: Site) -> None
         writing.flush()
         found = read_confluent(cluster.everywhere, "orders", {0: len(writing.acknowledged)})
         assert [record.value for record in found] == writing.acknowledged
+
+
+@pytest.mark.slow
+def test_a_lost_cluster_is_restored_and_a_lost_root_rebuilt(directory_site: Site) -> None:
+    """The two runbooks, one after the other: all machines are gone; then cluster.json is. What was in the bucket is
+    read after each, and writes go on."""
+    site = directory_site
+    site.settings |= SETTINGS
+    before = lose_a_cluster(site)
+
+    def type_it(command: str, bootstrap: str = "") -> str:
+        environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "THERMOCLINE_BOOTSTRAP_SERVER": bootstrap,
+        }
+        words = command.replace("s3://my-bucket/log", site.bucket.url)
+        done = subprocess.run(
+            ["/bin/sh", "-c", words], capture_output=True, text=True, timeout=150, check=False, env=environment
+        )
+        assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    plan, restore_it, look = typed("Everything is gone: restore")
+    assert "restored" in (shown := type_it(plan)) and "groups come back" in shown and "not there" in shown
+    with started(site, 11, 12) as brokers:
+        type_it(restore_it)
+        assert "nothing is wrong" in type_it(look, brokers[11].kafka)
+        check_restored(site, brokers, before)
+        for broker in brokers.values():
+            assert broker.stop() == 0
+    site.bucket.move_aside("cluster.json")
+    what, rebuild_it, restore_it, done = typed("cluster.json is gone: rebuild")
+    assert LEDGER in type_it(what)
+    type_it(rebuild_it)
+    with started(site, 11, 12) as brokers:
+        type_it(restore_it)
+        everywhere = ",".join(broker.kafka for broker in brokers.values())
+        ends = end_offsets(everywhere, LEDGER, 1)
+        found = read_confluent(everywhere, LEDGER, ends)
+        assert sum(record.value is not None and record.value.startswith(b"after") for record in found) == 3
+        type_it(done)
+        assert "nothing is deleted" not in type_it(look, brokers[11].kafka)
 
 
 # --- queries --------------------------------------------------------------------------------------------------------

@@ -54,6 +54,9 @@ CHECKS = {
     "failure scenarios": "tests/playbooks/test_*.py",
     "fitness": "tests/unit/broker/controller/test_fitness.py",
     "unclean starts": "tests/unit/broker/controller/test_unclean.py",
+    "lost clusters in the simulation": "tests/sim/test_sim_restoring.py",
+    "restored clusters": "tests/integration/test_cluster_restore.py",
+    "rebuilt clusters": "tests/integration/test_cluster_rebuild.py",
 }
 
 

@@ -163,6 +163,7 @@ class Restoring:
         self._brokers = brokers
         self._damaged = damaged
         self._progress = ProgressLine()
+        self._told = ""
 
     async def run(self) -> tuple[Look, dict[Partition, Ends]]:
         """Until every partition serves. CommandFailed when nothing changes any more."""
@@ -189,7 +190,7 @@ class Restoring:
                 if loop.time() - changed_s > PATIENCE_S:
                     raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {_waiting(silent, waits, 0)}; {_DO}")
                 if addresses and not silent:
-                    await self._do(step, addresses)
+                    await self._do_what_can_be(step, addresses)
                 await asyncio.sleep(_LOOK_S)
         finally:
             self._progress.done()
@@ -197,6 +198,15 @@ class Restoring:
     async def _step(self, look: Look, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
         return next_step(look.brokers, look.partitions, self._damaged, default_factor=factor)
+
+    async def _do_what_can_be(self, step: Step, addresses: Mapping[int, str]) -> None:
+        """What is refused, or not answered, the next look asks for again if it is still to be done."""
+        try:
+            await self._do(step, addresses)
+        except (CommandFailed, BrokerUnreachable) as refused:
+            if str(refused) != self._told:
+                note(f"not yet: {refused}")
+            self._told = str(refused)
 
     async def _do(self, step: Step, addresses: Mapping[int, str]) -> None:
         for node in (*step.give_up, *step.leave):

@@ -1,0 +1,100 @@
+"""`cluster restore --yes`: looks and requests, until every partition serves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from broker.metadata.image import ClusterImage
+from tests.support.broker_kit import play
+from tests.unit.cli.test_cli_restore_plan import ALL_LOST, brokers
+from thermocline.cli.outcome import CommandFailed
+from thermocline.cli.restore_drive import Ends, Restoring
+from thermocline.cli.restore_source import Look
+from thermocline.cli.wire_client import BrokerUnreachable
+
+LOG = ("log", 0)
+LOST = replace(ALL_LOST, leader=None, offline=True)
+SERVED = replace(ALL_LOST, leader=11, replicas=(11, 12), in_sync=(11, 12))
+
+
+class Cluster:
+    """It does what it is asked, but for what `refuses` says, once each. Brokers 11 and 12 are there, `silent` have a
+    session and do not answer for the first looks."""
+
+    def __init__(self, *, refuses: Sequence[Exception] = (), silent_looks: int = 0, stuck: bool = False) -> None:
+        self.row = LOST
+        self.given_up: set[int] = set()
+        self.left: set[int] = set()
+        self.asked: list[str] = []
+        self._refuses = list(refuses)
+        self._silent_looks = silent_looks
+        self._stuck = stuck
+
+    async def look(self) -> Look:
+        self._silent_looks -= 1
+        dead = {1, 2, 3} - self.left
+        there = (11, 12, *sorted(dead)) if self._silent_looks >= 0 else (11, 12)
+        gone = tuple(sorted(dead - self.given_up)) if self._silent_looks < 0 else ()
+        rows = brokers(*there, gone=gone, given_up=tuple(sorted(self.given_up & dead)))
+        return Look("c", ClusterImage(), rows, [self.row])
+
+    async def answering(self, look: Look) -> dict[int, str]:
+        return {one.node: f"h:{one.node}" for one in look.brokers if one.active and one.node > 10}
+
+    async def default_factor(self, _: object) -> int:
+        return 1
+
+    def _refused(self) -> None:
+        if self._refuses:
+            raise self._refuses.pop(0)
+
+    async def give_up(self, _: object, node: int) -> None:
+        self._refused()
+        self.asked.append(f"give up {node}")
+        if node in self.given_up:
+            self.left.add(node)
+        self.given_up.add(node)
+        if self.given_up == {1, 2, 3}:
+            self.row = replace(self.row, in_sync=() if self.row.leader is None else self.row.in_sync)
+
+    async def move(self, _: object, moves: Mapping[tuple[str, int], tuple[int, ...]]) -> list[str]:
+        self._refused()
+        self.asked.append(f"move to {sorted(moves[LOG])}")
+        self.row = self.row if self._stuck else SERVED
+        return []
+
+    async def ends(self, _: object, led: Mapping[int, Collection[tuple[str, int]]]) -> dict[tuple[str, int], Ends]:
+        return {place: Ends(0, 9) for places in led.values() for place in places}
+
+
+def run(cluster: Cluster) -> tuple[Look, dict[tuple[str, int], Ends]]:
+    return play(Restoring(cast(Any, cluster), cast(Any, cluster), {}).run())
+
+
+def test_nodes_are_given_up_then_replicas_move_then_nodes_leave() -> None:
+    """Nothing before those who are dead, and have a session yet, lost it."""
+    cluster = Cluster(silent_looks=5)
+    look, ends = run(cluster)
+    assert cluster.asked == [
+        *("give up 1", "give up 2", "give up 3"),
+        "move to [11, 12]",
+        *("give up 1", "give up 2", "give up 3"),
+    ]
+    assert ends == {LOG: Ends(0, 9)} and look.partitions == [SERVED]
+
+
+def test_what_is_refused_is_asked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """The controller died meanwhile, or the cluster has moved on: the next look says what is still to be done."""
+    cluster = Cluster(refuses=[CommandFailed("broker 1 has a session"), BrokerUnreachable("no answer")])
+    run(cluster)
+    assert cluster.left == {1, 2, 3}
+    assert "not yet: broker 1 has a session" in capsys.readouterr().err
+
+
+def test_a_restore_that_comes_no_further_says_what_it_waits_for() -> None:
+    with pytest.raises(CommandFailed, match=r"1 partitions do not serve yet: log-0; .*run this again"):
+        run(Cluster(stuck=True))
