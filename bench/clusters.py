@@ -1,4 +1,5 @@
 """Three brokers of a kind, started fresh: Apache Kafka (each also a controller), and ours over one directory bucket.
+Each can be lost with its directory, and replaced.
 
 Always true: a side's data lies in a directory of its own; broker i, modulo the number of brokers, leads partition i of
 a topic made here, so that a load generator that goes to broker i with partition i meets its leader. Knows no load.
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,10 @@ class ClusterSide(Side):
 
     all_ports: tuple[int, ...] = ()
     all_pids: tuple[int, ...] = ()
+    lose: Callable[[int], None] = lambda _: None
+    """kill -9 a broker, by its place, and delete its directory."""
+    begin_anew: Callable[[int], None] = lambda _: None
+    """Start it again, on an empty one."""
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -57,6 +63,22 @@ def kafka_cluster(count: int = 3) -> Iterator[ClusterSide]:
         pids = tuple(map(int, done.stdout.split()))
         ports = tuple(first + 2 * number for number in range(count))
         side = ClusterSide("Kafka", first, pids[0], root=root, all_ports=ports, all_pids=pids)
+
+        def lose(at: int) -> None:
+            os.kill(side.all_pids[at], signal.SIGKILL)
+            shutil.rmtree(_kafkas_data(root, at))
+
+        def begin_anew(at: int) -> None:
+            properties = (_kafkas_data(root, 2 if at == 0 else 0) / "meta.properties").read_text()
+            cluster_id = properties.partition("cluster.id=")[2].split()[0]
+            configured = ["-t", cluster_id, "-c", f"{root}/server-{at + 1}.properties"]
+            words = [KAFKA, "tool", "kafka.tools.StorageTool", "format", *configured]
+            subprocess.run(words, check=True, capture_output=True, env=environment)
+            words = [KAFKA, "restart", str(at + 1)]
+            done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
+            side.all_pids = (*side.all_pids[:at], int(done.stdout), *side.all_pids[at + 1 :])
+
+        side.lose, side.begin_anew = lose, begin_anew
         wait_cluster(side)
         yield side
     finally:
@@ -75,19 +97,35 @@ def our_cluster(
     brokers: list[BrokerProcess] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        for node_id in range(1, count + 1):
-            flags = ("--node-id", str(node_id))
-            bucket = f"file://{home}/bucket"
-            broker = start_broker(home / str(node_id), bucket, *flags, settings=common, environment=code, python=python)
+
+        def start(node_id: int, listen: str = "127.0.0.1:0") -> BrokerProcess:
+            words = (home / str(node_id), f"file://{home}/bucket", "--node-id", str(node_id))
+            broker = start_broker(*words, settings=common, environment=code, python=python, listen=listen)
             stack.callback(broker.kill)
-            brokers.append(broker)
+            return broker
+
+        brokers += [start(node_id) for node_id in range(1, count + 1)]
         ports = tuple(int(broker.kafka.rsplit(":", 1)[1]) for broker in brokers)
         pids = tuple(broker.pid for broker in brokers)
         side = ClusterSide(
             "Thermocline", ports[0], pids[0], http=brokers[0].http, root=home, all_ports=ports, all_pids=pids
         )
+
+        def lose(at: int) -> None:
+            brokers[at].kill()
+            shutil.rmtree(home / str(at + 1))
+
+        def begin_anew(at: int) -> None:
+            brokers[at] = start(at + 1, f"127.0.0.1:{ports[at]}")
+            side.all_pids = tuple(broker.pid for broker in brokers)
+
+        side.lose, side.begin_anew = lose, begin_anew
         wait_cluster(side)
         yield side
+
+
+def _kafkas_data(root: Path, at: int) -> Path:
+    return root / ("data" if at == 0 else f"data-{at + 1}")
 
 
 def wait_cluster(side: Side) -> None:

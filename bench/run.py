@@ -25,7 +25,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.interpreter import interpreter
-from bench.rows import cluster, consume, footprint, mixed, produce, s3
+from bench.rows import cluster, consume, footprint, mixed, produce, replace, s3
 from bench.sides import BENCH, CalmMachine, Side, create, kafka_peer
 from bench.stage import Stage
 from bench.table import HEAD, Row, write
@@ -40,6 +40,7 @@ BENCHMARKS: Final[dict[str, Callable[[Stage], list[Row]]]] = {
     **footprint.BENCHMARKS,
     **s3.BENCHMARKS,
     **cluster.BENCHMARKS,
+    **replace.BENCHMARKS,
 }
 
 
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="compare with this version of ours, not Kafka")
     parser.add_argument("--python", type=Path, help="the interpreter of our brokers; one of the same minor version")
+    parser.add_argument("--scale", type=float, default=0.1, help="of the 20 GB that replace… moves")
     parser.add_argument("--list", action="store_true", help="the names of the rows")
     options = parser.parse_args()
     if options.list:
@@ -62,7 +64,7 @@ def main() -> None:
     print("\n".join(HEAD).replace("Kafka", peer))
     try:
         with ExitStack() as sides:
-            stage = Stage(root, options.rounds, sides, options.beside, python)
+            stage = Stage(root, options.rounds, sides, options.beside, python, options.scale)
             for name in options.only or BENCHMARKS:
                 rows = BENCHMARKS[name](stage)
                 for row in rows:

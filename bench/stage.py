@@ -49,17 +49,24 @@ class Log(NamedTuple):
 class Stage:
     """The brokers end with `sides`. `beside`: a checkout of another version of ours, which then is the peer.
 
-    `python` runs ours; a peer that is ours runs on the interpreter of this program.
+    `python` runs ours; a peer that is ours runs on the interpreter of this program. `scale`: of rows with much data.
     """
 
     def __init__(
-        self, root: Path, rounds: int, sides: ExitStack, beside: Path | None = None, python: str = sys.executable
+        self,
+        root: Path,
+        rounds: int,
+        sides: ExitStack,
+        beside: Path | None = None,
+        python: str = sys.executable,
+        scale: float = 0.1,
     ) -> None:
         self.root = root
         self.rounds = rounds
         self.sides = sides
         self.beside = beside
         self.python = python
+        self.scale = scale
         self._machine = CalmMachine()
         self._warming_up = False
         self._logs: dict[tuple[str, str], Log] = {}
