@@ -8,7 +8,10 @@ from coldstore.object_store import ObjectMissing
 from logformat.leader_epochs import LeaderEpochs
 from tests.support.cold_values import TOPIC_ID, remote_segment
 from tests.support.fast_loop import run_fast
+from tests.support.hotstore_kit import batch, batches_of
 from tests.support.memory_store import MemoryStore
+from tests.support.tier_kit import TOPIC_ID as TIERED_ID
+from tests.support.tier_kit import House
 from tests.unit.coldstore.test_coldstore_manifest_store import claimed, opened
 from tiering.cold_start import state_at
 
@@ -47,5 +50,27 @@ def test_cluster_d34_an_object_that_is_not_whole_begins_no_log() -> None:
         await manifests.load()
         with pytest.raises(ObjectMissing):
             await state_at(store, manifests, PLACE, 10, 30.0)
+
+    run_fast(scenario())
+
+
+def test_a_log_that_begins_within_an_object_knows_no_epoch_of_later() -> None:
+    """Its next question would name an epoch that its leader began above it: divergence where there is none."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        life.append(count=6)
+        opened.log.begin_epoch(opened.log.leader_epoch + 1)
+        appended = batch(4)
+        opened.log.append_as_leader(*batches_of(appended), opened.log.leader_epoch, 10_000)
+        await opened.tier.seal_and_copy()
+        (only,) = (await house.manifest()).tail
+        assert (only.base_offset, only.end_offset, len(only.epochs)) == (0, 10, 2)
+        for offset, known in ((10, 2), (7, 2), (6, 1), (3, 1)):
+            epochs = (await life.service.state_at(TIERED_ID, 0, offset, 0)).epochs
+            assert len(epochs.entries) == known and all(entry.start_offset < offset for entry in epochs.entries)
+        await life.stop()
 
     run_fast(scenario())
