@@ -237,16 +237,17 @@ class Followed:
             self._noting = self._tasks.spawn(f"note the start of {self._name}", self._note_start(), awaited=True)
 
     async def _note_start(self) -> None:
-        start = self.log.log_start_offset
-        try:
-            await self._logs.checkpoint_start(self.log)
-        except OSError as failure:
-            log.warning("%s: its log start %d is not noted yet: %s", self._name, start, failure)
-            await self._wait(_AGAIN_S[0])  # a full disk: not with every answer
-        else:
-            self.follower.log_start_offset = start
+        """Until what was told last is noted: a leader tells a start once."""
+        while not self._is_over and self.follower.log_start_offset != (start := self.log.log_start_offset):
+            try:
+                await self._logs.checkpoint_start(self.log)
+            except OSError as failure:
+                log.warning("%s: its log start %d is not noted yet: %s", self._name, start, failure)
+                await self._wait(_AGAIN_S[0])
+            else:
+                self.follower.log_start_offset = start
+                self._moved()
         self._noting = None
-        self._moved()
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """See `Copy`."""

@@ -23,6 +23,7 @@ from hotstore.errors import DivergingAppend
 from hotstore.kept_log import recover_log
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
+from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt
 from logformat.leader_epochs import LeaderEpochs
 from logformat.record_batch import CorruptBatch
@@ -344,6 +345,31 @@ def test_a_log_start_is_reported_when_a_kill_does_not_bring_records_back() -> No
         assert copy.asked() == FetchPosition(3, EPOCH, EPOCH, log_start_offset=2)
         killed = DataDir.open(copy.disk.kill(), DATA)
         assert recover_log(killed, ORDERS, LogConfig(), 0).log_start_offset == 2
+
+    copying(scenario)
+
+
+def test_a_log_start_that_is_told_while_one_is_noted_or_cannot_be_is_noted_too() -> None:
+    """Its leader tells it once: a replica at rest never joined again (simulated seed 1038 of three brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        note, may_go_on, calls = copy.logs.checkpoint_start, asyncio.Event(), 0
+
+        async def slow(local: PartitionLog) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise OSError(28, "no space left on device")
+            await note(local)
+            await may_go_on.wait()
+
+        copy.logs.checkpoint_start = slow  # type: ignore[method-assign]
+        copy.given(batch_at(0, count=3), high_watermark=3, log_start_offset=1)
+        await asyncio.sleep(0.01)
+        copy.given(high_watermark=3, log_start_offset=2)
+        may_go_on.set()
+        await asyncio.sleep(2.0)
+        assert (calls, copy.asked().log_start_offset) == (3, 2)
 
     copying(scenario)
 
