@@ -59,7 +59,7 @@ class Beside(NamedTuple):
         deadline_s = time.monotonic() + 60.0
         while True:
             kafka, ours = self.both(tool, *arguments)
-            if kafka == ours and any(until in line for line in ours[1]):
+            if kafka == ours and (not until or any(until in line for line in ours[1])):
                 return ours[1]
             assert time.monotonic() < deadline_s, f"{arguments}:\nkafka {kafka}\nours  {ours}"
 
