@@ -180,6 +180,6 @@ def test_a_move_to_a_dead_broker_is_listed_and_called_off(beside: Beside) -> Non
     beside.once(MOVES, "--execute", "--reassignment-json-file", beside.plan(pair_1=[1, 2]))
     plan = beside.plan(pair_0=[1, 3])
     said = beside.once(MOVES, "--cancel", *words)
-    assert "Successfully cancelled partition reassignments for: pair-0" in said
+    assert "Successfully cancelled partition reassignment for: pair-0" in said
     beside.same(MOVES, "--list", until="No partition reassignments found.")
     assert beside.raw(("pair", 0, None)) == [[(85, None)]] * 2
