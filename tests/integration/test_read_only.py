@@ -315,6 +315,7 @@ def test_javas_clients_read_and_are_refused(left: tuple[Site, str], tmp_path: Pa
         assert reader.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_object_store_is_asked_for_nothing_but_reads(tmp_path: Path) -> None:
     """Every request of a read-only broker as a proxy saw it, refused writes among its clients'."""
     with moto_server() as server:
