@@ -18,6 +18,7 @@ from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore
 from coldstore.root import RootVanished
+from hotstore.flusher import Flusher
 from hotstore.log_host import OpenLog
 from logformat.errors import Fenced, Retryable
 from logformat.record_batch import INT64_MAX
@@ -73,6 +74,7 @@ class TieredPartition:
         is_alone: bool = True,
         is_fresh: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._opened = opened
         log = opened.log
         self.is_led = True  # by this broker, as the image that it obeys has it
         self._is_fresh = is_fresh
@@ -81,7 +83,6 @@ class TieredPartition:
         self.partition = partition
         self.epoch = epoch
         self.log = log
-        self.flusher = opened.flusher
         self.manifests = manifests
         self.store = store
         self.world = world
@@ -104,6 +105,11 @@ class TieredPartition:
         self._released_from = 0  # the root's reserved end before a release that may still land
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
+
+    @property
+    def flusher(self) -> Flusher:
+        """The log's; another one after a cut, as an unclean start may make."""
+        return self._opened.flusher
 
     @property
     def name(self) -> str:

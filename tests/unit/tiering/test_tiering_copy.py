@@ -88,6 +88,24 @@ def test_sealed_segments_sink_byte_for_byte(one_pass: bool) -> None:
     run_fast(scenario())
 
 
+def test_a_log_that_an_unclean_start_cut_still_sinks() -> None:
+    """A cut gives a log another flusher: the tier, attached before, asked the one that was closed, in vain, for as long
+    as the leader epoch lasted (simulated seed 1120 of three brokers)."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(3)
+        await life.logs.truncate(opened.open_log, 2)
+        await life.fill(60)
+        await settle(lambda: sunk(opened))
+        assert opened.tier.remote_end_offset > 3 and not house.failures
+        await life.stop()
+
+    run_fast(scenario())
+
+
 def test_a_clean_restart_serves_at_once_and_goes_on() -> None:
     """The next life finds its log and reservation, claims in the background, and copies on from the remote end."""
 
