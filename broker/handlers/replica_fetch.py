@@ -67,11 +67,11 @@ def read(
     report = Report(offset, by.broker_epoch, wanted.log_start_offset)
     partition.reported(by.node_id, report, wanted.current_leader_epoch)
     answer.high_watermark = answer.last_stable_offset = partition.high_watermark
-    if offset < log.local_log_start_offset:
-        answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # also where no copying goes on
-        raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     is_member = by.node_id in partition.leader.in_sync.union
     if not is_member and _is_sent_on(partition, wanted, answer.verified_end, skip_bytes):
+        raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+    if offset < log.local_log_start_offset:
+        answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # also where no copying goes on
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     if offset == log.log_end_offset:
         return True
