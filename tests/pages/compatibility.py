@@ -77,8 +77,18 @@ DIFFERENCES = (
         "docs/adr/0012-what-is-not-served-is-refused-or-harmless.md",
     ),
     Difference(
-        "A replication factor other than 1 is refused; the leader epoch of every partition grows with each start.",
-        "docs/adr/0007-leader-epoch-is-the-nodes-epoch.md",
+        "A broker that starts again leads in a new leader epoch, also where it was the leader before.",
+        "docs/adr/0014-leader-epochs-are-a-partitions-own.md",
+    ),
+    Difference(
+        "A second target of a move, and a cancel, go back to the replicas of before, and are refused where too few "
+        "would stay in sync; Kafka keeps one merged list. While a partition grows, min.insync.replicas counts against "
+        "the replicas it had.",
+        "docs/adr/0019-how-a-partition-moves.md",
+    ),
+    Difference(
+        "file.delete.delay.ms does not hold up the log of a replica that moved away.",
+        "docs/adr/0020-a-log-that-others-hold-now-is-removed.md",
     ),
     Difference(
         "After a lost disk the log goes on above the offsets that were reserved; the hole is a control batch that "

@@ -275,7 +275,7 @@ def _print(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bool) -
 def _untold(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
     """What the bucket cannot tell."""
     found = [
-        "what was set on brokers and on the cluster is not in the bucket: set it again (`thermocline config`)",
+        "what was set on brokers and on the cluster is not in the bucket: set it again (kafka-configs.sh)",
         "a topic that was being deleted is back: delete it again",
     ]
     if any(of.configs_differ for of in plan.topics):
