@@ -86,7 +86,7 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
             return Exit.DONE
         confirm(f"Restore cluster {look.cluster_id}? {_consequence(found)}", look.cluster_id)
     damaged = {place: of.damage for place, of in held.items() if of.damage}
-    look, ends = await Restoring(source, there, damaged).run()
+    look, ends = await Restoring(source, there, damaged, found.gone.keys()).run()
     offline = found.of(Fate.OFFLINE)
     _print_report(look, found, ends, as_json=arguments.json)
     return Exit.FINDINGS if offline else Exit.DONE

@@ -156,9 +156,16 @@ class BrokersThere:
 
 
 class Restoring:
-    """One run of it."""
+    """One run of it. `may_give_up`: the nodes that the plan named, to which somebody agreed."""
 
-    def __init__(self, source: RestoreSource, brokers: BrokersThere, damaged: Mapping[Partition, str]) -> None:
+    def __init__(
+        self,
+        source: RestoreSource,
+        brokers: BrokersThere,
+        damaged: Mapping[Partition, str],
+        may_give_up: Collection[int],
+    ) -> None:
+        self._may_give_up = may_give_up
         self._source = source
         self._brokers = brokers
         self._damaged = damaged
@@ -197,7 +204,9 @@ class Restoring:
 
     async def _step(self, look: Look, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
-        return next_step(look.brokers, look.partitions, self._damaged, default_factor=factor)
+        return next_step(
+            look.brokers, look.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
+        )
 
     async def _do_what_can_be(self, step: Step, addresses: Mapping[int, str]) -> None:
         """What is refused, or not answered, the next look asks for again if it is still to be done."""

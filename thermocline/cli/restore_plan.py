@@ -9,7 +9,7 @@ alone, so that whoever was interrupted goes on. Must not know how brokers are as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -139,13 +139,16 @@ def next_step(
     partitions: Sequence[PartitionRow],
     damaged: Mapping[Partition, object],
     *,
+    may_give_up: Collection[int],
     default_factor: int = 1,
 ) -> Step:
-    """From a look at a cluster that decides: who is silent has no session any more, or still has to lose it."""
+    """From a look at a cluster that decides: who is silent has no session any more, or still has to lose it.
+    `may_give_up`: those that somebody agreed to; who went silent since may come back with all it has, and is waited
+    for."""
     there = [one for one in brokers if one.active]
     alive = {one.node for one in there}
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
-    give_up = sorted(_to_give_up(brokers, partitions, lost, alive))
+    give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & set(may_give_up))
     forgotten = {one.node: 0 for one in brokers if one.given_up}
     holding = [one for one in partitions if not one.target and forgotten.keys() & set(one.replicas)]
     move = {} if give_up or not there else _targets(there, holding, forgotten, default_factor)

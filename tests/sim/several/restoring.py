@@ -124,11 +124,11 @@ class Restored(SeveralBrokers):
             )
             if image is None or silent:
                 continue
-            step = _step_of(image)
+            step = self._step_of(image)
             if step.is_done:
                 return
             await self._do(step, image)
-        left = None if image is None else (_step_of(image), image.nodes, [t.rows for t in image.topics.values()])
+        left = None if image is None else (self._step_of(image), image.nodes, [t.rows for t in image.topics.values()])
         self.found("not-restored", f"{RESTORED_S:.0f} s after {self._others} came: {left}")
 
     def _newest_there(self) -> ClusterImage | None:
@@ -139,6 +139,13 @@ class Restored(SeveralBrokers):
     def _is_silent(self, node_id: int) -> bool:
         seat: Seat | None = next((seat for seat in self._fleet.seats if seat.node_id == node_id), None)
         return seat is None or not seat.serving
+
+    def _step_of(self, image: ClusterImage) -> Step:
+        """As `cluster restore` takes it from `cluster.json`, when the operator gives up who does not return."""
+        brokers = [broker_row(node) for _, node in sorted(image.nodes.items())]
+        topics = sorted(image.topics.values(), key=lambda topic: topic.name)
+        partitions = [partition_row(topic, index, image) for topic in topics for index in range(topic.partitions)]
+        return next_step(brokers, partitions, {}, may_give_up=image.nodes.keys() - set(SEATS[self._others]))
 
     async def _do(self, step: Step, image: ClusterImage) -> None:
         try:
@@ -167,11 +174,3 @@ class Restored(SeveralBrokers):
             for part in topic.partitions:
                 if part.error_code:
                     self._nemesis.note(f"{topic.name}-{part.partition_index} is not moved: {part.error_message}")
-
-
-def _step_of(image: ClusterImage) -> Step:
-    """As `cluster restore` takes it from `cluster.json`."""
-    brokers = [broker_row(node) for _, node in sorted(image.nodes.items())]
-    topics = sorted(image.topics.values(), key=lambda topic: topic.name)
-    partitions = [partition_row(topic, index, image) for topic in topics for index in range(topic.partitions)]
-    return next_step(brokers, partitions, {})

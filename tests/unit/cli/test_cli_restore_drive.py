@@ -72,7 +72,7 @@ class Cluster:
 
 
 def run(cluster: Cluster) -> tuple[Look, dict[tuple[str, int], Ends]]:
-    return play(Restoring(cast(Any, cluster), cast(Any, cluster), {}).run())
+    return play(Restoring(cast(Any, cluster), cast(Any, cluster), {}, {1, 2, 3}).run())
 
 
 def test_nodes_are_given_up_then_replicas_move_then_nodes_leave() -> None:

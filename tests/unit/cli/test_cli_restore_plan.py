@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
-from thermocline.cli.restore_plan import Fate, Held, next_step, plan
+from thermocline.cli.restore_plan import Fate, Held, Step, plan
+from thermocline.cli.restore_plan import next_step as next_step_of
 
 ALL_LOST = PartitionRow("log", 0, 1, 2, (1, 2, 3), (1, 2, 3), ())
 HELD = Held(log_start=5, remote_end=100, end=100, reserved_end=400, cold_bytes=1 << 20)
@@ -45,6 +49,19 @@ def test_other_brokers_take_the_places_of_those_that_are_gone() -> None:
     more = plan(brokers(1, 11, 12, 13, gone=(2, 3)), rows, held)
     assert all(one.to[0] == 1 and len(set(one.to)) == 3 and not {2, 3} & set(one.to) for one in more.partitions)
     assert {node for one in more.partitions for node in one.to} == {1, 11, 12, 13}
+
+
+def next_step(there: Sequence[BrokerRow], rows: Sequence[PartitionRow], damaged: dict[Any, str], **more: int) -> Step:
+    """Somebody agreed to give up everybody."""
+    return next_step_of(there, rows, damaged, may_give_up={one.node for one in there}, **more)
+
+
+def test_who_went_silent_after_somebody_agreed_is_waited_for() -> None:
+    """Found by a reader: a broker that restarted during a restore, and alone held a partition, was given up with all
+    that it had acknowledged."""
+    alone = replace(ALL_LOST, leader=None, offline=True, replicas=(1, 2), in_sync=(2,))
+    step = next_step_of(brokers(1, gone=(2, 3)), [alone], {}, may_give_up={3})
+    assert (step.give_up, step.move, step.leave, step.waits) == ([], {}, [], [LOG])
 
 
 def test_where_a_member_of_the_set_is_there_nobody_is_given_up() -> None:
