@@ -116,9 +116,8 @@ class Start:
             self.tasks,
             limits,
             report=self.report,
-            is_fresh=lambda: (
-                world.clock.boottime_s() - session.confirmed_s <= _FRESH_S and not is_rebuilt(following.metadata.image)
-            ),
+            is_fresh=lambda: world.clock.boottime_s() - session.confirmed_s <= _FRESH_S,
+            is_complete=lambda: not is_rebuilt(following.metadata.image),
         )
         assert joined.identity.cluster_id is not None
         following = obeying(

@@ -49,6 +49,7 @@ class Attached:
         limits: TierLimits,
         make_tier: Callable[[TieredPartition], PartitionTier],
         is_fresh: Callable[[], bool] = lambda: True,
+        is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._world = world
@@ -56,6 +57,7 @@ class Attached:
         self._limits = limits
         self._make_tier = make_tier
         self._is_fresh = is_fresh
+        self._is_complete = is_complete
         self._pages = PageCache()
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
@@ -153,6 +155,7 @@ class Attached:
             on_behind=lead.on_behind,
             is_alone=lead.is_alone,
             is_fresh=self._is_fresh,
+            is_complete=self._is_complete,
         )
         tail = LostTail(
             partition,

@@ -197,7 +197,11 @@ class Expirer:
         self._looked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, config: LogConfig, visible: int, now_ms: int) -> None:
-        """A log that is not tiered: plain retention; its start moves first, durably."""
+        """A log that is not tiered: plain retention; its start moves first, durably. Of a rebuilt cluster nothing goes
+        that is nowhere else: what was set on all brokers is not known there (R29)."""
+        if not self._partition.is_complete():
+            self._is_behind = True  # it is looked at again
+            return
         local = self._partition.log
         if active_expired(local.active_info(), visible, now_ms, config):
             local.roll()

@@ -73,11 +73,14 @@ class TieredPartition:
         on_behind: Callable[[str], None] = lambda _: None,
         is_alone: bool = True,
         is_fresh: Callable[[], bool] = lambda: True,
+        is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
         self._opened = opened
         log = opened.log
         self.is_led = True  # by this broker, as the image that it obeys has it
         self._is_fresh = is_fresh
+        self.is_complete = is_complete
+        """Whether what is believed of topics and configs is all there is; else nothing goes, here or there (R29)."""
         self.is_alone = is_alone  # no other broker is assigned it
         self.topic_id = topic_id
         self.partition = partition
@@ -202,7 +205,7 @@ class TieredPartition:
         self.check_not_fenced()
         if not self.is_led:
             raise Fenced(f"{self.name}: leader epoch {self.epoch} is over")
-        if not self._is_fresh():
+        if not self._is_fresh() or not self.is_complete():
             raise Retryable(f"{self.name}: who leads it now, or what there is, is not known here; nothing is let go")
 
     async def _reconcile(self, manifest: Manifest) -> None:

@@ -48,8 +48,8 @@ CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the 
 
 
 class TierService:
-    """See the module. One per broker. `is_fresh`: whether what it believes of who leads is the newest (R23), and
-    of what there is complete (R29)."""
+    """See the module. One per broker. `is_fresh`: whether what it believes of who leads is the newest (R23);
+    `is_complete`: whether what it believes of topics and their configs is all there is (R29)."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class TierService:
         *,
         report: Callable[[str, BaseException], None],
         is_fresh: Callable[[], bool] = lambda: True,
+        is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._world = world
@@ -77,7 +78,7 @@ class TierService:
             WorkQueue(GC_MAX, backoff, world.rng, tasks),
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
-        self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh)
+        self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh, is_complete)
         self._held_back: list[PartitionTier] | None = None
         self.watch = DiskWatch(logs, self._cold, self._attached, world.workers, limits)
         self._backlog = Backlog()

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
+from broker.metadata.rebuilt import is_rebuilt
 from broker.partition.removal import Removal
 from broker.partition.strays import is_assigned
 from logformat.values import TopicPartition
@@ -56,7 +57,8 @@ class Dropping:
 
         async def go() -> None:
             await self._ended(topic, index)
-            await self._removal.let_go(place, UUID(topic.topic_id), is_wanted, is_seen=is_seen)
+            is_sure = is_seen and not is_rebuilt(self._metadata.image)
+            await self._removal.let_go(place, UUID(topic.topic_id), is_wanted, is_seen=is_sure)
 
         task = self._removal.keep(self._tasks.spawn(f"drop {place}", go()))
         self._under_way[key] = task

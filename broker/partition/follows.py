@@ -32,7 +32,7 @@ from broker.replication.rate import Rate, is_throttled
 from broker.replication.throttled import Throttled
 from broker.wire.message import Message
 from broker.wire.messages import FetchRequest, FetchResponse
-from hotstore.errors import DamagedLog
+from hotstore.errors import DamagedLog, ForeignLog
 from hotstore.log_host import LogHost, OpenLog
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport, Tasks, supervise
@@ -66,7 +66,8 @@ class _Role:
 
 class Follows:
     """Of one broker. `to`: the connection to a node's session, for a purpose (ConnectionError where there is none).
-    `free` waits until a partition's log is in nobody's hands. `opened` is told of those that are open; `topic_config`:
+    `free` waits until a partition's log is in nobody's hands; `make_way` moves a log that is another topic's
+    aside. `opened` is told of those that are open; `topic_config`:
     how a topic's logs are to be."""
 
     def __init__(
@@ -81,6 +82,7 @@ class Follows:
         tasks: Tasks,
         report: FailureReport,
         free: Callable[[Topic, int], Awaitable[None]],
+        make_way: Callable[[TopicPartition], Awaitable[None]],
         opened: Callable[[Iterable[Followed]], None],
         topic_config: Callable[[Topic], TopicConfig],
     ) -> None:
@@ -94,6 +96,7 @@ class Follows:
         self._tasks = tasks
         self._report = report
         self._free = free
+        self._make_way = make_way
         self._opened = opened
         self._topic_config = topic_config
         self._node_id = config.now.node_id
@@ -181,6 +184,9 @@ class Follows:
         row = topic.rows[index]
         try:
             opened = await self._logs.open(place, topic_id, config)
+        except ForeignLog:
+            await self._make_way(place)
+            raise  # the next attempt finds the place free
         except DamagedLog as damaged:
             if is_alone(row, self._node_id):
                 raise

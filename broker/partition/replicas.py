@@ -113,6 +113,7 @@ class Replicas:
             tasks,
             report,
             self._free,
+            self.aside.make_way,
             self.upkeep.opened,
             self._opening.topic_config,
         )

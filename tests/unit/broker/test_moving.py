@@ -259,3 +259,24 @@ def test_a_log_that_is_gone_when_a_move_begins_is_told_as_a_gap(monkeypatch: pyt
         await life.stop()
 
     play(scenario())
+
+
+def test_a_replica_that_finds_another_topic_s_log_in_its_place_moves_it_aside() -> None:
+    """Found by a reader: a topic that was deleted and made again while a broker was off was led by others, and its
+    replica there, which only follows, refused to open for ever."""
+
+    async def scenario() -> None:
+        it = Moving()
+        await it.made(3)
+        await it.lives[3].crash()
+        controller = it.lives[1].context.controller
+        await until(lambda: not it.lives[1].context.metadata.image.nodes[3].active, "its session ended")
+        await controller.delete_topic("log")
+        await until(lambda: not it.lives[1].context.metadata.image.deleted, "nothing is left of it")
+        await controller.create_topic("log", 1, {}, assignments=((0, (1, 2, 3)),))
+        await it.start(3)
+        await until(lambda: set(it.row(1).in_sync) == {1, 2, 3}, "its replica is in sync")
+        for life in it.lives.values():
+            await life.crash()
+
+    play(scenario())

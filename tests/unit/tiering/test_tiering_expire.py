@@ -573,6 +573,24 @@ def test_a_log_that_is_not_tiered_has_plain_retention() -> None:
     run_fast(scenario())
 
 
+def test_of_a_rebuilt_cluster_no_local_record_goes_that_is_nowhere_else() -> None:
+    """Found by a reader: retention was that of the defaults, as what was set on all brokers was lost (R29)."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=replace(UNTIERED, retention_bytes=5000))
+        opened.tier.partition_state.is_complete = lambda: False
+        await life.fill(60)
+        await asyncio.sleep(45)
+        assert opened.log.log_start_offset == 0 == opened.log.local_log_start_offset
+        opened.tier.partition_state.is_complete = lambda: True
+        await settle(lambda: opened.log.log_start_offset > 0)
+        await life.stop()
+
+    run_fast(scenario())
+
+
 def test_a_lost_disk_begins_at_the_newest_snapshot_of_an_internal_topic() -> None:
     """Old ones go after the grace. What the disk has stays, whatever a snapshot holds: a load asks no bucket (ADR 17);
     it goes where the log start moved."""
