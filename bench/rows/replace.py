@@ -26,6 +26,7 @@ HOT_SHARE: Final = 0.05
 LOCAL_SHARE: Final = 0.25
 PARTITIONS: Final = 6
 SEGMENT_BYTES: Final = 16 << 20
+FILL_BYTES: Final = 2e9
 SETTINGS: Final = {**PAGED, "log.retention.check.interval.ms": 1000}  # as the peer's
 VICTIM: Final = 1  # the place of the broker that is lost: it leads a third of the partitions
 IN_SYNC_S: Final = 900.0
@@ -45,17 +46,23 @@ def filled(side: ClusterSide, topic: str, stage: Stage, *, tiered: bool) -> floa
     kept = int(LOCAL_SHARE * data_bytes / PARTITIONS)
     tiering: dict[str, object] = {"remote_storage_enable": "true", "local_retention_bytes": kept} if tiered else {}
     create_replicated(side, topic, PARTITIONS, 3, segment_bytes=SEGMENT_BYTES, **tiering)
-    cold_bytes = (1 - HOT_SHARE) * data_bytes
-    loads.fill(side, topic, PARTITIONS, int(cold_bytes))
+    write(side, topic, (1 - HOT_SHARE) * data_bytes)
     if tiered:
         wait_local(side, topic, int(kept + 3 * SEGMENT_BYTES) * PARTITIONS)
     entry = ConfigEntry("segment.bytes", str(1 << 30), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client = admin(side)
     client.incremental_alter_configs([resource])[resource].result(30)
-    loads.fill(side, topic, PARTITIONS, int(HOT_SHARE * data_bytes))
+    write(side, topic, HOT_SHARE * data_bytes)
     time.sleep(5)
     return sum(max(sizes) for sizes in last_segments(side, topic).values())
+
+
+def write(side: ClusterSide, topic: str, nbytes: float) -> None:
+    """In pieces that the load generator's time is enough for."""
+    while nbytes > 0:
+        loads.fill(side, topic, PARTITIONS, int(min(nbytes, FILL_BYTES)))
+        nbytes -= FILL_BYTES
 
 
 def logs_of(side: ClusterSide, topic: str) -> Iterator[Path]:
