@@ -37,7 +37,7 @@ ELSEWHERE = {
     r"cluster drain": "several brokers: tests/integration/test_cluster_moves.py",
     r"cluster forget": "a broker that is gone: tests/integration/test_cluster_unclean.py",
     r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/test_cluster_restore.py",
-    r"thermocline serve": "test_an_example_of_serve_serves, below",
+    r"thermocline serve": "test_an_example_of_serve_serves, below; of --read-only: tests/integration/test_read_only.py",
 }
 
 
@@ -124,7 +124,9 @@ def test_every_example_runs(place: Place) -> None:
     assert len(RUN) > 20
 
 
-@pytest.mark.parametrize("line", [line for line in examples() if re.search(r"^thermocline serve", line)])
+@pytest.mark.parametrize(
+    "line", [line for line in examples() if re.search(r"^thermocline serve(?!.*--read-only)", line)]
+)
 def test_an_example_of_serve_serves(line: str, tmp_path: Path) -> None:
     """On a directory and a bucket of the test, on free ports."""
     line = line.replace("/var/lib/thermocline", str(tmp_path / "data"))

@@ -57,6 +57,13 @@ CHECKS = {
     "lost clusters in the simulation": "tests/sim/test_sim_restoring.py",
     "restored clusters": "tests/integration/test_cluster_restore.py",
     "rebuilt clusters": "tests/integration/test_cluster_rebuild.py",
+    "a store that counts": "tests/unit/coldstore/stores/test_stores_read_only.py",
+    "a proxy that saw every request": "tests/integration/test_read_only.py",
+    "a read-only mount": "tests/integration/test_read_only.py",
+    "a user without the right": "tests/integration/test_read_only.py",
+    "three simulated brokers with a read-only one beside them": "tests/sim/test_sim_archive.py",
+    "stock clients": "tests/integration/test_read_only.py",
+    "playbook of look times": "tests/unit/broker/read_only/test_look_times.py",
 }
 
 

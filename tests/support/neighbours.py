@@ -44,14 +44,15 @@ async def create(life: Life, name: str, *rows: Row, number: int = 77) -> Topic:
     return life.context.metadata.topic(name)
 
 
-async def move(life: Life, name: str, index: int, leader: int) -> None:
-    """The partition moves to `leader` (NO_LEADER: nobody leads it), alone in the set, in its next leader epoch."""
+async def move(life: Life, name: str, index: int, leader: int, *, beside: tuple[int, ...] = ()) -> None:
+    """The partition moves to `leader` (NO_LEADER: nobody leads it), alone in the set, in its next leader epoch.
+    `beside`: who holds it too, and thus keeps its log."""
     topic = life.context.metadata.topic(name)
     now = topic.rows[index]
     epoch, holders = now.leader_epoch + 1, now.replicas if leader == NO_LEADER else (leader,)
     moved = replace(
         now,
-        replicas=holders,
+        replicas=(*holders, *beside),
         in_sync=holders,
         leader=leader,
         leader_epoch=epoch,

@@ -118,7 +118,7 @@ def test_groups_leave_with_their_partition_and_come_back_with_it() -> None:
         joining = asyncio.ensure_future(_join(life, 3))
         await asyncio.sleep(1)
         began_s = life.clock.monotonic_s()
-        await move(life, OFFSETS_TOPIC, 0, 2)
+        await move(life, OFFSETS_TOPIC, 0, 2, beside=(me,))
         assert await joining == ErrorCode.NOT_COORDINATOR
         assert life.clock.monotonic_s() - began_s < 5
         assert await _commit(life, "log", 6) == ErrorCode.NOT_COORDINATOR
