@@ -14,8 +14,8 @@ from enum import IntEnum
 from typing import TypeVar
 
 from broker.authorizer import Authorizer
+from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
-from broker.config.resolve import BrokerConfig
 from broker.dispatcher import REFUSALS, BrokerDispatcher
 from broker.listening import Listening
 from broker.membership.session import Refused

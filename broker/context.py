@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
-from broker.config.resolve import BrokerConfig
 from broker.controller.brokers import Brokers
 from broker.controller.door import ControllerDoor
 from broker.fetch_sessions import FetchSessions

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from broker.config.resolve import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.limits import check_tiering
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session

@@ -5,7 +5,7 @@ Must not know how the bounds are kept.
 
 from __future__ import annotations
 
-from broker.config.resolve import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.membership.session import Refused
 from broker.metadata.image import ClusterImage
 from broker.net.limits import NetLimits

@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from typing import Final
 
 from broker.config.addresses import show_address
+from broker.config.broker_config import BrokerConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
-from broker.config.resolve import BrokerConfig
 from broker.limits import net_limits
 from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher

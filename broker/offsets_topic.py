@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from broker.config.resolve import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.controller.door import ControllerDoor
 from broker.following.metadata_cache import MetadataCache
 from broker.groups.topic import OFFSETS_TOPIC

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from broker.config.resolve import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.snapshots import Snapshots
 from broker.membership.session import Session

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
-from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.cluster_defaults import settle_defaults
 from broker.dispatcher import BrokerDispatcher

@@ -1,43 +1,31 @@
 """From flags, `--set`, environment and file to one `BrokerConfig`.
 
-Owns the rules that tie several broker configs (those of listeners are in `listeners`, which source wins in `sources`).
+Owns the rules that tie several broker configs (those of addresses and directories are in `places`, which source wins
+in `sources`).
 Pure: texts come in, a value or ConfigError comes out. Must not know files, sockets or brokers.
 """
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
-from broker.config.addresses import Address, parse_address
-from broker.config.broker_config import BrokerConfig as BrokerConfig
-from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition
+from broker.config.broker_config import BrokerConfig
+from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
+from broker.config.explicit import Explicit
 from broker.config.groups import GroupConfig
 from broker.config.honoured import RACK_SELECTOR
-from broker.config.listeners import BrokersListener, ListenerConfig, ListenerTexts, brokers_listener, read_listeners
-from broker.config.sources import ConfigError as ConfigError
-from broker.config.sources import from_environment, from_sets, merge
+from broker.config.places import Launch, addresses, bucket_url, data_dir_of
+from broker.config.sources import ConfigError, from_environment, from_sets, merge
 from broker.config.times import cluster_times
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.units import parse_size
-from broker.config.values import Value
 from broker.config.without_effect import judge_refused
-from coldstore.url import BucketUrl, DirectoryUrl, parse_bucket_url
+from coldstore.url import DirectoryUrl
 from logformat.errors import InvalidRequest
 from logformat.properties import properties_in
-
-
-class Launch(NamedTuple):
-    """What only the command line and the machine know, never a file."""
-
-    take_over: bool = False  # --take-over
-    read_only: bool = False  # --read-only
-    insecure: bool = False  # --insecure: addresses that other machines reach are allowed
-    host_name: str = "localhost"  # advertised where every interface is listened on
-    working_dir: str = "/"  # relative paths start here
 
 
 def resolve(
@@ -54,73 +42,14 @@ def resolve(
     """
     try:
         configured = merge([dict(properties_in(file_text or "")), from_environment(env), from_sets(sets), flags])
-        return _build(_Values(configured), launch)
+        return _build(Explicit(configured), launch)
     except ConfigError:
         raise
     except InvalidRequest as refused:
         raise ConfigError(str(refused)) from refused
 
 
-class _Values:
-    """Typed access to explicit values over defaults."""
-
-    def __init__(self, configured: Mapping[str, str]) -> None:
-        self.configured = configured
-
-    def value(self, name: str) -> Value:
-        return BROKER[name].parse(self.configured.get(name, BROKER[name].default))
-
-    def number(self, name: str) -> int:
-        value = self.value(name)
-        assert isinstance(value, int), name
-        return value
-
-    def ratio(self, name: str) -> float:
-        value = self.value(name)
-        assert isinstance(value, float), name
-        return value
-
-    def flag(self, name: str) -> bool:
-        return self.value(name) is True
-
-    def text(self, name: str) -> str:
-        value = self.value(name)
-        return value if isinstance(value, str) else ""
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        value = self.value(name)
-        return value if isinstance(value, tuple) else ()
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        unhonoured = (name for name in self.configured if not (found := broker_definition(name)) or not found.honoured)
-        return tuple(sorted(unhonoured))
-
-
-class _Addresses(NamedTuple):
-    """Where this broker is reached."""
-
-    listeners: tuple[ListenerConfig, ...]
-    brokers: BrokersListener
-    http: Address | None
-
-
-def _addresses(values: _Values, launch: Launch) -> _Addresses:
-    """Raises ConfigError for those that other machines reach, where that was not allowed."""
-    texts = _listener_texts(values)
-    listeners = read_listeners(texts, launch.host_name)
-    http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
-    brokers = brokers_listener(texts, listeners, launch.host_name)
-    reached = [("listeners", listener.address) for listener in listeners]
-    if brokers.own is not None:
-        reached.append(("thermocline.internal", brokers.own.address))
-    if http is not None:
-        reached.append(("thermocline.http", http))
-    _judge_reach(reached, insecure=launch.insecure)
-    return _Addresses(listeners, brokers, http)
-
-
-def _inflight_bytes_max(values: _Values) -> int | None:
+def _inflight_bytes_max(values: Explicit) -> int | None:
     """Of requests under way; None: no limit."""
     inflight = values.number("queued.max.request.bytes")
     if 0 <= inflight < values.number("socket.request.max.bytes"):
@@ -130,21 +59,21 @@ def _inflight_bytes_max(values: _Values) -> int | None:
     return None if inflight < 0 else inflight
 
 
-def _judge_read_only(values: _Values, launch: Launch) -> None:
+def _judge_read_only(values: Explicit, launch: Launch) -> None:
     if launch.read_only and not values.text("thermocline.bucket"):
         raise ConfigError("--read-only reads the bucket of another cluster: say which with --bucket URL")
     if launch.read_only and launch.take_over:
         raise ConfigError("--read-only takes nothing over: leave out --take-over")
 
 
-def _build(values: _Values, launch: Launch) -> BrokerConfig:
+def _build(values: Explicit, launch: Launch) -> BrokerConfig:
     judge_refused(values.configured)
     _judge_read_only(values, launch)
     _judge_topic_defaults(values)
     number, flag = values.number, values.flag
-    data_dir = _data_dir(values, launch)
-    bucket = _bucket(values, data_dir)
-    at = _addresses(values, launch)
+    data_dir = data_dir_of(values, launch)
+    bucket = bucket_url(values, data_dir)
+    at = addresses(values, launch)
     local_bytes_max, local_space_ratio_max = _local_limit(values.text("thermocline.local.bytes.max"))
     inflight = _inflight_bytes_max(values)
     return BrokerConfig(
@@ -240,7 +169,7 @@ class _Changeable(TypedDict):
     follower_rate_max: int
 
 
-def _changeable(values: _Values) -> _Changeable:
+def _changeable(values: Explicit) -> _Changeable:
     number = values.number
     return _Changeable(
         connections_max=number("max.connections"),
@@ -266,7 +195,7 @@ def with_overrides(
 
     InvalidConfig when a value cannot be read; with `judge`, also when values that topics inherit contradict each other.
     """
-    values = _Values(merge([started.static, cluster_overrides, own_overrides]))
+    values = Explicit(merge([started.static, cluster_overrides, own_overrides]))
     if judge:
         _judge_topic_defaults(values)
     return replace(
@@ -278,7 +207,7 @@ def with_overrides(
     )
 
 
-def _groups(values: _Values) -> GroupConfig:
+def _groups(values: Explicit) -> GroupConfig:
     return GroupConfig(
         session_timeout_min_ms=values.number("group.min.session.timeout.ms"),
         session_timeout_max_ms=values.number("group.max.session.timeout.ms"),
@@ -292,7 +221,7 @@ def _groups(values: _Values) -> GroupConfig:
     )
 
 
-def _judge_topic_defaults(values: _Values) -> None:
+def _judge_topic_defaults(values: Explicit) -> None:
     """Broker values that topics inherit obey the topic's own limits and, set together, Kafka's rules."""
     for topic_name, synonyms in TOPIC_SYNONYMS.items():
         for synonym in synonyms:
@@ -306,15 +235,6 @@ def _judge_topic_defaults(values: _Values) -> None:
             judge_local_retention(unit, values.number(local), values.number(total))
 
 
-def _data_dir(values: _Values, launch: Launch) -> str:
-    directories = values.texts("log.dirs") or values.texts("log.dir")
-    if not directories:
-        raise ConfigError("no data directory: give --data-dir DIR, or log.dirs in the file")
-    if len(directories) > 1:
-        raise ConfigError(f"log.dirs names {len(directories)} directories; one broker keeps its log in exactly one")
-    return posixpath.normpath(posixpath.join(launch.working_dir, directories[0]))
-
-
 def _selects_by_rack(text: str) -> bool:
     """Whether consumers are sent to replicas in their rack; Kafka's default has no selector, and sends nobody away."""
     if text.strip() not in ("", RACK_SELECTOR):
@@ -323,47 +243,6 @@ def _selects_by_rack(text: str) -> bool:
             f"{RACK_SELECTOR} is served, or leave it out: then everybody reads from leaders"
         )
     return bool(text.strip())
-
-
-def _bucket(values: _Values, data_dir: str) -> BucketUrl:
-    """Where the cold tier lies: as named, else beside the data directory; never one inside the other."""
-    text = values.text("thermocline.bucket")
-    bucket = parse_bucket_url(text) if text else DirectoryUrl(f"{data_dir}-bucket")
-    if isinstance(bucket, DirectoryUrl) and nested(bucket.path, data_dir):
-        raise ConfigError(
-            f"bucket {bucket.path} and data directory {data_dir} lie inside one another; "
-            "give the bucket a directory of its own, better on another disk"
-        )
-    return bucket
-
-
-def nested(one: str, other: str) -> bool:
-    """Two absolute normal paths are the same, or one lies inside the other."""
-    one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"
-    return one.startswith(other) or other.startswith(one)
-
-
-def _listener_texts(values: _Values) -> ListenerTexts:
-    return ListenerTexts(
-        listeners=values.texts("listeners"),
-        advertised=values.texts("advertised.listeners"),
-        protocols=values.text("listener.security.protocol.map"),
-        controllers=values.texts("controller.listener.names"),
-        inter_broker=values.text("inter.broker.listener.name") or None,
-        inter_broker_protocol=values.configured.get("security.inter.broker.protocol"),
-        internal=values.text("thermocline.internal"),
-        is_internal_written="thermocline.internal" in values.configured,
-    )
-
-
-def _judge_reach(reached: Iterable[tuple[str, Address]], *, insecure: bool) -> None:
-    """`reached`: addresses that are listened on, each with the config that names it."""
-    for config, address in reached:
-        if not address.loopback and not insecure:
-            raise ConfigError(
-                f"{config}: {address.host or 'every interface'} can be reached by other machines, and there is no "
-                "authentication yet; listen on 127.0.0.1, or add --insecure when the network is trusted"
-            )
 
 
 def _local_limit(text: str) -> tuple[int | None, float]:

@@ -19,8 +19,8 @@ from broker.config.alterations import (
     replaced,
     size_of,
 )
+from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import topic_definition
-from broker.config.resolve import BrokerConfig
 from broker.config.topic_rules import judge_local_retention, judge_served
 from broker.config.topics import TopicConfig, find_value, resolve_topic, tiered
 from broker.config.values import ConfigType, InvalidConfig

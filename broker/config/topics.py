@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
-from broker.config.resolve import BrokerConfig
 from broker.config.values import Value
 from hotstore.log_config import LogConfig
 from logformat.errors import InvalidRequest

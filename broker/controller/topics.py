@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from broker.config.resolve import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.config.topic_changes import configs_at_creation
 from broker.config.topics import check_topic_name
 from broker.controller import placement

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from broker.config.resolve import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.context import Context
 from broker.controller.attendance import Attendance
 from broker.following.turnover import Turnover

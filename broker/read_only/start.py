@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
-from broker.config.resolve import BrokerConfig
 from broker.context import Context
 from broker.controller.door import ControllerDoor
 from broker.dispatcher import BrokerDispatcher

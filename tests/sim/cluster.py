@@ -17,7 +17,8 @@ from typing import Any
 
 from broker import app
 from broker.app import Broker
-from broker.config.resolve import Launch, resolve
+from broker.config.places import Launch
+from broker.config.resolve import resolve
 from broker.following.image_feed import ImageFeed
 from coldstore.object_store import ObjectStore
 from coldstore.stores.directory import DirectoryStore

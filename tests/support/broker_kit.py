@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from broker.app import Broker
-from broker.config.resolve import Launch, resolve
+from broker.config.places import Launch
+from broker.config.resolve import resolve
 from broker.context import Context
 from broker.dispatcher import BrokerDispatcher
 from broker.net.dispatch import Answer, Later, Part, Peer

@@ -81,7 +81,9 @@ def warn_of_one_disk(config: BrokerConfig) -> None:
 
 def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
     """The configuration from flags, environment and file. ConfigError, or CommandFailed for an unreadable file."""
-    from broker.config.resolve import ConfigError, Launch, nested, resolve
+    from broker.config.places import Launch, nested
+    from broker.config.resolve import resolve
+    from broker.config.sources import ConfigError
     from coldstore.url import DirectoryUrl, parse_bucket_url
 
     flags = {name: value for flag, name in _CONFIG_OF_FLAG.items() if (value := getattr(arguments, flag)) is not None}

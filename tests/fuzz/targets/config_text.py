@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from broker.config.addresses import parse_address, show_address
 from broker.config.definitions import BROKER, TOPIC
-from broker.config.resolve import ConfigError, resolve
+from broker.config.resolve import resolve
+from broker.config.sources import ConfigError
 from broker.config.topics import InvalidTopicName, check_topic_name
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from coldstore.url import parse_bucket_url

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
-from broker.config.resolve import Launch
+from broker.config.places import Launch
 from coldstore.object_store import Got, ObjectInfo, ObjectStore, Upload
 from seams.disk import File
 from tests.sim.actors import NO_ANSWER, Reader, Stage

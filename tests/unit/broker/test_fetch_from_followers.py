@@ -336,7 +336,8 @@ def test_deleted_records_are_out_of_range_at_a_follower_too() -> None:
 
 @pytest.mark.parametrize("text", ["com.example.Mine", "org.apache.kafka.common.replica.LeaderSelector"])
 def test_another_selector_is_refused(text: str) -> None:
-    from broker.config.resolve import ConfigError, resolve
+    from broker.config.resolve import resolve
+    from broker.config.sources import ConfigError
 
     with pytest.raises(ConfigError, match="RackAwareReplicaSelector is served"):
         resolve({"log.dirs": "/data"}, [f"replica.selector.class={text}"], {}, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.resolve import ConfigError
+from broker.config.sources import ConfigError
 from thermocline.cli.brokers_found import Layout, count_of, directory_of, look_at, node_id_of
 from thermocline.cli.brokers_plan import Child, plan, ready_line, shares
 from thermocline.cli.main import parser

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import thermocline
-from broker.config.resolve import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from seams import crash_points
 from seams.world import World
 from tests.support.repository import ROOT

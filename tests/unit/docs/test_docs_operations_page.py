@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.resolve import ConfigError, Launch, resolve
+from broker.config.places import Launch
+from broker.config.resolve import resolve
+from broker.config.sources import ConfigError
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "operations.md").read_text()

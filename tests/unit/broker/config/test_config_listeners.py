@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.listeners import ListenerConfig
-from broker.config.resolve import BrokerConfig, ConfigError, Launch, resolve
+from broker.config.places import Launch
+from broker.config.resolve import resolve
+from broker.config.sources import ConfigError
 
 MAP = (
     "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,A:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT,S:SSL,CONTROLLER:PLAINTEXT"

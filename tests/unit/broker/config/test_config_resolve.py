@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config.addresses import parse_address, show_address
+from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
 from broker.config.listeners import ListenerConfig
-from broker.config.resolve import BrokerConfig, ConfigError, Launch, resolve
-from broker.config.sources import environment_names
+from broker.config.places import Launch
+from broker.config.resolve import resolve
+from broker.config.sources import ConfigError, environment_names
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
 from broker.limits import net_limits

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config.alterations import Alteration, AlterOperation
+from broker.config.broker_config import BrokerConfig
 from broker.config.describe import ConfigSource, describe_broker, describe_topic
-from broker.config.resolve import BrokerConfig, resolve
+from broker.config.resolve import resolve
 from broker.config.topic_changes import altered_configs, configs_at_creation
 from broker.config.topics import InvalidTopicName, MessageTimestampType, check_topic_name, log_config_of, resolve_topic
 from broker.config.values import InvalidConfig
