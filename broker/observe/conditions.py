@@ -21,6 +21,7 @@ LAG_WARN_MS = 300_000
 SILENCE_WARN_MS = 5_000
 """Three heartbeats are answered in that, and a controller that died is replaced in twice that."""
 SHOWN_MAX = 3
+_RELIEF = "see blocked by, free disk space, or raise thermocline.local.bytes.max"
 
 
 class Condition(Enum):
@@ -86,7 +87,7 @@ class Named(msgspec.Struct, frozen=True):
 
 def conditions(facts: Facts) -> list[Named]:
     """Those that hold, worst first."""
-    says = _of_cluster(facts.cluster) | _sentences(facts)
+    says = _of_cluster(facts.cluster) | _of_broker(facts) | _of_disk(facts) | _of_bucket(facts)
     return [Named(condition.value, says[condition]) for condition in Condition if condition in says]
 
 
@@ -99,24 +100,11 @@ def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:
     return said
 
 
-def _sentences(facts: Facts) -> dict[Condition, str]:
-    excess, limit = facts.local_excess_ratio, facts.log_limit_bytes >> 20
-    over = f"local logs are {excess:.0%} over their limit of {limit} MB and the bucket does not hold the rest"
-    if facts.limit_is_share and facts.disk_bytes:
-        used = 1 - facts.disk_free_bytes / facts.disk_bytes
-        stuck = int(excess * facts.log_limit_bytes) >> 20
-        over = (
-            f"the file system of {facts.data_dir} is {used:.0%} full and {stuck} MB of local logs are not in the bucket"
-        )
-    relief = "see blocked by, free disk space, or raise thermocline.local.bytes.max"
+def _of_broker(facts: Facts) -> dict[Condition, str]:
+    """This process and the logs it keeps."""
     said: dict[Condition, str] = {}
     if facts.not_ready:
         said[Condition.NOT_READY] = f"{facts.not_ready}: nobody is served until that is over; GET /readyz follows it"
-    if facts.damaged_roots:
-        said[Condition.ROOT_DAMAGED] = (
-            f"{_named(facts.damaged_roots)}: their manifests in the bucket cannot be used, so nothing of them is "
-            "served here; the log says why; whoever owns the bucket has to mend them: `thermocline bucket verify`"
-        )
     if facts.offline:
         said[Condition.LOG_OFFLINE] = f"{_named(facts.offline)} offline: check the disk and the log, then restart"
     if facts.silent_ms > SILENCE_WARN_MS:
@@ -134,15 +122,46 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
         said[Condition.COPY_STOPPED] = (
             f"{_named(facts.copies_stopped)}: copied no more; check the disk and the log, then restart"
         )
+    return said
+
+
+def _of_disk(facts: Facts) -> dict[Condition, str]:
+    said: dict[Condition, str] = {}
     if facts.full:
         said[Condition.DISK_FULL] = (
             f"no space left for {_named(facts.full)} ({facts.disk_free_bytes >> 20} MB free below {facts.data_dir}): "
             "appends are refused, reads go on; free space, appends go on by themselves"
         )
-    if excess > PRESSURE_REFUSES_AT:
-        said[Condition.PRODUCES_REFUSED] = f"{over}: produces are refused; {relief}"
+    if (excess := facts.local_excess_ratio) > PRESSURE_REFUSES_AT:
+        said[Condition.PRODUCES_REFUSED] = f"{_over(facts)}: produces are refused; {_RELIEF}"
     elif excess > PRESSURE_DELAYS_AT:
-        said[Condition.PRODUCES_SLOWED] = f"{over}: produces wait, and are refused at 10 %; {relief}"
+        said[Condition.PRODUCES_SLOWED] = f"{_over(facts)}: produces wait, and are refused at 10 %; {_RELIEF}"
+    if facts.cache_limit_bytes < facts.cache_bytes_max:
+        said[Condition.CACHE_REDUCED] = (
+            f"the disk leaves {facts.cache_limit_bytes >> 20} of {facts.cache_bytes_max >> 20} MB to the chunk cache: "
+            "cold reads go to the bucket more often; free space, or lower thermocline.cache.bytes"
+        )
+    return said
+
+
+def _over(facts: Facts) -> str:
+    excess, limit = facts.local_excess_ratio, facts.log_limit_bytes
+    if facts.limit_is_share and facts.disk_bytes:
+        used, stuck = 1 - facts.disk_free_bytes / facts.disk_bytes, int(excess * limit) >> 20
+        return (
+            f"the file system of {facts.data_dir} is {used:.0%} full and {stuck} MB of local logs are not in the bucket"
+        )
+    return f"local logs are {excess:.0%} over their limit of {limit >> 20} MB and the bucket does not hold the rest"
+
+
+def _of_bucket(facts: Facts) -> dict[Condition, str]:
+    """The store, and what is to be written to it or read from it."""
+    said: dict[Condition, str] = {}
+    if facts.damaged_roots:
+        said[Condition.ROOT_DAMAGED] = (
+            f"{_named(facts.damaged_roots)}: their manifests in the bucket cannot be used, so nothing of them is "
+            "served here; the log says why; whoever owns the bucket has to mend them: `thermocline bucket verify`"
+        )
     if facts.store_failure:
         served = "what is cached is served" if facts.is_read_only else "produce and hot reads go on, nothing is copied"
         said[Condition.STORE_UNREACHABLE] = (
@@ -164,11 +183,6 @@ def _sentences(facts: Facts) -> dict[Condition, str]:
         said[Condition.UPLOAD_LAGS] = (
             f"{facts.copy_lag_bytes / 1e6:.1f} MB wait for the bucket, the oldest for "
             f"{show_duration(facts.copy_lag_ms // 1000 * 1000)}{why}: compare produce and upload rates"
-        )
-    if facts.cache_limit_bytes < facts.cache_bytes_max:
-        said[Condition.CACHE_REDUCED] = (
-            f"the disk leaves {facts.cache_limit_bytes >> 20} of {facts.cache_bytes_max >> 20} MB to the chunk cache: "
-            "cold reads go to the bucket more often; free space, or lower thermocline.cache.bytes"
         )
     return said
 
