@@ -10,7 +10,7 @@ from broker.wire.apis import ApiKey
 from tests.support.broker_process import BrokerProcess
 from tests.support.three_brokers import NODES, SLACK_S, Three
 from tests.support.waiting import wait_until
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 
 def client(broker: BrokerProcess) -> WireClient:

@@ -25,7 +25,7 @@ from tests.support.rest_catalog import rest_catalog
 from tests.support.s3_servers import S3Server, moto_server
 from tests.support.spark_kit import spark
 from thermocline.cli.main import main
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit
 from thermocline.pipeline.jobs.archive import archive
 from thermocline.pipeline.jobs.compact import compact
 from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog

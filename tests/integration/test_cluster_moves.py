@@ -20,9 +20,9 @@ from tests.support.stock_clients import read_confluent
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
 from tests.support.writing import Writing
-from thermocline.cli.moves_client import alter, under_way
-from thermocline.cli.moves_source import MovesSource
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
+from thermocline.cli.cluster.client import alter, under_way
+from thermocline.cli.cluster.moves.source import MovesSource
 
 USAGE, INTERRUPTED = 2, 130
 FIELDS = ["topic", "partition", "from", "to", "hot_bytes", "cold_bytes"]

@@ -26,7 +26,7 @@ from tests.support.stock_clients import (
 )
 from tests.support.three_brokers import NODES, three
 from tests.support.waiting import wait_until
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit
 
 TOPIC, GROUP = "ledger", "readers"
 SEALED, LATER = 20, 5

@@ -29,7 +29,7 @@ from tests.support.stock_clients import (
     write_confluent,
 )
 from tests.support.three_brokers import NODES, three
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit
 
 TOPIC, OTHER, GROUP = "ledger", "local", "readers"
 PARTITIONS = 3

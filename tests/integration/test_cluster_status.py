@@ -15,7 +15,7 @@ from tests.support.repository import ROOT
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.three_brokers import Three, three
 from tests.support.writing import Writing
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 TOPIC = "ledger"
 

@@ -27,7 +27,7 @@ from tests.support.stock_clients import (
     write_confluent,
 )
 from tests.support.waiting import wait_until
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 TOPIC = "events"
 COUNT = 600

@@ -28,7 +28,7 @@ from tests.support.stock_clients import (
     write_confluent,
 )
 from tests.support.waiting import wait_until
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 TOPIC = "events"
 RECORDS = 300  # about 300 KB, five segments or more

@@ -24,8 +24,8 @@ from tests.support.buckets import DirectoryBucket
 from tests.support.ports import free_port
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.waiting import wait_until
-from thermocline.cli.serve_process import PLAIN_BUILD
-from thermocline.cli.wire_client import BROKER_RESOURCE, WireClient
+from thermocline.cli.clients.wire_client import BROKER_RESOURCE, WireClient
+from thermocline.cli.serve.process import PLAIN_BUILD
 
 USAGE, REFUSED, FINDINGS = 2, 3, 5
 TOPIC = "orders"

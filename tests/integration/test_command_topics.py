@@ -163,7 +163,7 @@ def test_trim_asks_at_a_terminal(served: tuple[Site, BrokerProcess], run: Run) -
 
 def test_a_change_that_takes_longer_is_not_called_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker goes on after the wait ends: "is the broker running?" sent people to look in the wrong place."""
-    monkeypatch.setattr("thermocline.cli.clients.REQUEST_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("thermocline.cli.clients.stock.REQUEST_TIMEOUT_S", 0.01)
     late = run("topic", "create", "slowly", "-p", "100", code=1)
     monkeypatch.undo()
     assert "creating topic slowly: no answer within 0 s; the broker may still be at it" in late.stderr

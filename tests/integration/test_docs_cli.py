@@ -11,8 +11,8 @@ import pytest
 
 from tests.integration.test_docs_readme import Reader, fences
 from tests.support.site import json_lines
-from thermocline.cli.outcome import Exit
-from thermocline.cli.times import parse_time
+from thermocline.cli.terminal.outcome import Exit
+from thermocline.cli.terminal.times import parse_time
 
 PAGE = Path(__file__).parents[2] / "docs/cli.md"
 

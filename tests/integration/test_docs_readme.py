@@ -34,7 +34,7 @@ CHECKS = {
     "property tests": "tests/unit/**/test_*property.py",
     "client matrix": "tests/support/stock_clients.py",
     "client matrix hot, across the seam, cold": "tests/support/stock_clients.py",
-    "`bucket verify`": "thermocline/cli/bucket_checks.py",
+    "`bucket verify`": "thermocline/cli/bucket/checks.py",
     "two-broker tests": "tests/unit/broker/membership/test_broker_membership.py",
     "bit flips in unit tests": "tests/unit/coldstore/test_coldstore_segment_object.py",
     "unit tests": "tests/unit/hotstore/test_hotstore_flusher.py",

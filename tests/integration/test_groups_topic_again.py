@@ -12,7 +12,7 @@ from broker.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.support.site import Site, thermocline
 from tests.support.stock_clients import commit_offset, committed_offset, create_topic, delete_topic
 from tests.support.waiting import wait_until
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 TOPIC, GROUP, NOTHING_COMMITTED = "again", "readers", -1001
 LINES = [f"new {i}" for i in range(50)]

@@ -42,7 +42,7 @@ from logformat.record_batch import (
 from logformat.records import Record, encode_batch, encode_record
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.site import QUICK, status
-from thermocline.cli.wire_client import LATEST, WireClient
+from thermocline.cli.clients.wire_client import LATEST, WireClient
 
 TOPIC = "target"
 REQUEST_BYTES_MAX = 2 << 20

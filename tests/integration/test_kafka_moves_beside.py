@@ -26,7 +26,7 @@ from tests.support.kafka_tools import require_kafka
 from tests.support.site import Site
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(500)]
 

@@ -16,7 +16,7 @@ from tests.support.site import Site
 from tests.support.stock_clients import Written, read_confluent, write_confluent
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 TOPIC = "events"
 REFUSED = 3

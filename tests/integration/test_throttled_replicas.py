@@ -18,7 +18,7 @@ from broker.wire.messages import (
 )
 from tests.support.three_brokers import Three
 from tests.support.waiting import wait_until
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient
 
 TOPIC, BROKER, SET, DELETE = 2, 4, 0, 1
 RATE = 1_000_000

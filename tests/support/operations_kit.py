@@ -31,8 +31,8 @@ from tests.support.broker_process import BrokerProcess, await_ready, running_bro
 from tests.support.ports import free_port
 from tests.support.s3_servers import Fault, S3Server, StoreProxy
 from tests.support.waiting import wait_until
-from thermocline.cli.bootstrap import bootstrap_addresses
-from thermocline.cli.wire_client import WireClient
+from thermocline.cli.clients.bootstrap import bootstrap_addresses
+from thermocline.cli.clients.wire_client import WireClient
 
 MIB = 1 << 20
 TOPIC = "events"

@@ -23,8 +23,8 @@ from broker.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.buckets import Bucket, manifest_of
 from tests.support.waiting import wait_until
+from thermocline.cli.clients.wire_client import WireClient
 from thermocline.cli.main import main
-from thermocline.cli.wire_client import WireClient
 
 # Short intervals, so that a test waits for events and not for clocks; leases long enough for a busy machine.
 QUICK: Mapping[str, object] = {

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli.arguments import add_json
-from thermocline.cli.outcome import Exit
-from thermocline.cli.output import json_line, table
+from thermocline.cli.terminal.arguments import add_json
+from thermocline.cli.terminal.outcome import Exit
+from thermocline.cli.terminal.output import json_line, table
 
 if TYPE_CHECKING:
     from broker.config.explain import Explained
-    from thermocline.cli.arguments import Parser, Subparsers
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 
 def register(nouns: Subparsers[Parser]) -> None:

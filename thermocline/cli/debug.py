@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit
 
 if TYPE_CHECKING:
-    from thermocline.cli.arguments import Parser, Subparsers
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 
 def register(nouns: Subparsers[Parser]) -> None:

@@ -15,23 +15,18 @@ import sys
 from collections.abc import Sequence
 
 import thermocline
-from thermocline.cli import (
-    archive,
-    bucket,
-    cluster,
-    config,
-    consume,
-    debug,
-    group,
-    log_dump,
-    produce,
-    scrub,
-    serve,
-    tier,
-    topic,
-)
-from thermocline.cli.arguments import Parser
-from thermocline.cli.outcome import INTERRUPTED, CommandFailed, Exit, exit_of, plain_words
+from thermocline.cli import config, debug
+from thermocline.cli.bucket import command as bucket
+from thermocline.cli.bucket import log_dump
+from thermocline.cli.cluster import command as cluster
+from thermocline.cli.group import command as group
+from thermocline.cli.jobs import archive, scrub
+from thermocline.cli.records import consume, produce
+from thermocline.cli.serve import command as serve
+from thermocline.cli.terminal.arguments import Parser
+from thermocline.cli.terminal.outcome import INTERRUPTED, CommandFailed, Exit, exit_of, plain_words
+from thermocline.cli.tier import command as tier
+from thermocline.cli.topic import command as topic
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOUNS = (serve, topic, produce, consume, group, config, cluster, tier, bucket, archive, scrub, log_dump, debug)

@@ -33,7 +33,7 @@ from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.crowd import RoutedClient
 from tests.sim.several.fleet import Fleet, Seat, brokers_are_seen
 from tests.sim.several.run import SeveralBrokers, Shape, shape_of
-from thermocline.cli.restore_plan import Step, next_step
+from thermocline.cli.cluster.restore.plan import Step, next_step
 
 BROKERS = 3
 DURATION_S = 25.0

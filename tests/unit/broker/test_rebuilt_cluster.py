@@ -33,7 +33,7 @@ from tests.support.memory_store import MemoryStore
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
 from tests.unit.broker.partition.test_purging import Removed
 from tests.unit.cli.test_cli_rebuild_plan import found
-from thermocline.cli.rebuild_plan import rebuild_plan
+from thermocline.cli.cluster.restore.rebuild_plan import rebuild_plan
 
 A = UUID(int=1)
 PLACE = TopicPartition("log", 0)

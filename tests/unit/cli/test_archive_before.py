@@ -15,7 +15,7 @@ import pytest
 from tests.support.archive_kit import JSON, json_topic, lake, run
 from tests.support.history_bucket import HistoryBucket
 from thermocline.cli.main import main
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit
 
 
 @pytest.fixture

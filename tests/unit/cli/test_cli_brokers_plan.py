@@ -8,10 +8,10 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.sources import ConfigError
-from thermocline.cli.brokers_found import Layout, count_of, directory_of, look_at, node_id_of
-from thermocline.cli.brokers_plan import Child, plan, ready_line, shares
 from thermocline.cli.main import parser
-from thermocline.cli.serve_process import configure
+from thermocline.cli.serve.brokers_found import Layout, count_of, directory_of, look_at, node_id_of
+from thermocline.cli.serve.brokers_plan import Child, plan, ready_line, shares
+from thermocline.cli.serve.process import configure
 
 MIB = 1 << 20
 NOTHING = Layout(single=False)

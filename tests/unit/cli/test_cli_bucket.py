@@ -29,9 +29,8 @@ from tests.support.cold_objects import MadeObject, segment_object
 from tests.support.cold_values import TOPIC_ID
 from tests.support.history_bucket import HistoryBucket, batch
 from tests.support.memory_store import upload_of
-from thermocline.cli.bucket_reading import cold_partitions
+from thermocline.cli.bucket.reading import ColdPartition, cold_partitions
 from thermocline.cli.main import main
-from thermocline.cli.tier_status import ColdPartition
 from thermocline.pipeline.jobs.scrub import scrub
 
 LS_FIELDS = re.findall(

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 from broker.observe.standing import InCluster, LateReplica
-from thermocline.cli.cluster_findings import findings, notes
-from thermocline.cli.cluster_forget import plan
-from thermocline.cli.cluster_status import Cluster, Seen, json_lines, picture
-from thermocline.cli.tier_status import Condition
+from thermocline.cli.clients.statuses import Condition
+from thermocline.cli.cluster.findings import findings, notes
+from thermocline.cli.cluster.forget import plan
+from thermocline.cli.cluster.status import Cluster, Seen, json_lines, picture
 
 CLUSTER = Cluster("c", 1, 4, 65_000, 12)
 BROKERS = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thermocline.cli.cluster_copying import CopyBook, Copying, beside
+from thermocline.cli.cluster.moves.copying import CopyBook, Copying, beside
 
 MIB = 1 << 20
 

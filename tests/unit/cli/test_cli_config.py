@@ -8,7 +8,7 @@ import pytest
 
 from broker.config.definitions import BROKER, TOPIC
 from thermocline.cli.main import main
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit
 
 
 def lines_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

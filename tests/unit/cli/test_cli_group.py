@@ -7,10 +7,10 @@ import json
 import pytest
 from confluent_kafka import ConsumerGroupState
 
-from thermocline.cli.group import _STATES, _constant
-from thermocline.cli.group_lag import GroupLag, LagReader, json_lines, picture, rows_of, state_name
-from thermocline.cli.group_reset import Log, Move, plan
-from thermocline.cli.group_reset import picture as plan_picture
+from thermocline.cli.group.command import _STATES, _constant
+from thermocline.cli.group.lag import GroupLag, LagReader, json_lines, picture, rows_of, state_name
+from thermocline.cli.group.reset import Log, Move, plan
+from thermocline.cli.group.reset import picture as plan_picture
 from thermocline.cli.main import main
 
 READER = LagReader("reader-1-uuid", "reader-1", "10.0.0.7")

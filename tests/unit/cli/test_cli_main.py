@@ -24,10 +24,10 @@ from broker.config.broker_config import BrokerConfig
 from seams import crash_points
 from seams.world import World
 from tests.support.repository import ROOT
-from thermocline.cli import serve_process as serve
-from thermocline.cli.log_lines import JsonLines, TextLines
 from thermocline.cli.main import main, parser
-from thermocline.cli.outcome import CommandFailed
+from thermocline.cli.serve import process as serve
+from thermocline.cli.serve.log_lines import JsonLines, TextLines
+from thermocline.cli.terminal.outcome import CommandFailed
 
 
 def parsers(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -59,7 +59,7 @@ def test_help_loads_nothing_heavy() -> None:
     script = "import sys, thermocline.cli.main as m; m.parser().format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
     loaded = set(done.stdout.split())
-    assert "thermocline.cli.tier" in loaded
+    assert "thermocline.cli.tier.command" in loaded
     heavy = {
         "asyncio",
         "logging",

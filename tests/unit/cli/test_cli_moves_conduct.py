@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from thermocline.cli.moves_client import Refusal, UnderWay
-from thermocline.cli.moves_conduct import Conduct
-from thermocline.cli.moves_plan import Move
+from thermocline.cli.cluster.client import Refusal, UnderWay
+from thermocline.cli.cluster.moves.conduct import Conduct
+from thermocline.cli.cluster.moves.plan import Move
 
 MOVING = UnderWay((3, 2), (1, 2))
 

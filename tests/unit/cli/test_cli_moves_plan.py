@@ -11,8 +11,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.cli.moves_plan import Held, Loads, Move, Place, Plan, drain, totals
-from thermocline.cli.rebalance_plan import HOT_BYTES_MIN, HOT_SLACK, band, rebalance
+from thermocline.cli.cluster.moves.plan import Held, Loads, Move, Place, Plan, drain, totals
+from thermocline.cli.cluster.moves.rebalance_plan import HOT_BYTES_MIN, HOT_SLACK, band, rebalance
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from thermocline.cli.moves_plan import Held, Move, Plan
-from thermocline.cli.moves_shown import bar, moves_sentence, plan_json, plan_lines, progress
+from thermocline.cli.cluster.moves.plan import Held, Move, Plan
+from thermocline.cli.cluster.moves.shown import bar, moves_sentence, plan_json, plan_lines, progress
 
 MIB = 1 << 20
 PLAN = Plan(

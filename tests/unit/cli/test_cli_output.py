@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from logformat.record_batch import Codec
 from logformat.records import Record, encode_batch
-from thermocline.cli.batch_lines import readable
-from thermocline.cli.leaving import sentence
+from thermocline.cli.bucket.batch_lines import readable
+from thermocline.cli.bucket.reading import ColdPartition
+from thermocline.cli.clients.statuses import PartitionStatus
 from thermocline.cli.main import main
-from thermocline.cli.output import ProgressLine, table
-from thermocline.cli.produce import split_line
-from thermocline.cli.record_lines import renderer
-from thermocline.cli.tier_status import ColdPartition, Offsets, PartitionStatus, StatusRow, picture, rows
+from thermocline.cli.records.produce import split_line
+from thermocline.cli.records.record_lines import renderer
+from thermocline.cli.terminal.output import ProgressLine, table
+from thermocline.cli.tier.leaving import sentence
+from thermocline.cli.tier.status import Offsets, StatusRow, picture, rows
 
 
 def test_a_table_is_as_wide_as_its_cells() -> None:

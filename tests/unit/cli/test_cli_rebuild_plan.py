@@ -10,7 +10,7 @@ from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, is_rebuilt, s
 from broker.metadata.records import NO_LEADER, Listener, Node
 from coldstore.keys import PageKey, SegmentKey, manifest_key
 from coldstore.manifest import Manifest, new_manifest
-from thermocline.cli.rebuild_plan import Found, epochs_in, rebuild_plan
+from thermocline.cli.cluster.restore.rebuild_plan import Found, epochs_in, rebuild_plan
 
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 

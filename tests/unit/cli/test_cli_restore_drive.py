@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from broker.metadata.image import ClusterImage
 from tests.support.broker_kit import play
 from tests.unit.cli.test_cli_restore_plan import ALL_LOST, brokers
-from thermocline.cli.outcome import CommandFailed
-from thermocline.cli.restore_drive import Ends, Restoring
-from thermocline.cli.restore_source import Look
-from thermocline.cli.wire_client import BrokerUnreachable
+from thermocline.cli.clients.wire_client import BrokerUnreachable
+from thermocline.cli.cluster.restore.drive import Ends, Restoring
+from thermocline.cli.cluster.restore.source import Look
+from thermocline.cli.terminal.outcome import CommandFailed
 
 LOG = ("log", 0)
 LOST = replace(ALL_LOST, leader=None, offline=True)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
-from thermocline.cli.restore_plan import Fate, Held, Step, plan
-from thermocline.cli.restore_plan import next_step as next_step_of
+from thermocline.cli.cluster.restore.plan import Fate, Held, Step, plan
+from thermocline.cli.cluster.restore.plan import next_step as next_step_of
 
 ALL_LOST = PartitionRow("log", 0, 1, 2, (1, 2, 3), (1, 2, 3), ())
 HELD = Held(log_start=5, remote_end=100, end=100, reserved_end=400, cold_bytes=1 << 20)

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from logformat.errors import InvalidRequest
-from thermocline.cli.outcome import CommandFailed
-from thermocline.cli.spark_job import WORDS_MAX, kept_words, stderr_to
+from thermocline.cli.jobs.spark_job import WORDS_MAX, kept_words, stderr_to
+from thermocline.cli.terminal.outcome import CommandFailed
 from thermocline.pipeline.jobs.spark_tasks import TasksFailed
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from thermocline.cli.outcome import Exit
-from thermocline.cli.supervision import BACKOFF_S_MAX, STEADY_S, Command, Do, Supervision
+from thermocline.cli.serve.supervision import BACKOFF_S_MAX, STEADY_S, Command, Do, Supervision
+from thermocline.cli.terminal.outcome import Exit
 
 ANNOUNCE, END = Command(Do.ANNOUNCE), Command(Do.END)
 

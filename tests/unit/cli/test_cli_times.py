@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from logformat.errors import InvalidRequest
-from thermocline.cli.outcome import CommandFailed
-from thermocline.cli.tier_status import StatusRow
-from thermocline.cli.times import parse_time
-from thermocline.cli.topic_sizes import TopicSize, sizes
-from thermocline.cli.topic_trim import PartitionTrim, parse_before, plan
+from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.terminal.times import parse_time
+from thermocline.cli.tier.status import StatusRow
+from thermocline.cli.topic.sizes import TopicSize, sizes
+from thermocline.cli.topic.trim import PartitionTrim, parse_before, plan
 
 MIDNIGHT_MS = 1_793_491_200_000  # 2026-11-01T00:00Z
 

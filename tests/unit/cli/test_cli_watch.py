@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from thermocline.cli import watch
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal import watch
+from thermocline.cli.terminal.outcome import Exit
 
 
 def shown(pictures: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -35,10 +35,10 @@ from broker.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from thermocline.cli.bootstrap import bootstrap_addresses
+from thermocline.cli.clients.bootstrap import bootstrap_addresses
+from thermocline.cli.clients.wire_client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, BrokerUnreachable, WireClient
 from thermocline.cli.main import main
-from thermocline.cli.tier_source import TierSource
-from thermocline.cli.wire_client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, BrokerUnreachable, WireClient
+from thermocline.cli.tier.source import TierSource
 
 Answer = Callable[[int, int, Message], Message]
 OFFSETS = {-2: 0, -1: 100, -4: 60, -5: 79}
@@ -243,7 +243,7 @@ def test_tier_status_watch_looks_again_until_stopped(
         if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("thermocline.cli.watch.time.sleep", sleep)
+    monkeypatch.setattr("thermocline.cli.terminal.watch.time.sleep", sleep)
     assert main(["tier", "status", "-b", f"127.0.0.1:{thermocline_broker.port}", "--watch"]) == 0
     assert capsys.readouterr().out.count("high wm") == 3
 

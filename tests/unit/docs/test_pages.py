@@ -16,7 +16,7 @@ from tests.pages.compatibility import DIFFERENCES, TOOLS
 from tests.pages.kafka_apis import LEFT_OUT, TABLE
 from tests.support.broker_process import running_broker
 from tests.support.repository import ROOT
-from thermocline.cli.wire_client import BROKER_RESOURCE, WireClient
+from thermocline.cli.clients.wire_client import BROKER_RESOURCE, WireClient
 
 SAMPLE = ROOT / "packaging/server.properties"
 

@@ -13,7 +13,7 @@ from broker.partition.throttle import REFUSALS_END_S, REFUSALS_OVER_S, Refusal, 
 from coldstore.object_store import StoreUnavailable
 from hotstore.errors import LogFull
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
-from thermocline.cli.log_lines import LINES_MAX, WINDOW_S, NoFlood
+from thermocline.cli.serve.log_lines import LINES_MAX, WINDOW_S, NoFlood
 from tiering.backlog import LAG_TOLD_MS, Backlog, PartitionBacklog, sentence
 from tiering.tier_config import TierStatus
 

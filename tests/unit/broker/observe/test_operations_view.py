@@ -27,10 +27,11 @@ from seams.disk import Space
 from tests.sim.clock import EPOCH_MS
 from tests.support.broker_kit import SMALL_SEGMENTS, Life, Place, play, produce_request
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
-from thermocline.cli.bootstrap import bootstrap_addresses
-from thermocline.cli.outcome import CommandFailed
-from thermocline.cli.tier_status import BrokerStatus as ReadStatus
-from thermocline.cli.tier_status import Offsets, PartitionStatus, broker_lines, rows
+from thermocline.cli.clients.bootstrap import bootstrap_addresses
+from thermocline.cli.clients.statuses import BrokerStatus as ReadStatus
+from thermocline.cli.clients.statuses import PartitionStatus
+from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.tier.status import Offsets, broker_lines, rows
 from tiering.local_gaps import all_gaps
 from tiering.pressure import cache_room, excess_bytes
 

@@ -28,7 +28,7 @@ from tests.support.archive_kit import (
 )
 from tests.support.history_bucket import T0, HistoryBucket
 from thermocline.cli.main import main
-from thermocline.cli.outcome import Exit
+from thermocline.cli.terminal.outcome import Exit
 from thermocline.pipeline.jobs import compact as compact_module
 from thermocline.pipeline.jobs.compact import CompactSummary, compact
 from thermocline.pipeline.jobs.compact_plan import StoredFile, groups

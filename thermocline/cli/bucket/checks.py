@@ -1,0 +1,127 @@
+"""`bucket probe`, `bucket verify`, `bucket gc`: is the store fit, is what is named there, what is there for nothing.
+
+Owns how findings are printed and which exit code they mean: 3 for a store that cannot hold a log, 5 for damage. What is
+judged is judged in coldstore (probe, audit).
+"""
+
+from __future__ import annotations
+
+from coldstore.audit import FindingKind, GcPlan, rootless
+from coldstore.probe import probe, race
+from thermocline.cli.bucket.reading import Bucket, with_bucket
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.output import ProgressLine, json_line, note
+from thermocline.findings import Located
+from thermocline.units import show_size
+
+
+def probe_store(url: str, *, with_race: bool) -> int:
+    """Each condition with pass or fail, and how copies will be verified; exit 3 when the store cannot hold a log."""
+
+    async def run(bucket: Bucket) -> int:
+        report = await probe(bucket.store, bucket.world.rng)
+        print(f"{report.provider} at {report.url}")
+        for finding in report.findings:
+            print(f"{'pass' if finding.passed else 'FAIL'}  {finding.condition.value}{_because(finding.detail)}")
+        passed = report.passed
+        if with_race:
+            raced = await race(bucket.store, bucket.world.rng)
+            winners = ", ".join(map(str, raced.winners))
+            print(f"{'pass' if raced.passed else 'FAIL'}  racing writers have one winner (winners a round: {winners})")
+            passed = passed and raced.passed
+        print(f"copies will be verified by {report.verification.value}")
+        if not passed:
+            note("this store cannot hold a log: two brokers would overwrite each other's manifests, or bytes would go")
+        return Exit.DONE if passed else Exit.REFUSED
+
+    return with_bucket(url, run)
+
+
+def _because(detail: str) -> str:
+    return f": {detail}" if detail else ""
+
+
+def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
+    """Every finding; exit 5 when one of them is damage."""
+
+    async def run(bucket: Bucket) -> int:
+        progress = ProgressLine()
+        damage = others = 0
+        partitions = await bucket.partitions(topic)
+        if not partitions and (topic is not None or not await bucket.is_ours()):
+            what = f"no topic {topic}" if topic is not None else "nothing of Thermocline's"
+            raise CommandFailed(f"{bucket.store.url} holds {what}: nothing was verified")
+        for finding in await bucket.verify_metadata() if topic is None else ():
+            damage += finding.kind.is_damage
+            others += not finding.kind.is_damage
+            _print_finding(Located(finding), as_json=as_json)
+        for number, (topic_id, index, name) in enumerate(partitions):
+            progress.show(f"{number} of {len(partitions)} partitions: {name or topic_id}-{index}")
+            findings = await bucket.inspector.verify(topic_id, index, deep=deep)
+            if name is None and not any(finding.kind is FindingKind.UNREADABLE for finding in findings):
+                findings += rootless(findings)
+            progress.done()
+            for finding in findings:
+                damage += finding.kind.is_damage
+                others += not finding.kind.is_damage
+                _print_finding(Located(finding, name, topic_id, index), as_json=as_json)
+        if not as_json:
+            how = "every byte read" if deep else "every object's size and footer checked"
+            print(f"{len(partitions)} partitions, {how}: {damage} damaged or missing, {others} other findings")
+        return Exit.FINDINGS if damage else Exit.DONE
+
+    return with_bucket(url, run)
+
+
+def _print_finding(located: Located, *, as_json: bool) -> None:
+    print(json_line(located.row()) if as_json else located)
+
+
+def collect(url: str, *, delete: bool, as_json: bool) -> int:
+    """Orphans, and what became of them."""
+
+    async def run(bucket: Bucket) -> int:
+        progress = ProgressLine()
+        partitions = await bucket.inspector.partitions()
+        if not partitions and not await bucket.is_ours():
+            raise CommandFailed(f"{bucket.store.url} holds nothing of Thermocline's; is it the whole URL?")
+        plans = [await bucket.plan_metadata_gc()]
+        for number, (topic_id, index) in enumerate(partitions):
+            progress.show(f"{number} of {len(partitions)} partitions")
+            plans.append(await bucket.inspector.plan_gc(topic_id, index))
+        progress.done()
+        for plan in plans:
+            if delete:
+                await bucket.inspector.delete(plan)
+            _print_plan(plan, deleted=delete, as_json=as_json)
+        if not as_json:
+            _print_sums(plans, deleted=delete)
+        return Exit.DONE
+
+    return with_bucket(url, run)
+
+
+def _print_plan(plan: GcPlan, *, deleted: bool, as_json: bool) -> None:
+    sorts = (
+        ("deleted" if deleted else "deletable", plan.deletable),
+        ("pending", plan.pending),
+        ("unknown", plan.unknown),
+    )
+    for state, infos in sorts:
+        for info in infos:
+            if as_json:
+                print(json_line({"state": state, "bytes": info.size, "key": info.key}))
+            else:
+                print(f"{state:9} {info.size:>12} {info.key}")
+
+
+def _print_sums(plans: list[GcPlan], *, deleted: bool) -> None:
+    deletable = sum(len(plan.deletable) for plan in plans)
+    pending = sum(len(plan.pending) for plan in plans)
+    size = show_size(sum(plan.deletable_bytes for plan in plans))
+    verb = "deleted" if deleted else "deletable"
+    print(f"{deletable} objects {verb} ({size}), {pending} pending")
+    if pending:
+        print("pending: of the root's own epoch, so that the running broker may still name it")
+    if deletable and not deleted:
+        print("this was a dry run; add --delete")

@@ -1,0 +1,137 @@
+"""`thermocline bucket`: reading a bucket with no broker, or beside one.
+
+Owns the sub-commands' flags; what they do is in `contents` (ls, manifest, dump) and `checks` (probe, verify,
+gc). Only `gc --delete` and the probe's own scratch objects ever change a bucket.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.terminal.arguments import add_json, natural
+
+if TYPE_CHECKING:
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+_URL = "file:///abs/dir or s3://bucket[/prefix][?endpoint=…&region=…&path_style=true]"
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    verbs = nouns.add_parser(
+        "bucket", help="look into a bucket, with no broker", example="thermocline bucket ls s3://my-bucket/log"
+    ).add_subparsers(metavar="VERB", required=True)
+    _register_contents(verbs)
+    _register_checks(verbs)
+
+
+def _verb(verbs: Subparsers[Parser], name: str, *, about: str, example: str) -> Parser:
+    parser = verbs.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", example=example)
+    parser.add_argument("url", metavar="URL", help=_URL)
+    return parser
+
+
+def _register_contents(verbs: Subparsers[Parser]) -> None:
+    ls = _verb(
+        verbs,
+        "ls",
+        about="list the segment objects that the manifests name",
+        example="thermocline bucket ls file:///var/lib/thermocline-bucket --topic orders --json",
+    )
+    ls.add_argument("--topic", metavar="T", help="this topic only, by name or id")
+    ls.add_argument("--partition", type=natural, metavar="P")
+    add_json(ls)
+    ls.set_defaults(run=_ls)
+    dump = _verb(
+        verbs,
+        "dump",
+        about="print what is in one object",
+        example="thermocline bucket dump file:///var/lib/thermocline-bucket KEY --log > 00000000000000000000.log",
+    )
+    dump.add_argument("key", metavar="KEY", help="as `bucket ls` prints it")
+    what = dump.add_mutually_exclusive_group()
+    for name, about in (
+        ("footer", "statistics, epochs, chunks (the default)"),
+        ("batches", "a line for each batch"),
+        ("records", "a line for each batch and record"),
+        ("log", "the original log bytes, nothing else"),
+    ):
+        what.add_argument(f"--{name}", dest="what", action="store_const", const=name, help=about)
+    dump.set_defaults(run=_dump, what="footer")
+    manifest = _verb(
+        verbs,
+        "manifest",
+        about="print the manifest of a partition",
+        example="thermocline bucket manifest s3://my-bucket/log --topic orders --partition 0",
+    )
+    manifest.add_argument("--topic", metavar="T", required=True, help="name or id")
+    manifest.add_argument("--partition", type=natural, metavar="P", required=True)
+    add_json(manifest)
+    manifest.set_defaults(run=_manifest)
+
+
+def _register_checks(verbs: Subparsers[Parser]) -> None:
+    probe = _verb(
+        verbs,
+        "probe",
+        about="ask a store for every condition a log needs",
+        example="thermocline bucket probe 's3://my-bucket?endpoint=http://127.0.0.1:9000' --race",
+    )
+    probe.add_argument("--race", action="store_true", help="let writers race as well (a bucket's first start does)")
+    probe.set_defaults(run=_probe)
+    verify = _verb(
+        verbs,
+        "verify",
+        about="check that what the manifests name is there, whole and without a hole; exit 5 when it is not",
+        example="thermocline bucket verify s3://my-bucket/log --deep",
+    )
+    verify.add_argument("--topic", metavar="T", help="this topic only, by name or id")
+    verify.add_argument("--deep", action="store_true", help="read every byte and check every batch")
+    add_json(verify)
+    verify.set_defaults(run=_verify)
+    gc = _verb(
+        verbs,
+        "gc",
+        about="list the objects that nothing names, and delete those that nothing can name again",
+        example="thermocline bucket gc s3://my-bucket/log --delete",
+    )
+    gc.add_argument("--delete", action="store_true", help="delete what is deletable (without it: only list)")
+    add_json(gc)
+    gc.set_defaults(run=_gc)
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.bucket.contents import ls
+
+    return ls(arguments.url, arguments.topic, arguments.partition, as_json=arguments.json)
+
+
+def _dump(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.bucket.contents import dump
+
+    return dump(arguments.url, arguments.key, arguments.what)
+
+
+def _manifest(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.bucket.contents import manifest
+
+    return manifest(arguments.url, arguments.topic, arguments.partition, as_json=arguments.json)
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.bucket.checks import probe_store
+
+    return probe_store(arguments.url, with_race=arguments.race)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.bucket.checks import verify
+
+    return verify(arguments.url, arguments.topic, deep=arguments.deep, as_json=arguments.json)
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.bucket.checks import collect
+
+    return collect(arguments.url, delete=arguments.delete, as_json=arguments.json)

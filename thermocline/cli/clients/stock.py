@@ -1,0 +1,231 @@
+"""The stock client behind `topic`, `produce`, `consume` and `group`: confluent-kafka, and its errors in plain words.
+
+Owns how these commands connect and what a failure is called. Always true: librdkafka's own log never reaches a person;
+what it says is turned into what happened, to what, and what to do. Must not know what the commands do.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in its docs, not re-exported for mypy
+    AdminClient,
+    AlterConfigOpType,
+    ClusterMetadata,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicMetadata,
+)
+
+from logformat.values import is_topic_name
+from thermocline.cli.clients.bootstrap import bootstrap_addresses
+from thermocline.cli.clients.client_configs import nearest
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+
+__all__ = [
+    "AdminClient",
+    "AlterConfigOpType",
+    "ConfigEntry",
+    "ConfigResource",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetSpec",
+    "ResourceType",
+    "TopicMetadata",
+]
+
+REQUEST_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 10.0
+_CREATE_TIMEOUT_S = 10.0
+_CREATE_POLL_S = 0.1
+_AUTO_CREATE = "auto.create.topics.enable"
+
+_LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+_NO_SUCH_CONFIG = re.compile(r'No such configuration property: "(.*)"')
+_SECRET = re.compile("password|secret|key|token|conf", re.I)  # whose value is not repeated on a screen
+
+C = TypeVar("C")
+ClientConfig = dict[str, Any]  # librdkafka's own configuration: strings, numbers, callables
+
+_ADVICE: dict[int, str] = {
+    KafkaError.TOPIC_ALREADY_EXISTS: "pick another name, or look at it with `thermocline topic describe`",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "see `thermocline topic list`, or create it with `thermocline topic create`",
+    KafkaError._UNKNOWN_TOPIC: "see `thermocline topic list`, or create it with `thermocline topic create`",
+    KafkaError.INVALID_REPLICATION_FACTOR: "-r is at most the number of brokers: see `thermocline cluster status`",
+    KafkaError._ALL_BROKERS_DOWN: "is the broker running, and is -b its address?",
+    KafkaError._TRANSPORT: "is the broker running, and is -b its address?",
+    KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
+    KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
+    KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
+    KafkaError.NON_EMPTY_GROUP: "stop its members first; see `thermocline group describe`",
+    KafkaError.GROUP_ID_NOT_FOUND: "see `thermocline group list`",
+    KafkaError.INVALID_RECORD: "a compacted topic wants a key (-k, -K); else see the broker's log",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, or send less (of a batch: -X batch.size=N)",
+}
+
+
+def client_config(bootstrap: str) -> ClientConfig:
+    """What every client of ours starts from."""
+    quiet = logging.getLogger("thermocline.librdkafka")
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    return {"bootstrap.servers": bootstrap, "client.id": "thermocline-cli", "logger": quiet}
+
+
+def make_client(
+    kind: Callable[[ClientConfig], C],
+    bootstrap: str,
+    defaults: ClientConfig,
+    extra: list[tuple[str, str]],
+    decided: Mapping[str, str],
+) -> C:
+    """A producer or consumer; `extra` are `-X` pairs, which win over `defaults`. CommandFailed (usage) for a name that
+    librdkafka does not know, with the nearest one, for a value that it refuses, and for what a flag decides."""
+    for name, _ in extra:
+        if why := ({"bootstrap.servers": "use -b", "metadata.broker.list": "use -b"} | dict(decided)).get(name):
+            raise CommandFailed(f"-X {name}: {why}", Exit.USAGE)
+    try:
+        return kind(client_config(bootstrap) | defaults | dict(extra))
+    except KafkaException as refused:
+        raise CommandFailed(_refused_config(refused.args[0], extra), Exit.USAGE) from refused
+    except (TypeError, ValueError) as refused:  # names the Python client keeps for functions and objects
+        raise CommandFailed(f"-X {_shown(extra)}: {refused}; a command line cannot give it", Exit.USAGE) from refused
+
+
+def _refused_config(error: KafkaError, extra: list[tuple[str, str]]) -> str:
+    unknown = _NO_SUCH_CONFIG.search(error.str())
+    if unknown is None:
+        return f"-X {_shown(extra)}: {error.str()}"
+    near = nearest(unknown[1])
+    return f"-X {unknown[1]}: librdkafka has no such config" + (f"; the nearest is {near}" if near else "")
+
+
+def _shown(extra: list[tuple[str, str]]) -> str:
+    return " -X ".join(name if _SECRET.search(name) else f"{name}={value}" for name, value in extra)
+
+
+def plainly(what: str, error: KafkaError) -> str:
+    """One line: what was done, what went wrong, and what to do about it."""
+    advice = _ADVICE.get(error.code())
+    if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
+        advice = None  # the broker's own words: they may be about two names, not about letters
+    return f"{what}: {error.str().rstrip('.')}; {advice}" if advice else f"{what}: {error.str()}"
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Turn the client's exceptions into CommandFailed; `what` says what was being done.
+
+    For calls of the client only: it raises Python's own errors too, for what no request can carry, before it is sent.
+    """
+    try:
+        yield
+    except KafkaException as failed:
+        code = Exit.USAGE if failed.args[0].code() == KafkaError.INVALID_CONFIG else Exit.FAILED
+        raise CommandFailed(plainly(what, failed.args[0]), code) from failed
+    except (ValueError, OverflowError) as refused:
+        raise CommandFailed(f"{what}: {refused}", Exit.USAGE) from refused
+
+
+def connected_admin(bootstrap: str) -> AdminClient:
+    """An admin client whose broker answers. CommandFailed when none does within 10 s."""
+    admin = AdminClient(client_config(bootstrap))
+    require_broker(admin, bootstrap)
+    return admin
+
+
+def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
+    """What the broker knows. CommandFailed when none answers within 10 s; at once when the address refuses."""
+    _refused_at_once(bootstrap)
+    with failing(f"no broker answers at {bootstrap}"):
+        found: ClusterMetadata = client.list_topics(timeout=_CONNECT_TIMEOUT_S)
+    return found
+
+
+def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
+    """A topic that a producer's asking for it creates. CommandFailed when the broker refuses its name, or creates none:
+    librdkafka would wait for such a topic in silence."""
+    deadline = time.monotonic() + _CREATE_TIMEOUT_S
+    while True:
+        with failing(f"topic {topic}"):
+            found: TopicMetadata = client.list_topics(topic, timeout=_CONNECT_TIMEOUT_S).topics[topic]
+        if found.error is None and found.partitions:
+            return found
+        error = found.error
+        if error is not None and error.code() not in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError.LEADER_NOT_AVAILABLE,
+        ):
+            raise CommandFailed(f"topic {topic}: {refused_topic(topic, error)}")
+        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not _creates_topics(bootstrap):
+            raise CommandFailed(
+                f"there is no topic {topic}, and the broker creates none by itself (auto.create.topics.enable=false); "
+                f"create it with `thermocline topic create {topic}`"
+            )
+        if time.monotonic() > deadline:
+            raise CommandFailed(
+                f"there is no topic {topic}, and the broker did not create it in {_CREATE_TIMEOUT_S:.0f} s; see its log"
+            )
+        time.sleep(_CREATE_POLL_S)
+
+
+def refused_topic(topic: str, error: KafkaError) -> str:
+    """Why a producer may not have this topic: Kafka's error for an internal one is that of an invalid name."""
+    if error.code() == KafkaError.TOPIC_EXCEPTION and is_topic_name(topic):
+        return "it is internal: the broker alone creates it and writes to it"
+    return plainly("", error).removeprefix(": ")
+
+
+def _creates_topics(bootstrap: str) -> bool:
+    """Whether a producer's asking creates a topic, as far as the broker says."""
+    from thermocline.cli.clients.connections import connect
+    from thermocline.cli.clients.wire_client import BROKER_RESOURCE, BrokerUnreachable
+
+    try:
+        with connect(bootstrap) as client:
+            answer = client.metadata([])
+            said = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
+    except BrokerUnreachable:
+        return True  # it may want TLS or a password: only the client given by -X can ask it
+    return said.get(_AUTO_CREATE) != "false"
+
+
+def _refused_at_once(bootstrap: str) -> None:
+    """librdkafka keeps trying a closed port until its timeout; a person wants to know now."""
+    import socket
+
+    last: OSError | None = None
+    for address in bootstrap_addresses(bootstrap):
+        try:
+            socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S).close()
+            return
+        except OSError as refused:
+            last = refused
+    raise CommandFailed(f"no broker answers at {bootstrap}: {last}; {_ADVICE[KafkaError._TRANSPORT]}")
+
+
+def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
+    """Wait for a change of each name. CommandFailed for the first that failed, or was not answered in time: then the
+    broker may still be at it, as Kafka's do."""
+    for name, future in futures.items():
+        try:
+            with failing(what(name)):
+                future.result()
+        except CommandFailed as failed:
+            cause = failed.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() in _LATE:
+                raise CommandFailed(
+                    f"{what(name)}: no answer within {REQUEST_TIMEOUT_S:.0f} s; the broker may still be at it: see "
+                    "`thermocline topic list` before you try again"
+                ) from failed
+            raise

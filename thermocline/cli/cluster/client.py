@@ -1,0 +1,154 @@
+"""What moving partitions asks of a broker: begin, take back, what is under way, how large copies are, who leads.
+
+Owns the requests, and what their error codes mean here. Always true: any broker may be asked, and Apache Kafka's too; a
+refusal of one partition is said for that one. Must not know plans, nor when to ask. Source: KIP-455, KIP-460, KIP-113.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from broker.error_codes import ErrorCode
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
+    AlterPartitionReassignmentsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsRequestTopic,
+    DescribeLogDirsResponse,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopic,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from thermocline.cli.clients.wire_client import WireClient
+from thermocline.cli.terminal.outcome import CommandFailed
+
+Name: TypeAlias = tuple[str, int]
+"""Topic, index."""
+
+_PREFERRED: Final = 0
+_WHOLE: Final = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+_TIMEOUT_MS: Final = 8_000  # below the client's own
+
+
+class UnderWay(NamedTuple):
+    """A partition that moves. `target`: who holds it when that is done; `before`: who did when it began."""
+
+    target: tuple[int, ...]
+    before: tuple[int, ...]
+
+
+class Refusal(NamedTuple):
+    """Of one partition; `for_now`: the same request may be granted later."""
+
+    why: str
+    for_now: bool
+
+
+class NotNow(CommandFailed):
+    """Nobody can decide at the moment: ask again."""
+
+
+def alter(client: WireClient, wanted: Mapping[Name, Sequence[int] | None]) -> dict[Name, Refusal]:
+    """Begin moves to these replicas, or take them back (None); the refusals. CommandFailed when all are refused."""
+    topics = [
+        AlterPartitionReassignmentsRequestTopic(
+            name,
+            [AlterPartitionReassignmentsRequestPartition(index, _listed(wanted[name, index])) for index in indexes],
+        )
+        for name, indexes in by_topic(wanted).items()
+    ]
+    answer = client.call(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=topics),
+        AlterPartitionReassignmentsResponse,
+    )
+    _check(answer.error_code, answer.error_message, "the cluster does not move partitions now")
+    return {
+        (topic.name, each.partition_index): _refusal(each.error_code, each.error_message)
+        for topic in answer.responses
+        for each in topic.partitions
+        if each.error_code not in _WHOLE
+    }
+
+
+def _listed(nodes: Sequence[int] | None) -> list[int] | None:
+    return None if nodes is None else list(nodes)
+
+
+def under_way(client: WireClient) -> dict[Name, UnderWay]:
+    """All partitions that move now."""
+    answer = client.call(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None),
+        ListPartitionReassignmentsResponse,
+    )
+    _check(answer.error_code, answer.error_message, "what moves cannot be told now")
+    return {
+        (topic.name, each.partition_index): UnderWay(
+            tuple(node for node in each.replicas if node not in each.removing_replicas),
+            tuple(node for node in each.replicas if node not in each.adding_replicas),
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+
+
+def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Refusal]:
+    """Whoever is first in the replicas leads, if it is in sync; why not, for each that cannot."""
+    topics = [ElectLeadersRequestTopic(name, indexes) for name, indexes in by_topic(names).items()]
+    request = ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=topics, timeout_ms=_TIMEOUT_MS)
+    answer = client.call(ApiKey.ELECT_LEADERS, request, ElectLeadersResponse)
+    _check(answer.error_code, "", "leaders are not elected now")
+    return {
+        (topic.topic, each.partition_id): _refusal(each.error_code, each.error_message)
+        for topic in answer.replica_election_results
+        for each in topic.partition_result
+        if each.error_code not in _WHOLE
+    }
+
+
+def log_sizes(client: WireClient, names: Iterable[Name]) -> dict[Name, int]:
+    """Bytes of the broker's own logs of these partitions; one that it does not hold is missing."""
+    topics = [DescribeLogDirsRequestTopic(name, indexes) for name, indexes in by_topic(names).items()]
+    answer = client.call(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=topics), DescribeLogDirsResponse)
+    return {
+        (topic.name, each.partition_index): each.partition_size
+        for directory in answer.results
+        for topic in directory.topics
+        for each in topic.partitions
+        if not each.is_future_key
+    }
+
+
+def unregister(client: WireClient, node: int, *, is_given_up: bool = False) -> None:
+    """A broker without a session leaves the cluster; `is_given_up`: also what is assigned to it (`cluster forget`)."""
+    request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up)
+    answer = client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
+    what = "given up" if is_given_up else "taken out of the cluster"
+    _check(answer.error_code, answer.error_message, f"broker {node} was not {what}")
+
+
+def by_topic(names: Iterable[Name]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in sorted(names):
+        found.setdefault(topic, []).append(index)
+    return found
+
+
+def _check(code: int, message: str | None, what: str) -> None:
+    if code not in _WHOLE:
+        why, for_now = _refusal(code, message)
+        raise (NotNow if for_now else CommandFailed)(f"{what}: {why}")
+
+
+def _refusal(code: int, message: str | None) -> Refusal:
+    known = ErrorCode(code) if code in ErrorCode._value2member_map_ else None
+    return Refusal(message or (f"error {code}" if known is None else known.name), known is not None and known.retriable)

@@ -1,0 +1,124 @@
+"""What is wrong with a cluster as a person sees it from outside: what its image shows, and what its brokers say.
+
+Owns the order, worst first, and what only a look from outside shows: who does not answer, who obeys an older image.
+Always true: what the image shows is said once, in the broker's own words (broker.observe.cluster_findings); each
+finding ends with what a person can do. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.config.units import show_duration
+from broker.observe.cluster_findings import (
+    OF_IMAGE,
+    Finding,
+    broker_findings,
+    link_findings,
+    misplaced_leaders,
+    partition_findings,
+    shared_domains,
+)
+from broker.observe.conditions import SILENCE_WARN_MS
+from thermocline.cli.cluster.status import STORE_AWAY, Seen
+
+THROTTLE_IDLE_MS: Final = 3_600_000
+
+
+def findings(seen: Seen) -> list[Finding]:
+    """What holds now."""
+    return [
+        *partition_findings(seen.partitions, seen.brokers),
+        *_of_controller(seen),
+        *broker_findings(seen.brokers),
+        *_of_brokers(seen),
+        *link_findings(seen.brokers),
+    ]
+
+
+def notes(seen: Seen) -> list[str]:
+    """Nothing is wrong with these, but somebody should know."""
+    found = [
+        *shared_domains(seen.partitions, seen.brokers),
+        *misplaced_leaders(seen.partitions, seen.brokers),
+    ]
+    found += (
+        f"broker {node} is {said}; the cluster's own brokers are not asked" for node, said in seen.read_only.items()
+    )
+    for node, standing in sorted(seen.standings.items()):
+        if strays := standing.strays:
+            more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
+            found.append(
+                f"broker {node}: {strays[0]}{more} on its disk: logs that the cluster does not assign to it; nothing "
+                "reads them, and they go a week after they were first seen"
+            )
+    found += _forgotten_throttle(seen)
+    if unasked := [one.node for one in seen.brokers if one.active and one.node in seen.without_http]:
+        nodes = ", ".join(map(str, unasked))
+        found.append(
+            f"the HTTP port of broker {nodes} cannot be reached from here, so its conditions and lags are not known "
+            "(--http; it listens on loopback unless told otherwise)"
+        )
+    return found
+
+
+def _forgotten_throttle(seen: Seen) -> list[str]:
+    """As told by the broker that has watched longest."""
+    told = max(seen.standings.values(), key=lambda standing: standing.throttled_idle_ms, default=None)
+    if told is None or told.throttled_idle_ms < THROTTLE_IDLE_MS:
+        return []
+    return [
+        f"replication is throttled ({told.throttled}), and nothing has moved for "
+        f"{show_duration(told.throttled_idle_ms // 60_000 * 60_000)}: who falls behind catches up no faster; take it "
+        "back with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+    ]
+
+
+def _of_controller(seen: Seen) -> Iterator[Finding]:
+    cluster = seen.cluster
+    in_session = {one.node for one in seen.brokers if one.active}
+    if seen.read_only or (cluster.controller is not None and cluster.controller in in_session):
+        return
+    who = "nobody" if cluster.controller is None else f"broker {cluster.controller}, which has no session,"
+    yield Finding(
+        "no_controller",
+        f"{who} is the controller: topics cannot be changed, and nobody is elected",
+        "wait for half a minute: any broker takes over that reaches the bucket; when none does, check the bucket",
+    )
+
+
+def _of_brokers(seen: Seen) -> Iterator[Finding]:
+    active = {one.node for one in seen.brokers if one.active}
+    for node, why in sorted(seen.silent.items()):
+        if node in active:
+            lasting = " (it is the controller: another takes over within half a minute)"
+            yield Finding(
+                "broker_silent",
+                f"broker {node} has a session and does not answer here: {why}",
+                "check its process, and the address it advertises (--advertise)"
+                + lasting * (node == seen.cluster.controller),
+            )
+    newest = max((one.version for one in seen.standings.values()), default=0)
+    for node, standing in sorted(seen.standings.items()):
+        if standing.version < newest and standing.heartbeat_age_ms > SILENCE_WARN_MS:
+            yield Finding(
+                "behind_cluster",
+                f"broker {node} obeys version {standing.version}, the newest is {newest}",
+                "look again; when it lasts, check its way to the controller (--internal) and to the bucket",
+            )
+    held: dict[str, list[tuple[int, str]]] = {}
+    for node, conditions in sorted(seen.conditions.items()):
+        for condition in conditions:
+            held.setdefault(condition.name, []).append((node, condition.says))
+    for name, told in held.items():
+        if name in OF_IMAGE:
+            continue
+        (first, says), *others = told
+        who = f"broker {first}"
+        if others:
+            who += f" (and {', '.join(str(node) for node, _ in others)})"
+        do = f"see {name} in docs/operations.md"
+        if name == STORE_AWAY and len(active) > 1:
+            do += "; nothing is decided until the bucket answers, so restart no broker meanwhile"
+        yield Finding(name, f"{who}: {name}: {says}", do)

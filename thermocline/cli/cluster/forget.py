@@ -1,0 +1,135 @@
+"""`thermocline cluster forget`: a node that does not come back is given up.
+
+Owns the plan that is shown first, and the request. Always true: what is shown is what the cluster's metadata says of
+the node now: partitions that nobody else has all of are named first, because they go on without what it alone may
+hold, and beside that what the bucket has of them. Must not know how the cluster decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from thermocline.cli.terminal.arguments import add_bootstrap, add_json, natural
+from thermocline.cli.terminal.confirm import can_ask, confirm
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.output import json_line, note, table
+from thermocline.units import show_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from thermocline.cli.cluster.moves.source import Bytes
+    from thermocline.cli.cluster.status import Seen
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+
+def register(verbs: Subparsers[Parser]) -> None:
+    """Add the verb."""
+    forget = verbs.add_parser(
+        "forget",
+        help="give a broker up that does not come back",
+        description="Prints the partitions that the broker holds, and what becomes of each; then asks. What lies on it "
+        "counts for nothing from then on: it leaves every in-sync set, and its directory returns only as one that lost "
+        "everything. Partitions that nobody else has all of go on with what the best other replica has. A broker that "
+        "no partition is assigned to leaves the cluster.",
+        example="thermocline cluster forget 3 --yes",
+    )
+    forget.add_argument("node", type=natural, metavar="NODE", help="its number")
+    forget.add_argument("--yes", action="store_true", help="do not ask")
+    add_bootstrap(forget)
+    add_json(forget)
+    forget.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a partition is without the node: `is_emptied`: nobody else has all of it, so it begins without what only the
+    node may hold; `left`: who has all of it then. `hot_bytes`: what a replacement copies; None: nobody leads it, so
+    how much of it is nowhere else is not known. `cold_bytes`: in the bucket, None where nobody says."""
+
+    topic: str
+    partition: int
+    is_emptied: bool
+    left: tuple[int, ...]
+    replicas: tuple[int, ...]
+    hot_bytes: int | None = None
+    cold_bytes: int | None = None
+
+
+def plan(seen: Seen, node: int, sizes: Mapping[tuple[str, int], Bytes] | None = None) -> list[Loss]:
+    """Of the partitions that the node is assigned; those that it empties first. Pure."""
+    known = sizes or {}
+    losses = [
+        Loss(
+            of.topic,
+            of.partition,
+            not any(member != node for member in of.in_sync),
+            tuple(member for member in of.in_sync if member != node),
+            of.replicas,
+            None if (size := known.get((of.topic, of.partition))) is None else size.hot,
+            None if size is None else size.cold,
+        )
+        for of in seen.partitions
+        if node in of.replicas or node in (of.target or ())
+    ]
+    return sorted(losses, key=lambda loss: (not loss.is_emptied, loss.topic, loss.partition))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show, ask, give up."""
+    from thermocline.cli.cluster.client import unregister
+    from thermocline.cli.cluster.moves.source import MovesSource
+
+    node = arguments.node
+    source = MovesSource(arguments.bootstrap_server)
+    seen = source.look()
+    broker = next((row for row in seen.brokers if row.node == node), None)
+    if broker is None:
+        raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` says who is")
+    if broker.active:
+        raise CommandFailed(f"broker {node} has a session: stop it first; only what is gone for good is given up")
+    held = [row for row in seen.partitions if node in row.replicas or node in (row.target or ())]
+    losses = plan(seen, node, source.bytes_of(seen, held))
+    if arguments.json:
+        for loss in losses:
+            print(json_line({"kind": "partition", **asdict(loss)}))
+    elif losses:
+        print(_picture(losses))
+    emptied = sum(loss.is_emptied for loss in losses)
+    if not arguments.yes:
+        if not can_ask():
+            raise CommandFailed(f"giving broker {node} up cannot be undone: say --yes", Exit.USAGE)
+        confirm(f"Give broker {node} up? {_consequence(emptied, len(losses))}", str(node))
+    with source.connect() as client:
+        unregister(client, node, is_given_up=True)
+    note(f"broker {node} is given up: {_consequence(emptied, len(losses))}")
+    return Exit.DONE
+
+
+def _consequence(emptied: int, held: int) -> str:
+    if not held:
+        return "no partition is assigned to it; it leaves the cluster."
+    if not emptied:
+        return f"{held} partitions lose a replica until it is replaced, and nothing else."
+    return (
+        f"{emptied} of its {held} partitions lose what it alone may hold, and go on with what the best other replica, "
+        "or the bucket, has."
+    )
+
+
+def _picture(losses: list[Loss]) -> str:
+    rows = [
+        (
+            f"{loss.topic}-{loss.partition}",
+            ",".join(map(str, loss.replicas)),
+            ",".join(map(str, loss.left)) or "-",
+            "-" if loss.hot_bytes is None else show_size(loss.hot_bytes),
+            "-" if loss.cold_bytes is None else show_size(loss.cold_bytes),
+            "begins without what it alone may hold" if loss.is_emptied else "keeps all of it",
+        )
+        for loss in losses
+    ]
+    header = ("partition", "replicas", "in sync then", "hot", "in the bucket", "what becomes of it")
+    return table(header, rows, right=("hot", "in the bucket"))

@@ -1,0 +1,72 @@
+"""The verbs that move partitions: `thermocline cluster drain` and `cluster rebalance`.
+
+Owns their flags and help. Must not know what they do (`drain`, `rebalance`): that is loaded when it is
+asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from thermocline.cli.terminal.arguments import add_bootstrap, add_json, natural, positive
+
+if TYPE_CHECKING:
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+_AT_ONCE: Final = 50  # partitions, each with some segments at most: 6 GB of hot tail where that is one of 128 MiB
+
+
+def register(verbs: Subparsers[Parser]) -> None:
+    """Add both verbs."""
+    drain = verbs.add_parser(
+        "drain",
+        help="move everything off a broker",
+        description="Prints where each replica of the broker goes, with the bytes that move (those that the bucket\n"
+        "does not hold) beside those that stay there; then asks, moves them, and takes the broker out of the cluster\n"
+        "once it is stopped. It may be interrupted and typed again. Runs against Apache Kafka too.",
+        example="thermocline cluster drain 3 --dry-run\nthermocline cluster drain 3 --yes",
+    )
+    drain.add_argument("node", type=natural, metavar="NODE", help="its number")
+    _add_flags(drain)
+    drain.set_defaults(run=run_drain)
+    rebalance = verbs.add_parser(
+        "rebalance",
+        help="spread replicas and leaders evenly",
+        description="Prints the few moves after which every broker in session holds about as many replicas, hot bytes\n"
+        "and leaders as the others (replicas and leaders within 5 % of the mean, hot bytes within 20 % or 256 MiB),\n"
+        "racks striped; then asks, and moves them. It may be interrupted and typed again. Runs against Apache Kafka "
+        "too.",
+        example="thermocline cluster rebalance --dry-run\nthermocline cluster rebalance --yes",
+    )
+    _add_flags(rebalance)
+    rebalance.set_defaults(run=run_rebalance)
+
+
+def _add_flags(parser: Parser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, and nothing else")
+    parser.add_argument("--cancel", action="store_true", help="take back what is under way instead")
+    parser.add_argument(
+        "--at-once",
+        type=positive,
+        default=_AT_ONCE,
+        metavar="N",
+        help=f"partitions that move at a time (default {_AT_ONCE})",
+    )
+    add_bootstrap(parser)
+    add_json(parser)
+
+
+def run_drain(arguments: argparse.Namespace) -> int:
+    """See `drain`."""
+    from thermocline.cli.cluster.moves.drain import run
+
+    return run(arguments)
+
+
+def run_rebalance(arguments: argparse.Namespace) -> int:
+    """See `rebalance`."""
+    from thermocline.cli.cluster.moves.rebalance import run
+
+    return run(arguments)

@@ -1,0 +1,236 @@
+"""`thermocline cluster restore`: a cluster whose machines are gone goes on from its bucket.
+
+Owns what is shown before anything happens, and after. Always true: without --yes, and without a person who types it,
+nothing is changed; the plan is made of the bucket alone; what is lost, what stays offline and who has to be given up is
+named first. Must not know how it is judged (`plan`), read (`source`) or done (`drive`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from thermocline.cli.terminal.arguments import add_json
+from thermocline.cli.terminal.confirm import can_ask, confirm
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.output import Cell, json_line, note, table
+from thermocline.units import show_size
+
+if TYPE_CHECKING:
+    from thermocline.cli.bucket.reading import Bucket
+    from thermocline.cli.clients.statuses import Partition
+    from thermocline.cli.cluster.restore.drive import Ends
+    from thermocline.cli.cluster.restore.plan import PartitionPlan, RestorePlan
+    from thermocline.cli.cluster.restore.source import GroupHeld, Look
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+_SHOWN_MAX = 40
+
+
+def register(verbs: Subparsers[Parser]) -> None:
+    """Add the verb."""
+    restore = verbs.add_parser(
+        "restore",
+        help="go on from the bucket alone, when the machines are gone",
+        description="Start brokers on the bucket, on empty directories, under any node ids; then this. It prints what "
+        "becomes of each partition, and asks. Brokers that have no session and are waited for are given up (one that "
+        "is merely off may hold more than the bucket: start it first); replicas that are gone are placed on the "
+        "brokers there are; then it waits until every partition serves. Without --yes only the plan, which needs no "
+        "broker. What was cut off goes on when it is run again. Exit code 5 when a partition stays offline.",
+        example="thermocline cluster restore --bucket s3://my-bucket/log --yes",
+    )
+    restore.add_argument("--bucket", required=True, metavar="URL", help="the bucket of the cluster")
+    restore.add_argument(
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="a broker that was started on it (default: those that cluster.json names)",
+    )
+    restore.add_argument("--yes", action="store_true", help="do it, without asking")
+    add_json(restore)
+    restore.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show, ask, do, report."""
+    from thermocline.cli.bucket.reading import with_bucket
+
+    return with_bucket(arguments.bucket, lambda bucket: _run(bucket, arguments))
+
+
+async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from thermocline.cli.cluster.restore.drive import BrokersThere, Restoring
+    from thermocline.cli.cluster.restore.plan import Fate, plan
+    from thermocline.cli.cluster.restore.source import RestoreSource, held_of
+
+    source, there = RestoreSource(bucket), BrokersThere(arguments.bootstrap_server)
+    look = await source.look()
+    await asyncio.to_thread(there.check, look)
+    manifests = await source.manifests(look.ids())
+    held = {place: held_of(found) for place, found in manifests.items()}
+    groups = await source.groups(found for found in manifests.values() if not isinstance(found, str))
+    addresses = await there.answering(look)
+    factor = await there.default_factor(addresses)
+    found = plan(look.brokers, look.partitions, held, default_factor=factor, answers=lambda node: node in addresses)
+    _print_plan(look, found, groups, bucket.world.clock.wall_ms(), as_json=arguments.json)
+    if not addresses and arguments.yes:
+        raise CommandFailed(
+            f"{_NOBODY}: start brokers on {bucket.store.url}, on empty directories, then run this again"
+        )
+    if not arguments.yes:
+        if not addresses or not can_ask():
+            note("nothing was changed: --yes does it" if addresses else f"{_NOBODY}; with brokers there, --yes does it")
+            return Exit.DONE
+        confirm(f"Restore cluster {look.cluster_id}? {_consequence(found)}", look.cluster_id)
+    damaged = {place: of.damage for place, of in held.items() if of.damage}
+    look, ends = await Restoring(source, there, damaged, found.gone.keys()).run()
+    offline = found.of(Fate.OFFLINE)
+    _print_report(look, found, ends, as_json=arguments.json)
+    return Exit.FINDINGS if offline else Exit.DONE
+
+
+_NOBODY = "no broker of this cluster answers"
+
+
+# ── before ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _print_plan(look: Look, found: RestorePlan, groups: Sequence[GroupHeld], now_ms: int, *, as_json: bool) -> None:
+    ages = [(held, max(now_ms - held.newest_ms, 0)) for held in groups]
+    if as_json:
+        for one in look.brokers:
+            state, count = _state(one.node, one.given_up, found)
+            print(json_line({"kind": "broker", "node": one.node, "state": state, "partitions": count}))
+        for part in found.partitions:
+            print(json_line({"kind": "partition", **_cells(part)}))
+        for held, age_ms in ages:
+            row: dict[str, Cell] = {"kind": "group", "group": held.group, "positions": held.positions}
+            print(json_line({**row, "newest_ms": held.newest_ms, "age_ms": age_ms}))
+        return
+    print(f"cluster {look.cluster_id}: {_consequence(found)}")
+    for one in look.brokers:
+        print(f"  broker {one.node}: {_state_words(one.node, one.given_up, found)}")
+    if rows := [_row(part) for part in found.partitions][:_SHOWN_MAX]:
+        print()
+        print(table(_HEADER, rows, right=("log start", "remote end", "cold")))
+        if (more := len(found.partitions) - _SHOWN_MAX) > 0:
+            print(f"and {more} more (--json has all)")
+    for part in found.partitions:
+        if part.held is not None and part.held.damage:
+            print(f"{part.topic}-{part.partition} stays offline: {part.held.damage}")
+    if ages:
+        youngest = min(age for _, age in ages)
+        print(f"\n{len(ages)} groups come back; the newest position was committed {_age(youngest)} ago")
+
+
+def _state(node: int, given_up: bool, found: RestorePlan) -> tuple[str, int]:
+    if given_up:
+        return "given_up", found.away.get(node, 0)
+    if node in found.there:
+        return "there", 0
+    return ("to_give_up", found.gone[node]) if node in found.gone else ("away", found.away.get(node, 0))
+
+
+def _state_words(node: int, given_up: bool, found: RestorePlan) -> str:
+    from broker.metadata.rebuilt import UNKNOWN_REPLICA
+
+    state, count = _state(node, given_up, found)
+    if node == UNKNOWN_REPLICA and state == "to_give_up":
+        return (
+            f"stands for whoever held the {count} partitions that nobody has named since cluster.json was rebuilt. "
+            "Start every broker that has its directory first: it says what it holds"
+        )
+    return {
+        "there": "there",
+        "given_up": "given up before",
+        "to_give_up": f"not there, and {count} partitions wait for it: it is given up. A machine that is merely off "
+        "may hold records that the bucket does not: start it first",
+        "away": f"not there; {count} partitions are assigned to it, and others have all of them",
+    }[state]
+
+
+def _cells(part: PartitionPlan) -> Mapping[str, Cell]:
+    held = part.held
+    known = held is not None and not held.damage
+    return {
+        "topic": part.topic,
+        "partition": part.partition,
+        "fate": str(part.fate),
+        "from": part.replicas,
+        "to": part.to,
+        "begins": part.begins,
+        "hot_bytes": part.hot_bytes,
+        "cold_bytes": held.cold_bytes if held is not None and known else None,
+        "log_start": held.log_start if held is not None and known else None,
+        "remote_end": held.remote_end if held is not None and known else None,
+        "gap": part.gap,
+        "why": held.damage if held is not None and held.damage else None,
+    }
+
+
+_HEADER = ("partition", "becomes", "log start", "remote end", "lost at most", "replicas", "then", "cold")
+
+
+def _row(part: PartitionPlan) -> tuple[str, ...]:
+    from thermocline.cli.cluster.restore.drive import show_replicas
+
+    held = part.held
+    known = held if held is not None and not held.damage else None
+    return (
+        f"{part.topic}-{part.partition}",
+        str(part.fate),
+        str(known.log_start) if known else "-",
+        str(known.remote_end) if known else "-",
+        f"[{part.gap[0]}, {part.gap[1]})" if part.gap else "-",
+        show_replicas(part.replicas),
+        show_replicas(part.to),
+        show_size(known.cold_bytes) if known else "-",
+    )
+
+
+def _consequence(found: RestorePlan) -> str:
+    from thermocline.cli.cluster.restore.plan import Fate
+
+    parts = [f"{len(found.of(Fate.RESTORED))} of {len(found.partitions)} partitions begin from the bucket"]
+    if kept := found.of(Fate.KEPT):
+        parts.append(f"{len(kept)} are whole")
+    if offline := found.of(Fate.OFFLINE):
+        parts.append(f"{len(offline)} stay offline")
+    lost = sum(part.gap[1] - part.gap[0] for part in found.partitions if part.gap)
+    parts.append(f"{lost} offsets at most were given and are lost" if lost else "no offset is lost")
+    return ", ".join(parts) + "."
+
+
+def _age(age_ms: int) -> str:
+    from broker.config.units import show_duration
+
+    return show_duration(age_ms // 1000 * 1000)
+
+
+# ── after ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _print_report(look: Look, found: RestorePlan, ends: Mapping[Partition, Ends], *, as_json: bool) -> None:
+    plans = {(part.topic, part.partition): part for part in found.partitions}
+    served = 0
+    for one in look.partitions:
+        place = (one.topic, one.partition)
+        part, end = plans.get(place), ends.get(place)
+        served += end is not None
+        if as_json:
+            row: dict[str, Cell] = {
+                "kind": "result",
+                "topic": one.topic,
+                "partition": one.partition,
+                "serves": end is not None,
+                "leader": one.leader,
+                "replicas": one.replicas,
+                "log_start": end.start if end else None,
+                "end": end.end if end else None,
+                "gap": part.gap if part else None,
+                "why": part.held.damage or None if part and part.held else None,
+            }
+            print(json_line(row))
+        elif end is None:
+            why = part.held.damage if part and part.held else "it has no leader that answers"
+            print(f"{one.topic}-{one.partition} is offline: {why}")
+    note(f"{served} of {len(look.partitions)} partitions serve; `thermocline tier status` names the gaps")

@@ -1,0 +1,269 @@
+"""Leading brokers that were started on a bucket to where every partition serves: the shell around `plan`.
+
+Owns the loop of looks and requests, and how long nothing may happen. Always true: what is to be done follows from what
+`cluster.json` says now, so a restore that was cut off goes on when it is run again; what a broker refuses because the
+cluster has moved on is looked at again; a partition whose manifest is damaged holds up nobody. Must not know what is
+decided (`plan`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.config.addresses import show_address
+from broker.error_codes import ErrorCode
+from broker.wire.apis import ApiKey
+from broker.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
+    AlterPartitionReassignmentsResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from thermocline.cli.clients.connections import connect
+from thermocline.cli.clients.statuses import Partition
+from thermocline.cli.clients.wire_client import BROKER_RESOURCE, EARLIEST, LATEST, BrokerUnreachable, WireClient
+from thermocline.cli.cluster.restore.plan import Replicas, Step, next_step
+from thermocline.cli.cluster.restore.source import Look, RestoreSource
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.output import ProgressLine, note
+
+_LOOK_S: Final = 0.5
+PATIENCE_S: Final = 120.0
+"""So long nothing may change: a lease, sessions that end for silence, and a controller that steps back take 40 s."""
+_ANSWER_S: Final = 3.0
+_FACTOR: Final = "default.replication.factor"
+_SHOWN_MAX: Final = 3
+_MOVES_MAX: Final = 1_000  # in one request
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a partition starts and ends, as its leader says."""
+
+    start: int
+    end: int
+
+
+class BrokersThere:
+    """The brokers of a look that answer. `bootstrap`: whom to ask for what is to be done; None: any of them."""
+
+    def __init__(self, bootstrap: str | None) -> None:
+        self._bootstrap = bootstrap
+        self._factor: int | None = None
+
+    def check(self, look: Look) -> None:
+        """CommandFailed where the address that was told is another cluster's; BrokerUnreachable."""
+        if self._bootstrap is None:
+            return
+        with connect(self._bootstrap) as client:
+            found = client.metadata([]).cluster_id
+        if found != look.cluster_id:
+            raise CommandFailed(f"{self._bootstrap} is of cluster {found}, the bucket of {look.cluster_id}", Exit.USAGE)
+
+    async def answering(self, look: Look) -> dict[int, str]:
+        """Addresses of those that have a session and answer, by node."""
+        return await asyncio.to_thread(self._answering, look)
+
+    def _answering(self, look: Look) -> dict[int, str]:
+        found = {}
+        for one in look.brokers:
+            if one.active and one.host:
+                try:
+                    with WireClient(one.host, one.port, _ANSWER_S) as client:
+                        answered = client.metadata([])
+                except BrokerUnreachable:
+                    continue
+                if answered.cluster_id == look.cluster_id:
+                    found[one.node] = show_address(one.host, one.port)
+        return found
+
+    async def default_factor(self, addresses: Mapping[int, str]) -> int:
+        """How many replicas topics get here that do not say it; 1 where nobody answers."""
+
+        def ask() -> int:
+            for node, address in addresses.items():
+                with connect(address) as client:
+                    found = client.configs(BROKER_RESOURCE, str(node), [_FACTOR])
+                return int(found.get(_FACTOR) or 1)
+            return 1
+
+        if self._factor is None and addresses:
+            self._factor = await asyncio.to_thread(ask)
+        return self._factor or 1
+
+    async def give_up(self, addresses: Mapping[int, str], node: int) -> None:
+        """`cluster forget`. CommandFailed."""
+
+        def ask() -> UnregisterBrokerResponse:
+            with connect(self._asked(addresses)) as client:
+                request = UnregisterBrokerRequest(broker_id=node, is_given_up=True)
+                return client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
+
+        answer = await asyncio.to_thread(ask)
+        if answer.error_code not in (ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            raise CommandFailed(f"broker {node} was not given up: {answer.error_message or answer.error_code}")
+
+    async def move(self, addresses: Mapping[int, str], moves: Mapping[Partition, Replicas]) -> list[str]:
+        """Begin to move replicas; what was refused. CommandFailed where all of it is."""
+
+        def ask(some: Sequence[Partition]) -> AlterPartitionReassignmentsResponse:
+            with connect(self._asked(addresses)) as client:
+                request = _moves({place: moves[place] for place in some})
+                return client.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, AlterPartitionReassignmentsResponse)
+
+        refused, places = [], list(moves)
+        for at in range(0, len(places), _MOVES_MAX):
+            answer = await asyncio.to_thread(ask, places[at : at + _MOVES_MAX])
+            if answer.error_code not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                raise CommandFailed(f"replicas were not moved: {answer.error_message or answer.error_code}")
+            refused += [
+                f"{topic.name}-{part.partition_index}: {part.error_message or part.error_code}"
+                for topic in answer.responses
+                for part in topic.partitions
+                if part.error_code != ErrorCode.NONE
+            ]
+        return refused
+
+    def _asked(self, addresses: Mapping[int, str]) -> str:
+        return self._bootstrap or ",".join(addresses.values())
+
+    async def ends(
+        self, addresses: Mapping[int, str], led: Mapping[int, Collection[Partition]]
+    ) -> dict[Partition, Ends]:
+        """Of the partitions that their leaders serve."""
+
+        def ask(node: int) -> dict[Partition, Ends]:
+            by_topic: dict[str, list[int]] = {}
+            for topic, index in led[node]:
+                by_topic.setdefault(topic, []).append(index)
+            with connect(addresses[node]) as client:
+                starts, ends = client.offsets(by_topic, EARLIEST), client.offsets(by_topic, LATEST)
+            return {place: Ends(starts[place], end) for place, end in ends.items() if place in starts}
+
+        found: dict[Partition, Ends] = {}
+        for node in led:
+            if node in addresses:
+                try:
+                    found |= await asyncio.to_thread(ask, node)
+                except BrokerUnreachable:
+                    continue
+        return found
+
+
+class Restoring:
+    """One run of it. `may_give_up`: the nodes that the plan named, to which somebody agreed."""
+
+    def __init__(
+        self,
+        source: RestoreSource,
+        brokers: BrokersThere,
+        damaged: Mapping[Partition, str],
+        may_give_up: Collection[int],
+    ) -> None:
+        self._may_give_up = may_give_up
+        self._source = source
+        self._brokers = brokers
+        self._damaged = damaged
+        self._progress = ProgressLine()
+        self._told = ""
+
+    async def run(self) -> tuple[Look, dict[Partition, Ends]]:
+        """Until every partition serves. CommandFailed when nothing changes any more."""
+        loop = asyncio.get_running_loop()
+        told: object = None
+        changed_s = loop.time()
+        try:
+            while True:
+                look = await self._source.look()
+                addresses = await self._brokers.answering(look)
+                silent = sorted(one.node for one in look.brokers if one.active and one.node not in addresses)
+                step = await self._step(look, addresses)
+                ends: dict[Partition, Ends] = {}
+                waits = list(step.waits)
+                if addresses and not silent and not waits:
+                    ends = await self._brokers.ends(addresses, _led(look))
+                    waits = [place for place in _wanted(look, self._damaged) if place not in ends]
+                if addresses and not silent and step.is_done and not waits:
+                    return look, ends
+                state = (silent, step, len(ends))
+                if state != told:
+                    told, changed_s = state, loop.time()
+                self._progress.show(_waiting(silent, waits, len(look.partitions)))
+                if loop.time() - changed_s > PATIENCE_S:
+                    raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {_waiting(silent, waits, 0)}; {_DO}")
+                if addresses and not silent:
+                    await self._do_what_can_be(step, addresses)
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._progress.done()
+
+    async def _step(self, look: Look, addresses: Mapping[int, str]) -> Step:
+        factor = await self._brokers.default_factor(addresses)
+        return next_step(
+            look.brokers, look.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor
+        )
+
+    async def _do_what_can_be(self, step: Step, addresses: Mapping[int, str]) -> None:
+        """What is refused, or not answered, the next look asks for again if it is still to be done."""
+        try:
+            await self._do(step, addresses)
+        except (CommandFailed, BrokerUnreachable) as refused:
+            if str(refused) != self._told:
+                note(f"not yet: {refused}")
+            self._told = str(refused)
+
+    async def _do(self, step: Step, addresses: Mapping[int, str]) -> None:
+        for node in (*step.give_up, *step.leave):
+            await self._brokers.give_up(addresses, node)
+            note(f"broker {node} {'is given up' if node in step.give_up else 'has left the cluster'}")
+        if step.move:
+            refused = await self._brokers.move(addresses, step.move)
+            note(f"{len(step.move) - len(refused)} partitions are placed on brokers that are there")
+            for why in refused[:_SHOWN_MAX]:
+                note(f"not placed: {why}")
+
+
+_DO: Final = (
+    "`thermocline cluster status` says what is waited for; run this again when that is mended, it goes on where it is"
+)
+
+
+def _moves(moves: Mapping[Partition, Replicas]) -> AlterPartitionReassignmentsRequest:
+    topics: dict[str, list[AlterPartitionReassignmentsRequestPartition]] = {}
+    for (topic, index), to in moves.items():
+        topics.setdefault(topic, []).append(AlterPartitionReassignmentsRequestPartition(index, list(to)))
+    return AlterPartitionReassignmentsRequest(
+        timeout_ms=30_000,
+        topics=[AlterPartitionReassignmentsRequestTopic(topic, parts) for topic, parts in topics.items()],
+    )
+
+
+def _wanted(look: Look, damaged: Mapping[Partition, str]) -> list[Partition]:
+    places = [(one.topic, one.partition) for one in look.partitions]
+    return [place for place in places if place not in damaged]
+
+
+def _led(look: Look) -> dict[int, list[Partition]]:
+    found: dict[int, list[Partition]] = {}
+    for one in look.partitions:
+        if one.leader is not None:
+            found.setdefault(one.leader, []).append((one.topic, one.partition))
+    return found
+
+
+def _waiting(silent: Sequence[int], waits: Sequence[Partition], count: int) -> str:
+    if silent:
+        return f"brokers that have a session and do not answer here: {', '.join(map(str, silent))}"
+    shown = ", ".join(f"{topic}-{index}" for topic, index in waits[:_SHOWN_MAX])
+    more = f" and {len(waits) - _SHOWN_MAX} more" if len(waits) > _SHOWN_MAX else ""
+    of = f" of {count}" if count else ""
+    return f"{len(waits)}{of} partitions do not serve yet: {shown}{more}"
+
+
+def show_replicas(replicas: Replicas) -> str:
+    return ",".join(map(str, replicas)) or "-"

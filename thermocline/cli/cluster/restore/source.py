@@ -1,0 +1,181 @@
+"""What a restore is planned on: the cluster as `cluster.json` says it is, and what the bucket holds of each partition.
+
+Owns these reads. Always true: nothing is written; no broker need run; a manifest that cannot be read costs its own
+partition the facts, and no other; so many are read at once, so memory grows with the facts kept, a few hundred bytes a
+partition. Must not know what is planned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from crc32c import crc32c
+
+from broker.groups.records import OffsetRecord, parse
+from broker.internal_topics.batches import batches_in
+from broker.metadata.cluster_root import ClusterRoot
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import Listener
+from broker.observe.cluster_status import BrokerRow, PartitionRow, broker_row, partition_row
+from coldstore.keys import CLUSTER_KEY
+from coldstore.manifest import Manifest
+from coldstore.manifest_reader import ManifestReader
+from coldstore.object_store import ObjectMissing
+from logformat.errors import Corrupt, Retryable
+from thermocline.cli.clients.statuses import Partition
+from thermocline.cli.cluster.restore.plan import Held
+from thermocline.cli.terminal.outcome import CommandFailed
+
+if TYPE_CHECKING:
+    from thermocline.cli.bucket.reading import Bucket
+
+_READ_AT_ONCE: Final = 32
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
+MISSING: Final = "it has no manifest.json; restore it from an earlier version of the object"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`cluster.json` at one moment."""
+
+    cluster_id: str
+    image: ClusterImage
+    brokers: Sequence[BrokerRow]
+    partitions: Sequence[PartitionRow]
+
+    def ids(self) -> dict[Partition, UUID]:
+        return {
+            (topic.name, index): UUID(topic.topic_id)
+            for topic in self.image.topics.values()
+            for index in range(topic.partitions)
+        }
+
+    def listener(self, node: int) -> Listener | None:
+        """Where clients reach a broker, as it said."""
+        return next(iter(self.image.nodes[node].listeners), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHeld:
+    """A group of which the bucket holds committed positions; `newest_ms`: when the newest of them was committed."""
+
+    group: str
+    positions: int
+    newest_ms: int
+
+
+class RestoreSource:
+    """Of one bucket that is open."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        world = bucket.world
+        self._root = ClusterRoot(bucket.store, world.rng, world.clock, world.workers)
+
+    async def look(self) -> Look:
+        """The cluster now. CommandFailed where there is none, or its `cluster.json` cannot be read."""
+        url = self._bucket.store.url
+        try:
+            found = await (self._root.poll() if self._root.known is not None else self._root.load())
+        except Corrupt as damaged:
+            raise CommandFailed(f"{url}: {damaged}; {_REBUILD}") from damaged
+        if found is None:
+            is_ours = await self._bucket.inspector.partitions()
+            raise CommandFailed(
+                f"{url} has no {CLUSTER_KEY}; {_REBUILD}"
+                if is_ours
+                else f"{url} holds nothing of Thermocline's; is it the whole URL?"
+            )
+        image = found.image
+        brokers = [broker_row(node) for _, node in sorted(image.nodes.items())]
+        topics = sorted(image.topics.values(), key=lambda topic: topic.name)
+        partitions = [partition_row(topic, index, image) for topic in topics for index in range(topic.partitions)]
+        return Look(found.cluster_id, image, brokers, partitions)
+
+    async def manifests(
+        self, ids: dict[Partition, UUID], told: Callable[[int], None] = lambda _: None
+    ) -> dict[Partition, Manifest | str]:
+        """Of each partition, or why it cannot be read. Raises StoreError."""
+        found: dict[Partition, Manifest | str] = {}
+
+        async def one(place: Partition) -> None:
+            found[place] = await self._manifest(ids[place], place[1])
+            told(len(found))
+
+        await _some_at_once([lambda place=place: one(place) for place in ids])  # type: ignore[misc]
+        return found
+
+    async def _manifest(self, topic_id: UUID, index: int) -> Manifest | str:
+        try:
+            manifest = await ManifestReader(self._bucket.store, topic_id, index).load()
+        except (Corrupt, Retryable) as refused:
+            if isinstance(refused, Retryable):
+                raise
+            return str(refused)
+        return MISSING if manifest is None else manifest
+
+    async def groups(self, manifests: Iterable[Manifest]) -> list[GroupHeld]:
+        """Groups whose positions come back, from the snapshots that `manifests` name; those that cannot be read are
+        left out: their partition says why when it is loaded."""
+        newest: dict[str, GroupHeld] = {}
+        for manifest in manifests:
+            if manifest.topic == _OFFSETS_TOPIC and manifest.snapshot is not None:
+                for group, at_ms in _positions(await self._snapshot(manifest)):
+                    known = newest.get(group, GroupHeld(group, 0, -1))
+                    newest[group] = GroupHeld(group, known.positions + 1, max(known.newest_ms, at_ms))
+        return [held for _, held in sorted(newest.items())]
+
+    async def _snapshot(self, manifest: Manifest) -> bytes:
+        pointer = manifest.snapshot
+        assert pointer is not None
+        try:
+            data = (await self._bucket.store.get(str(pointer.key(manifest.topic_id, manifest.partition)))).data
+        except ObjectMissing:
+            return b""
+        return data if (len(data), crc32c(data)) == (pointer.length, pointer.crc32c) else b""
+
+
+_REBUILD: Final = (
+    "restore it from an earlier version of the object where the bucket keeps versions, else "
+    "`thermocline cluster rebuild` makes it anew from the manifests"
+)
+
+
+def held_of(manifest: Manifest | str) -> Held:
+    """The figures of a manifest, or its damage."""
+    if isinstance(manifest, str):
+        return Held(damage=manifest)
+    return Held(
+        manifest.log_start_offset,
+        manifest.remote_end_offset,
+        manifest.bucket_end_offset,
+        manifest.reserved_end_offset,
+        manifest.live.log_bytes,
+    )
+
+
+def _positions(data: bytes) -> list[tuple[str, int]]:
+    """Groups and times of the commits that a snapshot holds."""
+    found = []
+    for _, records in batches_in(data):
+        for record in records:
+            parsed = parse(record.key, record.value)
+            if isinstance(parsed, OffsetRecord) and parsed.value is not None:
+                found.append((parsed.key.group_id, parsed.value.committed_at_ms))
+    return found
+
+
+async def _some_at_once(work: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    waiting = iter(work)
+
+    async def worker() -> None:
+        for each in waiting:
+            await each()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(_READ_AT_ONCE, len(work))):
+            group.create_task(worker())

@@ -1,0 +1,1 @@
+"""`thermocline group`: how far consumer groups are, and where they go on."""

@@ -1,0 +1,1 @@
+"""`thermocline archive` and `scrub`: commands that are Spark jobs."""

@@ -1,0 +1,184 @@
+"""`thermocline archive`: a topic's history in the bucket becomes an Iceberg table, exactly once.
+
+Owns the flags and how the outcome is printed. Always true: what can be told without Spark (usage, a mistyped topic, a
+table that is another topic's, a catalog that does not answer) is told before it starts; a dry run makes nothing. Must
+not know what is done (`thermocline.pipeline.jobs.archive`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.jobs.spark_job import add_spark
+from thermocline.cli.terminal.arguments import add_json, checked, key_value, positive
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.extras import require
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+    from thermocline.cli.terminal.output import ProgressLine
+    from thermocline.pipeline.jobs.archive_summary import ArchiveSummary
+    from thermocline.pipeline.jobs.compact import CompactSummary
+    from thermocline.pipeline.jobs.iceberg_catalog import CatalogConfig
+    from thermocline.pipeline.jobs.values import ValueSpec
+
+_EXAMPLE = """
+thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --warehouse file:///srv/lake
+thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --catalog https://catalog.example/iceberg
+thermocline archive orders --bucket s3://my-bucket/log --table lake.orders --warehouse file:///srv/lake --compact
+thermocline archive orders --bucket s3://b/log --table lake.orders --catalog glue --value json --columns 'user string'
+"""
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    parser = nouns.add_parser(
+        "archive",
+        help="keep a topic's history as Parquet in an Iceberg table",
+        description="Archive what the bucket holds of a topic and the table does not: run it again for what is new. "
+        "Killed at any point, run it again. Needs no broker; pip install 'thermocline[spark]'.",
+        example=_EXAMPLE,
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="name or id")
+    parser.add_argument("--bucket", metavar="URL", required=True, help="where the history lies")
+    parser.add_argument("--table", metavar="NS.TABLE", required=True, help="made when it is not there")
+    parser.add_argument(
+        "--catalog",
+        metavar="C",
+        help="sqlite:////abs/catalog.db, https://… (REST), glue, memory, or a name from .pyiceberg.yaml "
+        "(default: a SQLite file in the warehouse)",
+    )
+    parser.add_argument("--warehouse", metavar="URL", help="file:///abs/dir or s3://bucket/prefix: where tables go")
+    parser.add_argument(
+        "--catalog-property",
+        metavar="K=V",
+        type=key_value,
+        action="append",
+        default=[],
+        help="of pyiceberg; repeatable",
+    )
+    _add_values(parser)
+    _add_run(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_values(parser: Parser) -> None:
+    values = parser.add_argument_group("values (said when the table is made; later runs may add columns)")
+    values.add_argument(
+        "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
+    )
+    values.add_argument(
+        "--columns", metavar="LIST", default="", help="json: 'user string, amount double, at timestamp from created_at'"
+    )
+    values.add_argument("--keep-value", action="store_true", help="keep the undecoded value as a column as well")
+
+
+def _add_run(parser: Parser) -> None:
+    size = checked(_size)
+    run_options = parser.add_argument_group("the run")
+    add_spark(run_options)
+    run_options.add_argument("--max-bytes", metavar="SIZE", type=size, help="of log in one commit (default 4GiB)")
+    run_options.add_argument("--max-commits", metavar="N", type=positive, help="stop after so many")
+    run_options.add_argument("--file-bytes", metavar="SIZE", type=size, help="of log in one file (default 256MiB)")
+    run_options.add_argument(
+        "--compact", action="store_true", help="merge the table's small files instead of archiving; the same rows"
+    )
+    run_options.add_argument(
+        "--by-day", action="store_true", help="partition a new table by the day of its rows' timestamps (UTC)"
+    )
+    run_options.add_argument(
+        "--allow-data-loss", action="store_true", help="step over what expired or is damaged, and report it"
+    )
+    run_options.add_argument("--dry-run", action="store_true", help="say what would be archived; starts no Spark")
+
+
+def _size(text: str) -> int:
+    from broker.config.units import parse_size
+
+    return parse_size(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Archive, or compact, and print the summary."""
+    from thermocline.cli.jobs.spark_job import job_errors, maybe_session
+    from thermocline.cli.terminal.output import ProgressLine, json_line
+
+    require("spark", "thermocline archive", "pyiceberg", *(() if arguments.dry_run else ("pyspark", "numpy")))
+    with job_errors():
+        from thermocline.pipeline.jobs.archive import check_archive
+        from thermocline.pipeline.jobs.iceberg_catalog import catalog_config
+
+        progress = ProgressLine()
+        catalog = catalog_config(arguments.catalog, arguments.warehouse, dict(arguments.catalog_property))
+        values = _values(arguments)
+        if not arguments.dry_run:  # told at once, not after Spark's start
+            place = (arguments.bucket, arguments.topic, arguments.table)
+            check_archive(*place, catalog=catalog, values=values, by_day=arguments.by_day)
+        app = None if arguments.dry_run else "thermocline archive"
+        work = _compact if arguments.compact else _archive
+        with maybe_session(app, arguments.master, progress, verbose=arguments.verbose) as spark:
+            try:
+                summary = work(arguments, spark, catalog, values, progress)
+            finally:
+                progress.done()
+    print(json_line(summary.row()) if arguments.json else summary)
+    return Exit.DONE
+
+
+def _archive(
+    arguments: argparse.Namespace,
+    spark: SparkSession | None,
+    catalog: CatalogConfig,
+    values: ValueSpec | None,
+    progress: ProgressLine,
+) -> ArchiveSummary:
+    from thermocline.pipeline.jobs.archive import archive
+    from thermocline.pipeline.jobs.archive_plan import BYTES_MAX
+    from thermocline.pipeline.plan import TARGET_BYTES
+
+    return archive(
+        spark,
+        arguments.bucket,
+        arguments.topic,
+        arguments.table,
+        catalog=catalog,
+        values=values,
+        bytes_max=arguments.max_bytes or BYTES_MAX,
+        commits_max=arguments.max_commits,
+        target_bytes=arguments.file_bytes or TARGET_BYTES,
+        fail_on_data_loss=not arguments.allow_data_loss,
+        dry_run=arguments.dry_run,
+        by_day=arguments.by_day,
+        progress=progress.show,
+    )
+
+
+def _compact(
+    arguments: argparse.Namespace,
+    spark: SparkSession | None,
+    catalog: CatalogConfig,
+    values: ValueSpec | None,
+    progress: ProgressLine,
+) -> CompactSummary:
+    from thermocline.pipeline.jobs.compact import compact
+
+    place = (arguments.bucket, arguments.topic, arguments.table)
+    return compact(spark, *place, catalog=catalog, dry_run=arguments.dry_run, progress=progress.show)
+
+
+def _values(arguments: argparse.Namespace) -> ValueSpec | None:
+    from thermocline.pipeline.jobs.values import RAW, ValueSpec
+
+    if arguments.compact and (arguments.value or arguments.by_day or arguments.max_bytes or arguments.max_commits):
+        raise CommandFailed("--compact merges files as they are: only --dry-run goes with it", Exit.USAGE)
+    if arguments.value is None and (arguments.columns or arguments.keep_value):
+        raise CommandFailed("--columns and --keep-value belong to a --value decoder", Exit.USAGE)
+    if arguments.value is None:
+        return None
+    return (
+        ValueSpec() if arguments.value == RAW else ValueSpec(arguments.value, arguments.columns, arguments.keep_value)
+    )

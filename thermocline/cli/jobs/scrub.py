@@ -1,0 +1,80 @@
+"""`thermocline scrub`: every byte of every live object in a bucket is read and judged, in parallel.
+
+Owns the flags and how findings are printed. Always true: exit 5 when one of them is damage, 0 only when all was read;
+with `--json` the last line is the summary, so that a clean bucket says something too. Must not know how a bucket is
+read (`thermocline.pipeline.jobs.scrub`) or judged (`coldstore.audit`, as for `bucket verify`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.jobs.spark_job import add_spark
+from thermocline.cli.terminal.arguments import add_json
+from thermocline.cli.terminal.outcome import Exit
+from thermocline.extras import require
+
+if TYPE_CHECKING:
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    parser = nouns.add_parser(
+        "scrub",
+        help="read every byte of a bucket and say what is damaged",
+        description="Read and judge every live object: checksums, footers, manifests, pages, double entry, offsets "
+        "without gap or overlap, orphans. Reads only, beside a live broker too. Exit 5 when something is damaged or "
+        "missing. Needs no broker; pip install 'thermocline[spark]'.",
+        example="thermocline scrub s3://my-bucket/log\n"
+        "thermocline scrub s3://my-bucket/log --topic orders --master spark://host:7077 --json",
+    )
+    parser.add_argument("url", metavar="URL", help="of the bucket")
+    parser.add_argument("--topic", metavar="T", help="this topic only, by name or id")
+    add_spark(parser)
+    parser.add_argument("--journal", metavar="FILE", help="remember what was read: a killed scrub goes on from there")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="roots, pages and listing only, and how much there is to read"
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Scrub, print the findings, then the summary."""
+    from thermocline.cli.jobs.spark_job import job_errors, maybe_session
+    from thermocline.cli.terminal.output import ProgressLine, json_line
+
+    if not arguments.dry_run:
+        require("spark", "thermocline scrub", "pyspark")
+    with job_errors():
+        from thermocline.pipeline.history import History
+        from thermocline.pipeline.jobs.scrub import scrub
+        from thermocline.pipeline.jobs.scrub_view import check_ours
+
+        progress = ProgressLine()
+        with History.open(arguments.url) as history:  # what cannot be scrubbed is told at once, not after Spark's start
+            check_ours(history.store)
+            if arguments.topic is not None:
+                history.topic(arguments.topic)
+        app = None if arguments.dry_run else "thermocline scrub"
+        with maybe_session(app, arguments.master, progress, verbose=arguments.verbose) as spark:
+            try:
+                report = scrub(
+                    spark,
+                    arguments.url,
+                    topic=arguments.topic,
+                    dry_run=arguments.dry_run,
+                    journal=arguments.journal,
+                    progress=progress.show,
+                )
+            finally:
+                progress.done()
+    if arguments.json:
+        for found in report.findings:
+            print(json_line(found.row()))
+        print(json_line(report.row()))
+    else:
+        print(report)
+    return Exit.FINDINGS if report.damage else Exit.DONE

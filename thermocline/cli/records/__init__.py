@@ -1,0 +1,1 @@
+"""`thermocline produce` and `consume`: records from stdin, records to stdout."""

@@ -1,0 +1,199 @@
+"""`thermocline consume`: records of a topic to stdout, through the stock consumer.
+
+Owns flags (kcat's letters) and when to end. Always true: what `-n` and `-e` ask for is exact; with a group, offsets are
+committed for what was written out, not for what was merely fetched. Must not know what `-o` may say (consume_start.py)
+nor how a record looks (record_lines.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import select
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from logformat.values import is_topic_name
+from thermocline.cli.records.consume_start import StartEdge, parse_start, starts
+from thermocline.cli.records.record_lines import json_record, renderer
+from thermocline.cli.terminal.arguments import add_bootstrap, add_extra, checked, filled, natural, positive
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.output import note
+from thermocline.cli.terminal.times import TIME_HELP
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+_BATCH = 1000  # records taken from librdkafka at once
+_POLL_S = 0.2
+# What the flags decide: another value would break what -e, -g and -o promise.
+_DECIDED = {
+    "group.id": "use -g",
+    "auto.offset.reset": "use -o",
+    "enable.partition.eof": "-e needs it",
+    "enable.auto.commit": "with -g what was printed is committed, nothing else ever",
+}
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    consume = nouns.add_parser(
+        "consume",
+        help="read a topic to stdout",
+        description="Print records, from the beginning unless -o says otherwise, until stopped, -n, or -e.",
+        example="thermocline consume -t numbers -e\n"
+        "thermocline consume -t orders -p 0 -o 1000 -n 5 -f '%o %k: %s\\n'\n"
+        "thermocline consume -t orders -o @2026-11-01T08:30 -e --json",
+    )
+    add = consume.add_argument
+    add("-t", "--topic", required=True, type=filled, metavar="T")
+    add("-p", "--partition", type=natural, metavar="P", help="default: all")
+    add("-o", "--offset", type=checked(parse_start), default="beginning", metavar="beginning|end|N|-N|@TIME",
+        help=f"where to start; -N: N before the end; @TIME: the first record not older, {TIME_HELP}")  # fmt: skip
+    add("-n", "--count", type=positive, metavar="COUNT", help="end after this many records")
+    add("-e", "--exit-at-end", action="store_true", help="end when the end of every partition is reached")
+    look = consume.add_mutually_exclusive_group()
+    look.add_argument("-f", "--format", default="%s\\n", metavar="FORMAT",
+        help="%%s value %%k key %%o offset %%p partition %%t topic %%T timestamp in ms %%S size %%K key size "
+        "%%h headers; default '%%s\\n'")  # fmt: skip
+    look.add_argument("--json", action="store_true",
+        help="JSON lines: topic partition offset timestamp timestamp_type key value headers; bytes that are not UTF-8 "
+        "are {\"base64\": \"…\"}")  # fmt: skip
+    add("-g", "--group", type=filled, metavar="GROUP", help="as a member of a consumer group; commits what was printed")
+    add_extra(consume)
+    add_bootstrap(consume)
+    consume.set_defaults(run=run)
+
+
+class _Given:
+    """Whether the group gave this member its share, which may be nothing: it has more members than partitions."""
+
+    once = False
+
+    def assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            note("thermocline: the group's other members read every partition")
+        self.once = True
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Consume until told to end."""
+    from confluent_kafka import Consumer
+
+    from thermocline.cli.clients.stock import make_client, require_broker
+
+    if arguments.group is not None and (arguments.partition is not None or not isinstance(arguments.offset, StartEdge)):
+        raise CommandFailed(
+            "with -g the group decides on partitions and offsets: no -p, and -o beginning|end", Exit.USAGE
+        )
+    if not is_topic_name(arguments.topic):  # librdkafka would take "^…" for a pattern, and wait for other names
+        raise CommandFailed(f"topic {arguments.topic}: a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..")
+    defaults = _consumer_config(arguments)
+    consumer = make_client(Consumer, arguments.bootstrap_server, defaults, arguments.extra, _DECIDED)
+    require_broker(consumer, arguments.bootstrap_server)
+    try:
+        if arguments.group is not None:
+            given = _Given()
+            consumer.subscribe([arguments.topic], on_assign=given.assigned)
+            partitions: set[int] | _Given = given
+        else:
+            assigned = starts(consumer, arguments.topic, arguments.partition, arguments.offset)
+            consumer.assign(assigned)
+            partitions = {one.partition for one in assigned}
+        _print_records(consumer, arguments, partitions)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        consumer.close()
+    return Exit.DONE
+
+
+def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "group.id": arguments.group or "thermocline-cli",
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "latest" if arguments.offset is StartEdge.END else "earliest",
+        # librdkafka's defaults stall a reader that is faster than the network (1 s pauses when its queue is full).
+        "fetch.queue.backoff.ms": 5,
+    }
+
+
+def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions: set[int] | _Given) -> None:
+    from confluent_kafka import KafkaError
+
+    from thermocline.cli.clients.stock import plainly
+    from thermocline.cli.records.silence import Silence
+
+    silence = Silence(arguments.bootstrap_server, arguments.topic)
+    render = json_record if arguments.json else renderer(arguments.format)
+    out = sys.stdout.buffer
+    left = arguments.count
+    ended: set[int] = set()
+    while left is None or left > 0:
+        printed: dict[int, int] = {}
+        for message in consumer.consume(_BATCH, _POLL_S):
+            error, index, offset = message.error(), message.partition(), message.offset()
+            if error is None:
+                if left == 0:
+                    break
+                assert index is not None and offset is not None  # only events without a record lack them
+                out.write(render(message))
+                ended.discard(index)
+                printed[index] = offset + 1
+                left = None if left is None else left - 1
+            elif error.code() == KafkaError._PARTITION_EOF and index is not None:
+                ended.add(index)
+            elif not error.retriable():
+                raise CommandFailed(plainly(f"reading {arguments.topic}", error))
+        out.flush()
+        if arguments.group is not None and printed:
+            _commit(consumer, arguments, printed)
+        if not printed and _reader_left(out):
+            raise BrokenPipeError  # as if written to it: nothing else would tell of it until the next record
+        unread = _unread(consumer, ended, partitions)
+        if arguments.exit_at_end and unread is not None and not unread:
+            return
+        if printed or not unread:
+            silence.broken()
+        else:
+            silence.lasts(unread)
+
+
+def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int, int]) -> None:
+    """Commit what was printed. A partition that went to another member meanwhile is that member's business."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    from thermocline.cli.clients.stock import plainly
+
+    moved = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
+             KafkaError._ASSIGNMENT_LOST)  # fmt: skip
+    done = [TopicPartition(arguments.topic, index, offset) for index, offset in printed.items()]
+    try:
+        consumer.commit(offsets=done, asynchronous=False)
+    except KafkaException as failed:
+        error = failed.args[0]
+        where = ", ".join(f"{one.topic}-{one.partition} up to offset {one.offset - 1}" for one in done[:3])
+        more = f" and {len(done) - 3} more" if len(done) > 3 else ""
+        what = f"group {arguments.group} did not commit what was printed, {where}{more}: it will be read again"
+        if error.code() not in moved:
+            raise CommandFailed(plainly(what, error)) from failed
+        note(f"thermocline: {plainly(what, error)}")
+
+
+def _reader_left(out: BinaryIO) -> bool:
+    """`… | head -1` has had enough: the pipe has no other end any more."""
+    poll = select.poll()
+    poll.register(out, 0)  # errors only, which are always told
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _unread(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) -> set[int] | None:
+    """Partitions that were not read to their end; of a group's, of those that this member was given: None before it
+    was given any share."""
+    if isinstance(partitions, _Given):
+        if not partitions.once:
+            return None
+        partitions = {assigned.partition for assigned in consumer.assignment() if assigned.partition is not None}
+    return partitions - ended

@@ -1,0 +1,175 @@
+"""`serve --brokers N`: what each of N brokers on one machine is told. Pure.
+
+Owns their numbers, directories, addresses and budgets (one process a core). Always true: broker `i` of them lives in
+`DIR/broker-<id>`, on ports `i` above the first one's (0 stays 0), with a part of what one broker may take of memory and
+disk. Must not know processes, nor what lies on the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from broker.config.addresses import show_address
+from broker.config.broker_config import BrokerConfig
+from broker.config.sources import ConfigError
+from logformat.record_batch import INT32_MAX
+from thermocline.cli.serve.brokers_found import directory_of
+
+_TAKE_OVER: Final = "--take-over"
+_PORT_MAX: Final = 65_535
+_COLD_FETCH_BYTES_MIN: Final = 1 << 20  # what one broker may not go below
+
+
+class ListenAt(NamedTuple):
+    """An address that a broker is to listen on, and the flag that says so."""
+
+    flag: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One broker of several. `listeners` and `http` are what its flags say; `addresses` those with a port of their own,
+    which must be free."""
+
+    node_id: int
+    data_dir: str
+    listeners: str
+    http: str | None  # None: --no-http
+    others: tuple[str, ...]
+    addresses: tuple[ListenAt, ...]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What follows `thermocline`."""
+        http = ("--no-http",) if self.http is None else ("--http", self.http)
+        own = ("--data-dir", self.data_dir, "--node-id", str(self.node_id), "--listen", self.listeners)
+        return ("serve", *own, *http, *self.others, "--supervised")
+
+    def told(self, ready: Mapping[str, str]) -> Child:
+        """The same broker, started again where its ready line says that it listened: clients keep these addresses. The
+        operator's word about who is dead was for the first start."""
+        name = self.listeners.partition("://")[0]
+        listeners = ready.get("listeners") or f"{name}://{ready['kafka']}"
+        others = tuple(flag for flag in self.others if flag != _TAKE_OVER)
+        return replace(self, listeners=listeners, http=None if self.http is None else ready["http"], others=others)
+
+
+def plan(config: BrokerConfig, given: argparse.Namespace, count: int) -> tuple[Child, ...]:
+    """The brokers, in order. `config` is what one broker would run with; `given` the flags it was made of.
+
+    ConfigError for numbers and ports that do not exist, or that two of them would have.
+    """
+    if config.node_id + count - 1 > INT32_MAX:
+        raise ConfigError(f"--node-id {config.node_id} leaves no numbers for {count} brokers")
+    children = tuple(_child(config, given, count, index) for index in range(count))
+    _judge_ports(children)
+    return children
+
+
+def _child(config: BrokerConfig, given: argparse.Namespace, count: int, index: int) -> Child:
+    node_id = config.node_id + index
+    addresses = [ListenAt("--listen", one.host, _port(one.port, index, "--listen")) for one in config.listeners]
+    names = [one.name for one in config.listeners]
+    http = None
+    if config.http_host is not None:
+        http = ListenAt("--http", config.http_host, _port(config.http_port, index, "--http"))
+        addresses.append(http)
+    if config.internal is not None:
+        port = _port(config.internal.port, index, "--internal")
+        addresses.append(ListenAt("--internal", config.internal.host, port))
+    return Child(
+        node_id,
+        directory_of(config.data_dir, node_id),
+        ",".join(f"{name}://{show_address(at.host, at.port)}" for name, at in zip(names, addresses, strict=False)),
+        None if http is None else show_address(http.host, http.port),
+        tuple(_others(config, given, count, index)),
+        tuple(at for at in addresses if at.port),
+    )
+
+
+def _others(config: BrokerConfig, given: argparse.Namespace, count: int, index: int) -> Iterator[str]:
+    """Flags as they were given, but for what tells the brokers apart; budgets last, so that they decide."""
+    # The default is beside the data directory: of all of them, not of each.
+    bucket = config.bucket_url if config.bucket_is_default else given.bucket
+    passed = {
+        "--bucket": bucket,
+        "--rack": given.rack,
+        "--config": given.config,
+        "--log-format": given.log_format,
+        "--log-level": given.log_level,
+    }
+    for flag, value in passed.items():
+        if value is not None:
+            yield from (flag, value)
+    for flag, is_given in ((_TAKE_OVER, given.take_over), ("--insecure", given.insecure)):
+        if is_given:
+            yield flag
+    if "advertised.listeners" in config.configured:
+        told = (
+            f"{one.name}://{show_address(one.advertised_host, _port(one.advertised_port or 0, index, '--advertise'))}"
+            for one in config.listeners
+        )
+        yield from ("--advertise", ",".join(told))
+    if config.internal is not None and "thermocline.internal" in config.configured:
+        port = _port(config.internal.port, index, "--internal")
+        yield from ("--internal", show_address(config.internal.host, port))
+    for pair in (*given.set, *(f"{name}={value}" for name, value in shares(config, count).items())):
+        yield from ("--set", pair)
+
+
+def shares(config: BrokerConfig, count: int) -> dict[str, int]:
+    """Each broker's part of what all of them may take together, by the config's name. Bytes; of brokers, how many."""
+    found = {
+        "thermocline.brokers.on.disk": config.brokers_on_disk * count,
+        "thermocline.cache.bytes": config.cache_bytes_max // count,
+        "thermocline.cold.fetch.bytes.max": max(config.cold_fetch_bytes_max // count, _COLD_FETCH_BYTES_MIN),
+    }
+    if config.inflight_request_bytes_max is not None:
+        # Less than the largest request, and that one would never fit.
+        part = max(config.inflight_request_bytes_max // count, config.request_bytes_max)
+        found["queued.max.request.bytes"] = part
+    if config.local_bytes_max is not None:
+        found["thermocline.local.bytes.max"] = config.local_bytes_max // count
+    return found
+
+
+def _port(first: int, index: int, flag: str) -> int:
+    port = first + index if first else 0
+    if port > _PORT_MAX:
+        raise ConfigError(f"{flag} {first}: broker {index + 1} of them would need port {port}; choose a lower one")
+    return port
+
+
+def _judge_ports(children: Sequence[Child]) -> None:
+    """One host's port belongs to one of them; hosts that overlap by other names are found when they are bound."""
+    seen: dict[tuple[str, int], tuple[int, str]] = {}
+    for child in children:
+        for at in child.addresses:
+            node_id, flag = seen.setdefault((at.host, at.port), (child.node_id, at.flag))
+            if (node_id, flag) != (child.node_id, at.flag):
+                raise ConfigError(
+                    f"{show_address(at.host, at.port)} would be {flag} of broker {node_id} and {at.flag} of broker "
+                    f"{child.node_id}: each takes {len(children)} ports in a row, so leave room between them"
+                )
+
+
+def ready_line(children: Sequence[Child], ready: Mapping[int, Mapping[str, str]], data_dir: str) -> str:
+    """The one line scripts wait for, of all of them: addresses are lists (cli.md)."""
+    lines = [ready[child.node_id] for child in children]
+
+    def every(name: str) -> str:
+        return ",".join(line[name] for line in lines)
+
+    http = "-" if children[0].http is None else every("http")
+    first, last = children[0].node_id, children[-1].node_id
+    nodes = str(first) if first == last else f"{first}-{last}"
+    line = (
+        f"ready kafka={every('kafka')} http={http} node={nodes} cluster={lines[0]['cluster']} data={data_dir} "
+        f"bucket={lines[0]['bucket']}"
+    )
+    return f"{line} listeners={every('listeners')}" if "listeners" in lines[0] else line

@@ -1,0 +1,198 @@
+"""The process of `thermocline serve`: from parsed flags to a running broker.
+
+Owns the real seams, logging on stderr, signals, the ready line on stdout. Always true: the first SIGTERM or SIGINT asks
+for a clean stop, the second ends the process at once; one of several brokers is asked to stop by the end of its
+standard input too, so that it ends with its supervisor; crash points are armed only in testing. Must not know how a
+broker works (`run_broker` hands everything to `broker.app.run`), nor how several are kept running (`many`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+import thermocline
+from broker.config.broker_config import BrokerConfig
+from seams.interpreter import this_build
+from thermocline.cli.terminal.outcome import CommandFailed, Exit, plain_words
+
+log = logging.getLogger("thermocline.serve")
+
+PLAIN_BUILD: Final = "a build with PGO takes 8 to 20 % less CPU for small requests; see docs/operations.md, Sizing"
+
+_INPUT: Final = 0  # standard input
+
+# Flags that stand for a config (cli contract); the rest of the flags concern this process only.
+_CONFIG_OF_FLAG = {
+    "data_dir": "log.dirs",
+    "bucket": "thermocline.bucket",
+    "listen": "listeners",
+    "advertise": "advertised.listeners",
+    "http": "thermocline.http",
+    "node_id": "node.id",
+    "rack": "broker.rack",
+    "internal": "thermocline.internal",
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    config = configure(arguments, os.environ)
+    if config.read_only and arguments.brokers is not None:
+        raise CommandFailed("--read-only is one broker: leave out --brokers, and start more beside it", Exit.USAGE)
+    count = None if arguments.supervised or config.read_only else brokers_wanted(arguments.brokers, config)
+    name = f"broker-{config.node_id}" if arguments.supervised else None
+    set_up_logging(arguments.log_format, arguments.log_level, name)
+    if count is not None:
+        from thermocline.cli.serve.many import run_many
+
+        warn_of_one_disk(config)
+        return run_many(config, arguments, count)
+    log.info("thermocline %s, pid %d, on %s", thermocline.__version__, os.getpid(), config.data_dir)
+    build = this_build()
+    log.info("%s%s", build, "" if build.optimised is not False else f": {PLAIN_BUILD}")
+    if config.ignored:
+        log.info("Kafka configs that have no effect here: %s", ", ".join(config.ignored))
+    warn_of_one_disk(config)
+    arm_crash_point(os.environ.get("THERMOCLINE_CRASH_AT"), testing=config.testing)
+    code = run_broker(config, ends_with_input=arguments.supervised)
+    log.log(logging.INFO if code == Exit.DONE else logging.ERROR, "stopped with exit code %d", code)
+    return code
+
+
+def brokers_wanted(asked: str | None, config: BrokerConfig) -> int | None:
+    """How many brokers --brokers asks for; None: this process is the only one. ConfigError."""
+    from thermocline.cli.serve.brokers_found import cores, count_of, look_at
+
+    return count_of(asked, look_at(config.data_dir), config.node_id, cores(), config.data_dir)
+
+
+def warn_of_one_disk(config: BrokerConfig) -> None:
+    if config.bucket_is_default:
+        log.warning("no --bucket given: the cold tier is %s, so both tiers share a disk", config.bucket_url)
+
+
+def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
+    """The configuration from flags, environment and file. ConfigError, or CommandFailed for an unreadable file."""
+    from broker.config.places import Launch, nested
+    from broker.config.resolve import resolve
+    from broker.config.sources import ConfigError
+    from coldstore.url import DirectoryUrl, parse_bucket_url
+
+    flags = {name: value for flag, name in _CONFIG_OF_FLAG.items() if (value := getattr(arguments, flag)) is not None}
+    if arguments.no_http:
+        flags["thermocline.http"] = ""
+    file_text = None
+    if arguments.config is not None:
+        try:
+            with open(arguments.config, encoding="utf-8") as file:
+                file_text = file.read()
+        except OSError as failed:
+            raise CommandFailed(f"--config {plain_words(failed)}", Exit.USAGE) from failed
+        except UnicodeDecodeError as failed:
+            raise CommandFailed(f"--config {arguments.config}: {failed}", Exit.USAGE) from failed
+    launch = Launch(
+        take_over=arguments.take_over,
+        read_only=arguments.read_only,
+        insecure=arguments.insecure,
+        host_name=socket.gethostname(),
+        working_dir=os.getcwd(),
+    )
+    config = resolve(flags, arguments.set, environment, file_text, launch)
+    bucket = parse_bucket_url(config.bucket_url)
+    if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
+        raise ConfigError(f"bucket {bucket.path} and data directory {config.data_dir} are one place behind a link")
+    return config
+
+
+def arm_crash_point(spec: str | None, *, testing: bool) -> None:
+    """Arm `<point>[:n]`, in testing only."""
+    from seams.crash_points import arm
+
+    if spec is None:
+        return
+    if not testing:
+        log.warning("THERMOCLINE_CRASH_AT is ignored without --set thermocline.testing=true")
+        return
+    try:
+        arm(spec)
+    except ValueError as unknown:
+        raise CommandFailed(f"THERMOCLINE_CRASH_AT={spec}: {unknown}", Exit.USAGE) from unknown
+
+
+def set_up_logging(log_format: str, level: str, broker: str | None = None) -> None:
+    """Lines on stderr, as text or as JSON; `broker`: which of several it is, in every line."""
+    from thermocline.cli.serve.log_lines import JsonLines, NoFlood, TextLines
+
+    handler = logging.StreamHandler()
+    handler.addFilter(NoFlood())
+    handler.setFormatter(JsonLines(broker) if log_format == "json" else TextLines(broker))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # The same credentials are found by both clients; one line says where.
+    logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
+
+
+def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
+    """The real world, the signals, and `broker.app.run` in one event loop; its exit code. `ends_with_input`: standard
+    input is a pipe whose end is a word to stop."""
+    from broker.app import run as run_app
+    from seams.beats import BEAT_S, Beats
+    from seams.clock import SystemClock
+    from seams.net import TcpNet
+    from seams.posix_disk import PosixDisk
+    from seams.rng import SystemRng
+    from seams.syncs import KernelSyncs
+    from seams.workers import ThreadWorkers
+    from seams.world import World
+
+    workers = ThreadWorkers()
+    syncs = KernelSyncs(workers)
+    rng = SystemRng()
+    beats = Beats(rng.uniform(0.0, BEAT_S))
+    world = World(PosixDisk(), workers, syncs, SystemClock(), rng, TcpNet(), gc.freeze, beats=beats)
+
+    async def serve() -> int:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, _stop, stop, number)
+        if ends_with_input:
+            asyncio.get_running_loop().add_reader(_INPUT, _input, stop)
+        return await run_app(config, world, stop, announce)
+
+    try:
+        return asyncio.run(serve())
+    finally:
+        syncs.close()
+        workers.close()
+
+
+def announce(line: str) -> None:
+    """The ready line, at once: whoever started this process waits for it."""
+    print(line, flush=True)
+
+
+def _input(stop: asyncio.Event) -> None:
+    """The supervisor says stop, or is no more: a signal that came before, or comes at the same time, says the same."""
+    if os.read(_INPUT, 4096):
+        return
+    asyncio.get_running_loop().remove_reader(_INPUT)
+    if not stop.is_set():
+        log.info("the supervisor says stop, or is gone: stopping")
+        stop.set()
+
+
+def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
+    if stop.is_set():
+        # No cleaning up: the log recovers from this as from kill -9, and the operator asked twice.
+        log.warning("second %s: stopping at once", number.name)
+        logging.shutdown()
+        os._exit(Exit.FAILED)
+    log.info("%s: stopping", number.name)
+    stop.set()

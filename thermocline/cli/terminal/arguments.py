@@ -1,0 +1,121 @@
+"""What the commands' flags have in common: parsers with examples, and typed values.
+
+Owns the look of `--help` and of usage errors. Always true: every parser ends in an example; wrong usage is exit 2 and
+one line on stderr that says what to write. Must not know what a command does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+from thermocline.cli.terminal.outcome import Exit
+
+T = TypeVar("T")
+_INT32_MAX = 2**31 - 1  # what Kafka's protocol can carry
+BOOTSTRAP_VARIABLE = "THERMOCLINE_BOOTSTRAP_SERVER"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with `example` at the end of the help and prefixes of flags not accepted (scripts rely on names)."""
+
+    def __init__(self, *args: object, example: str = "", **kwargs: object) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        if example:
+            shown = "\n".join(f"  {line}" for line in example.strip().splitlines())
+            kwargs["epilog"] = f"example{'s' if shown.count(chr(10)) else ''}:\n{shown}"
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def parse_known_args(  # type: ignore[override]  # argparse's own is overloaded by the namespace's type
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """argparse hands what a command does not know up to the topmost parser, whose help does not have it either."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.USAGE, f"{self.prog}: {message}\n(see {self.prog} --help)\n")
+
+
+Subparsers = argparse._SubParsersAction  # the only name argparse has for it
+Run = Callable[[argparse.Namespace], int]
+
+
+def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """An argparse type from a parser that raises the house's InvalidRequest."""
+    from logformat.errors import InvalidRequest
+
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except (InvalidRequest, ValueError) as refused:
+            raise argparse.ArgumentTypeError(str(refused)) from None
+
+    return convert
+
+
+def filled(text: str) -> str:
+    """Anything but nothing: `-t "$TOPIC"` of a variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def positive(text: str) -> int:
+    """A whole number above zero, below 2^31."""
+    return _whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """A whole number, zero included, below 2^31."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, lowest: int) -> int:
+    # What is longer is no number of partitions or records, and Python refuses to read more than 4 300 digits.
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_INT32_MAX)) else -1
+    if not lowest <= number <= _INT32_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {lowest} to {_INT32_MAX}")
+    return number
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """`key=value`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r}: write key=value")
+    return name, value
+
+
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    """`-b HOST:PORT`, also from the environment."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=os.environ.get(BOOTSTRAP_VARIABLE, "127.0.0.1:9092"),
+        help=f"a broker to ask first (also from {BOOTSTRAP_VARIABLE}; default 127.0.0.1:9092)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
+
+
+def add_extra(parser: argparse.ArgumentParser) -> None:
+    """`-X K=V`, repeatable: a config of the client library."""
+    parser.add_argument(
+        "-X",
+        dest="extra",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="a librdkafka config, such as client.id=nightly; repeatable",
+    )

@@ -1,0 +1,67 @@
+"""`thermocline tier`: how far the log has sunk, and sinking it now.
+
+Owns the two sub-commands and `status`, which asks only what any Kafka broker answers, plus our HTTP port and a bucket
+where there are some. Must not know how tiering works, nor how sealing is followed (`seal`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from thermocline.cli.terminal.arguments import add_bootstrap, add_json
+from thermocline.cli.terminal.watch import show
+
+if TYPE_CHECKING:
+    from thermocline.cli.terminal.arguments import Parser, Subparsers
+
+
+def register(nouns: Subparsers[Parser]) -> None:
+    """Add the command to the command line."""
+    verbs = nouns.add_parser(
+        "tier", help="how far the log has sunk; seal and copy now", example="thermocline tier status --watch"
+    ).add_subparsers(metavar="VERB", required=True)
+    status = verbs.add_parser(
+        "status",
+        help="where each partition's data lies",
+        description="Where each partition's data lies. Runs against Apache Kafka too: what is not known is - or null.",
+        example="thermocline tier status -b 127.0.0.1:9092 --topic orders --watch",
+    )
+    status.add_argument("--topic", metavar="T", help="this topic only")
+    status.add_argument("--bucket", metavar="URL", help="read the manifests there as well")
+    status.add_argument("--watch", action="store_true", help="again every second, until stopped")
+    add_json(status)
+    seal = verbs.add_parser(
+        "seal",
+        help="seal and copy everything now",
+        description="Seal every active segment and copy everything to the bucket now, as before a planned replacement.",
+        example="thermocline tier seal --wait && systemctl stop thermocline",
+    )
+    seal.add_argument("--topic", metavar="T", help="this topic only")
+    seal.add_argument("--wait", action="store_true", help="end when everything is in the bucket and verified")
+    for parser, run in ((status, show_status), (seal, seal_now)):
+        add_bootstrap(parser)
+        parser.set_defaults(run=run)
+
+
+def show_status(arguments: argparse.Namespace) -> int:
+    """Print the rows once, or every second."""
+    from thermocline.cli.tier.source import TierSource
+    from thermocline.cli.tier.status import picture
+
+    source = TierSource(arguments.bootstrap_server, arguments.topic, arguments.bucket)
+
+    def lines() -> list[str]:
+        found = source.read()
+        if arguments.json:
+            return [row.json() for row in found]
+        return [picture(found), *source.brokers(), *source.leaving()]
+
+    return show(lines, watch=arguments.watch, redraw=not arguments.json)
+
+
+def seal_now(arguments: argparse.Namespace) -> int:
+    """POST /tier/seal to the broker's HTTP port."""
+    from thermocline.cli.tier.seal import seal
+
+    return seal(arguments.bootstrap_server, arguments.topic, wait=arguments.wait)

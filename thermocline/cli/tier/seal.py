@@ -1,0 +1,96 @@
+"""`thermocline tier seal`: one POST to each broker, and what keeps it from being answered.
+
+Owns what is said while it waits. Always true: it never says that everything is in the bucket while a topic that it was
+asked for is not copied at all, while a broker was not asked, or while a partition has no leader that could have been; a
+wait that does not move says why, on stderr, terminal or not. Must not know how tiering works.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Final
+
+from broker.config.units import show_duration
+from thermocline.cli.clients.connections import http_addresses, said
+from thermocline.cli.clients.http_client import HttpRefused, post_json
+from thermocline.cli.clients.statuses import BrokerStatus, PartitionStatus
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.output import ProgressLine, note
+from thermocline.cli.tier.source import TierSource
+from thermocline.units import show_size
+
+_SAY_AGAIN_S: Final = 30.0
+_NAMED_MAX: Final = 3
+
+
+def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
+    """Seal and copy a topic (None: all); with `wait`, end when it is in the bucket. CommandFailed when it is not."""
+    source = TierSource(bootstrap, topic, None)
+    if topic is not None:
+        source.read()  # a name that is mistyped must not look like a topic that is safe
+    brokers = http_addresses(bootstrap)
+    if wait and len(brokers) > 1:
+        for address in brokers.values():
+            _post(address, topic, wait=False)  # all of them at once, then each is waited for
+    done = [_post(address, topic, wait=wait) for address in brokers.values()]
+    if not all(done):
+        note("sealed; copying goes on, see `thermocline tier status`")
+        return Exit.DONE
+    uncopied = source.uncopied()
+    if leaderless := source.leaderless():
+        raise CommandFailed(
+            f"no leader: {', '.join(leaderless[:_NAMED_MAX])}{' …' * (len(leaderless) > _NAMED_MAX)}; what only their "
+            "brokers hold is not in the bucket; see `thermocline cluster status`"
+        )
+    if topic in uncopied:
+        raise CommandFailed(f"topic {topic} is not copied to the bucket: {uncopied[topic]}; it is on this disk only")
+    note("everything is in the bucket" if not uncopied else "everything that is tiered is in the bucket")
+    for name, why in uncopied.items():
+        note(f"NOT in the bucket, on this disk only: {name} ({why})")
+    return Exit.DONE
+
+
+def _post(address: tuple[str, int], topic: str | None, *, wait: bool) -> bool:
+    """Let one broker seal; whether everything it leads is in the bucket."""
+    host, port = address
+    progress = ProgressLine()
+    progress.show("sealing and copying…" if wait else "sealing…")
+    waiting = _Waiting(host, port, topic, progress).look if wait else None
+    try:
+        answer = post_json(host, port, "/tier/seal", json.dumps({"topic": topic, "wait": wait}), waiting)
+    except HttpRefused as refused:
+        what = f"sealing {topic or 'all topics'}"
+        raise CommandFailed(f"{what}: {refused}; see `thermocline tier status`") from refused
+    finally:
+        progress.done()
+    return bool(json.loads(answer or b"{}").get("done"))
+
+
+class _Waiting:
+    """Looks at the broker that is sealing; says what it sees when that is something else, and now and then."""
+
+    def __init__(self, host: str, port: int, topic: str | None, progress: ProgressLine) -> None:
+        self._address = (host, port)
+        self._topic = topic
+        self._progress = progress
+        self._began_s = time.monotonic()
+        self._said: tuple[str, ...] = ()
+        self._say_again_s = self._began_s + _SAY_AGAIN_S
+
+    def look(self) -> None:
+        broker = said(self._address, "/broker", BrokerStatus)
+        partitions = said(self._address, "/status", list[PartitionStatus])
+        if broker is None or partitions is None:
+            return  # the answer to the POST says what became of it
+        left = [p for p in partitions if self._topic in (None, p.topic) and p.copy_lag_bytes]
+        count = f"{len(left)} partition{'s' * (len(left) != 1)}"
+        line = f"still sealing: {show_size(sum(p.copy_lag_bytes or 0 for p in left))} of {count} to copy"
+        why = tuple(blocked.by for blocked in broker.blocked)
+        now_s = time.monotonic()
+        if why != self._said or now_s >= self._say_again_s:
+            waited = f", after {show_duration(int(now_s - self._began_s) * 1000)}"
+            self._progress.done()
+            note("; ".join((line + waited * (why == self._said), *map(str, broker.blocked))))
+            self._said, self._say_again_s = why, now_s + _SAY_AGAIN_S
+        self._progress.show(f"{line}…")

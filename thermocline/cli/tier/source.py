@@ -1,0 +1,150 @@
+"""Asking for what `tier status` shows: brokers over the Kafka protocol and HTTP, manifests in a bucket.
+
+Owns one look at all brokers. Always true: a broker that is not ours, or whose HTTP port cannot be reached, costs
+fields, never the command; only a bootstrap address without a Kafka broker does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker.error_codes import ErrorCode
+from broker.wire.messages import MetadataResponse
+from thermocline.cli.clients.absent import no_topic
+from thermocline.cli.clients.connections import connect, http_of, said
+from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionStatus
+from thermocline.cli.clients.wire_client import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    TOPIC_RESOURCE,
+    BrokerUnreachable,
+    WireClient,
+)
+from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.tier.leaving import sentence
+from thermocline.cli.tier.status import Offsets, StatusRow, broker_lines, rows
+
+if TYPE_CHECKING:
+    from thermocline.cli.bucket.reading import ColdPartition
+
+_TIERED, _COPY_DISABLED = "remote.storage.enable", "remote.log.copy.disable"
+_TOPIC_CONFIGS = (
+    "retention.ms",
+    "retention.bytes",
+    "local.retention.ms",
+    "local.retention.bytes",
+    _TIERED,
+    _COPY_DISABLED,
+)
+
+
+class TierSource:
+    """Repeated looks at the same brokers (and bucket)."""
+
+    def __init__(self, bootstrap: str, topic: str | None, bucket_url: str | None) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._bucket_url = bucket_url
+        self._topic_configs: dict[str, dict[str, str | None]] = {}
+        self._brokers: list[BrokerStatus] = []
+        self._leaderless: list[str] = []
+
+    def read(self) -> list[StatusRow]:
+        """One row a partition, now."""
+        cold = self._cold()
+        with connect(self._bootstrap) as client:
+            metadata = client.metadata(None if self._topic is None else [self._topic])
+            leaders = self._leaders(metadata)
+            self._leaderless = [f"{topic}-{index}" for (topic, index), leader in leaders.items() if leader < 0]
+            for topic in {topic for topic, _ in leaders} - self._topic_configs.keys():
+                self._topic_configs[topic] = client.configs(TOPIC_RESOURCE, topic, _TOPIC_CONFIGS)
+        offsets = Offsets({}, {}, {}, {})
+        local_bytes: dict[Partition, int] = {}
+        statuses: list[PartitionStatus] = []
+        self._brokers = []
+        for broker in metadata.brokers:
+            led = [partition for partition, leader in leaders.items() if leader == broker.node_id]
+            try:
+                with WireClient(broker.host, broker.port) as client:
+                    offsets = _joined(offsets, _offsets(client, led))
+                    local_bytes |= {p: size for p, size in client.local_bytes().items() if p in set(led)}
+                    if (address := http_of(client, broker.node_id)) is not None:
+                        statuses += said(address, "/status", list[PartitionStatus]) or []
+                        self._brokers += filter(None, [said(address, "/broker", BrokerStatus)])
+            except BrokerUnreachable:
+                continue  # its partitions keep their unknown fields
+        return rows(leaders, offsets, local_bytes, statuses, cold)
+
+    def brokers(self) -> list[str]:
+        """What the brokers that were asked say of themselves, a line each, and one for each condition that holds."""
+        return [line for broker in self._brokers for line in broker_lines(broker)]
+
+    def leaderless(self) -> list[str]:
+        """Partitions that had no leader when they were read last."""
+        return self._leaderless
+
+    def conditions(self) -> list[str]:
+        """What is not as it should be, in the words of the brokers that were asked."""
+        return [
+            f"broker {broker.node_id}: {held.name}: {held.says}"
+            for broker in self._brokers
+            for held in broker.conditions
+        ]
+
+    def leaving(self) -> list[str]:
+        """When data leaves the disk and the bucket, a line for all topics that are alike in it."""
+        alike: dict[str, list[str]] = {}
+        for topic, configs in sorted(self._topic_configs.items()):
+            if configs:
+                alike.setdefault(sentence(configs), []).append(topic)
+        return [f"{', '.join(topics)}: {words}" for words, topics in alike.items()]
+
+    def uncopied(self) -> dict[str, str]:
+        """Topics that hold records and are never copied, now, and the config that says so."""
+        holding = {row.topic for row in self.read() if (row.high_watermark or 0) > (row.log_start_offset or 0)}
+        return {
+            topic: f"{_TIERED}=false" if configs.get(_TIERED) == "false" else f"{_COPY_DISABLED}=true"
+            for topic, configs in sorted(self._topic_configs.items())
+            if topic in holding and (configs.get(_TIERED) == "false" or configs.get(_COPY_DISABLED) == "true")
+        }
+
+    def _leaders(self, metadata: MetadataResponse) -> dict[Partition, int]:
+        for found in metadata.topics:
+            if self._topic is not None and found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise no_topic(self._topic)
+            if self._topic is not None and found.error_code != ErrorCode.NONE:
+                raise CommandFailed(
+                    f"topic {self._topic}: {ErrorCode(found.error_code).name}; see `thermocline topic list`"
+                )
+        return {
+            (found.name or "", partition.partition_index): partition.leader_id
+            for found in metadata.topics
+            if not (found.is_internal or (found.name or "").startswith("__")) or self._topic is not None
+            for partition in found.partitions
+        }
+
+    def _cold(self) -> Mapping[Partition, ColdPartition]:
+        if self._bucket_url is None:
+            return {}
+        from thermocline.cli.bucket.reading import cold_partitions
+
+        return cold_partitions(self._bucket_url, self._topic)
+
+
+def _offsets(client: WireClient, led: list[Partition]) -> Offsets:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in led:
+        by_topic.setdefault(topic, []).append(index)
+    return Offsets(*(client.offsets(by_topic, s) for s in (EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED)))
+
+
+def _joined(one: Offsets, other: Offsets) -> Offsets:
+    return Offsets(
+        {**one.earliest, **other.earliest},
+        {**one.latest, **other.latest},
+        {**one.earliest_local, **other.earliest_local},
+        {**one.latest_tiered, **other.latest_tiered},
+    )

@@ -1,0 +1,180 @@
+"""The rows of `tier status`: what the protocol, the broker's HTTP port and the bucket say, put together.
+
+Owns the names of the JSON fields (a contract) and who is believed for what: offsets come from ListOffsets, so the same
+row comes from Apache Kafka; what only HTTP or the bucket knows is None where neither answered. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from broker.config.units import show_duration
+from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionStatus
+from thermocline.cli.terminal.output import json_line, plain, table
+from thermocline.units import show_size
+
+if TYPE_CHECKING:
+    from thermocline.cli.bucket.reading import ColdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """One partition, fields in the order they are printed. Offsets; bytes; milliseconds; None = not known."""
+
+    topic: str
+    partition: int
+    leader: int | None = None
+    log_start_offset: int | None = None
+    local_log_start_offset: int | None = None
+    remote_end_offset: int | None = None
+    high_watermark: int | None = None
+    log_end_offset: int | None = None
+    local_bytes: int | None = None
+    cold_bytes: int | None = None
+    copy_lag_bytes: int | None = None
+    copy_lag_segments: int | None = None
+    copy_lag_ms: int | None = None
+    seal_age_ms: int | None = None
+    gaps: tuple[tuple[int, int], ...] | None = None  # [first, end exclusive]
+    blocked_by: str | None = None
+
+    def json(self) -> str:
+        """One JSON line."""
+        return json_line(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What ListOffsets answered for each partition, by sentinel; a partition without an answer is missing."""
+
+    earliest: Mapping[Partition, int]
+    latest: Mapping[Partition, int]
+    earliest_local: Mapping[Partition, int]
+    latest_tiered: Mapping[Partition, int]
+
+
+def rows(
+    leaders: Mapping[Partition, int],
+    offsets: Offsets,
+    local_bytes: Mapping[Partition, int],
+    statuses: Iterable[PartitionStatus],
+    cold: Mapping[Partition, ColdPartition],
+) -> list[StatusRow]:
+    """One row a partition of `leaders`, sorted by topic and index."""
+    known = {(status.topic, status.partition): status for status in statuses}
+    made = []
+    for (topic, index), leader in sorted(leaders.items()):
+        partition = (topic, index)
+        tiered = offsets.latest_tiered.get(partition)
+        row = StatusRow(
+            topic,
+            index,
+            leader=leader if leader >= 0 else None,
+            log_start_offset=offsets.earliest.get(partition),
+            local_log_start_offset=offsets.earliest_local.get(partition),
+            remote_end_offset=None if tiered is None else tiered + 1,  # -5 answers the last offset, -1 for none
+            high_watermark=offsets.latest.get(partition),
+            local_bytes=local_bytes.get(partition),
+        )
+        if partition in cold:
+            row = replace(row, cold_bytes=cold[partition].cold_bytes, gaps=cold[partition].gaps)
+        made.append(_with_status(row, known.get(partition)))
+    return made
+
+
+def _with_status(row: StatusRow, status: PartitionStatus | None) -> StatusRow:
+    if status is None:
+        return row
+    remote_end = row.remote_end_offset
+    if not remote_end and status.remote_end_offset:
+        remote_end = status.remote_end_offset  # all of it expired: ListOffsets names no record, the end stays
+    return replace(
+        row,
+        remote_end_offset=remote_end,
+        log_end_offset=status.log_end_offset,
+        local_bytes=row.local_bytes if status.local_bytes is None else status.local_bytes,
+        cold_bytes=row.cold_bytes if status.cold_bytes is None else status.cold_bytes,
+        copy_lag_bytes=status.copy_lag_bytes,
+        copy_lag_segments=status.copy_lag_segments,
+        copy_lag_ms=status.copy_lag_ms,
+        seal_age_ms=status.seal_age_ms,
+        gaps=row.gaps if status.gaps is None else status.gaps,
+        blocked_by=status.blocked_by,
+    )
+
+
+_NUMBERS = (
+    "part",
+    "log start",
+    "local start",
+    "remote end",
+    "high wm",
+    "local",
+    "cold",
+    "to copy",
+    "copy lag",
+    "unsealed",
+)
+
+
+def picture(found: Sequence[StatusRow]) -> str:
+    """The rows as a table for people: fewer columns, sizes and times readable."""
+    header = ("topic", *_NUMBERS, "gaps", "blocked by")
+    lines = [
+        (
+            row.topic,
+            str(row.partition),
+            plain(row.log_start_offset),
+            plain(row.local_log_start_offset),
+            plain(row.remote_end_offset),
+            plain(row.high_watermark),
+            _size(row.local_bytes),
+            _size(row.cold_bytes),
+            _size(row.copy_lag_bytes),
+            _time(row.copy_lag_ms),
+            _time(row.seal_age_ms),
+            _gaps(row.gaps),
+            plain(row.blocked_by),
+        )
+        for row in found
+    ]
+    return table(header, lines, right=_NUMBERS)
+
+
+def broker_lines(broker: BrokerStatus) -> list[str]:
+    """A line of figures, one for each condition, worst first, one for each thing that keeps partitions from sinking."""
+    who = f"broker {broker.node_id}"
+    figures = [
+        f"chunk cache {show_size(broker.cache_bytes)} of {show_size(broker.cache_limit_bytes)}, "
+        f"{broker.cache_evictions} chunks evicted"
+    ]
+    if broker.disk_bytes:  # looked at once since the start
+        figures.insert(0, f"disk {show_size(broker.disk_free_bytes)} free of {show_size(broker.disk_bytes)}")
+        if broker.read_only is None:
+            figures.insert(1, f"local logs may use {show_size(broker.log_limit_bytes)}")
+    if broker.not_ready:
+        figures.insert(0, f"not ready: {broker.not_ready}")
+    return [
+        f"{who}: {'; '.join(figures)}",
+        *(() if broker.read_only is None else (f"{who}: {broker.read_only}",)),
+        *(f"{who}: {held.name}: {held.says}" for held in broker.conditions),
+        *(f"{who}: {blocked}" for blocked in broker.blocked),
+    ]
+
+
+def _size(value: int | None) -> str:
+    return plain(value) if value is None else show_size(value)
+
+
+def _time(value_ms: int | None) -> str:
+    """Whole seconds: milliseconds only flicker in a live table."""
+    return plain(value_ms) if value_ms is None else show_duration(value_ms // 1000 * 1000)
+
+
+def _gaps(gaps: tuple[tuple[int, int], ...] | None) -> str:
+    if not gaps:
+        return plain(None if gaps is None else "none")
+    shown = ", ".join(f"{first}–{end - 1}" for first, end in gaps[:3])
+    return shown + (f" and {len(gaps) - 3} more" if len(gaps) > 3 else "")

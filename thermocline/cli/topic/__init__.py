@@ -1,0 +1,1 @@
+"""`thermocline topic`: topics are made, changed, trimmed and deleted through the stock admin client."""

@@ -1,0 +1,93 @@
+"""`thermocline topic list`: names, partitions, and how much of each topic lies in either tier.
+
+Owns the JSON names: `topic partitions local_bytes cold_bytes`. Local bytes are DescribeLogDirs' word, so that they
+come from Apache Kafka too, and of leaders only, so that a replica is not counted twice; cold bytes are what the
+broker's HTTP port says. Always true: a topic of which one partition is not known shows null, never the sum of the
+others.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from broker.wire.messages import MetadataResponse
+from thermocline.cli.clients.connections import connect, http_of, said
+from thermocline.cli.clients.statuses import Partition, PartitionStatus
+from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
+from thermocline.cli.terminal.outcome import Exit
+from thermocline.cli.terminal.output import json_line, plain, table
+from thermocline.units import show_size
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSize:
+    """One topic, fields in the order they are printed. Bytes of log; None = not known."""
+
+    topic: str
+    partitions: int
+    local_bytes: int | None
+    cold_bytes: int | None
+
+
+def sizes(
+    topics: Mapping[str, Iterable[int]], local_bytes: Mapping[Partition, int], cold_bytes: Mapping[Partition, int]
+) -> list[TopicSize]:
+    """One row a topic, sorted by name; `topics` has the partitions of each."""
+    return [
+        TopicSize(name, len(indexes), _sum(name, indexes, local_bytes), _sum(name, indexes, cold_bytes))
+        for name, indexes in sorted((name, list(indexes)) for name, indexes in topics.items())
+    ]
+
+
+def _sum(topic: str, indexes: list[int], known: Mapping[Partition, int]) -> int | None:
+    found = [known[topic, index] for index in indexes if (topic, index) in known]
+    return sum(found) if len(found) == len(indexes) else None
+
+
+def list_topics(arguments: argparse.Namespace) -> int:
+    """Names and sizes, sorted."""
+    with connect(arguments.bootstrap_server) as client:
+        metadata = client.metadata(None)
+    topics = {
+        found.name or "": [partition.partition_index for partition in found.partitions]
+        for found in metadata.topics
+        if arguments.internal or not (found.is_internal or (found.name or "").startswith("__"))
+    }
+    rows = sizes(topics, *_bytes(metadata))
+    if arguments.json:
+        for row in rows:
+            print(json_line(asdict(row)))
+        return Exit.DONE
+    right = ("partitions", "on disk", "in the bucket")
+    shown = [(row.topic, str(row.partitions), _shown(row.local_bytes), _shown(row.cold_bytes)) for row in rows]
+    print(table(("topic", *right), shown, right=right))
+    return Exit.DONE
+
+
+def _bytes(metadata: MetadataResponse) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Local and cold bytes of every partition whose leader says them."""
+    local: dict[Partition, int] = {}
+    cold: dict[Partition, int] = {}
+    for broker in metadata.brokers:
+        led = {
+            (topic.name or "", partition.partition_index)
+            for topic in metadata.topics
+            for partition in topic.partitions
+            if partition.leader_id == broker.node_id
+        }
+        try:
+            with WireClient(broker.host, broker.port) as client:
+                local |= {partition: size for partition, size in client.local_bytes().items() if partition in led}
+                address = http_of(client, broker.node_id)
+        except BrokerUnreachable:
+            continue  # its topics' sizes are not known
+        for status in [] if address is None else said(address, "/status", list[PartitionStatus]) or []:
+            if (status.topic, status.partition) in led and status.cold_bytes is not None:
+                cold[status.topic, status.partition] = status.cold_bytes
+    return local, cold
+
+
+def _shown(size: int | None) -> str:
+    return plain(size) if size is None else show_size(size)
