@@ -47,8 +47,8 @@ run: $(READY)  ## a broker on ./demo-data, bucket beside it
 sim: $(READY)  ## make sim SEED=7 replays one simulated run; BROKERS=3: of several brokers
 	$(BIN)/python -m tests.sim --seed $(or $(SEED),1) $(if $(BROKERS),--brokers $(BROKERS))
 
-sim-cluster: $(READY)  ## 3 000 simulated runs of three brokers: hours; SEEDS=1..100 a part of them
-	$(BIN)/python -m tests.sim --brokers 3 --seeds $(or $(SEEDS),1..3000)
+sim-cluster: $(READY)  ## 3 000 simulated runs of three brokers: hours; SEEDS=1..100 a part of them, JOBS=2 two at once
+	$(BIN)/python -m tests.sim --brokers 3 --jobs $(or $(JOBS),1) --seeds $(or $(SEEDS),1..3000)
 
 planted: $(READY)  ## every planted bug must be caught, each with its seed
 	$(BIN)/python -m tests.sim.planted

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 
+from tests.sim.playing import Outcome
 from tests.sim.rows import table
 from tests.sim.run import simulate
 from tests.sim.several import archive
 from tests.sim.several import run as several
+
+SEEDS_A_JOB = 16
 
 
 def main() -> int:
@@ -23,6 +29,7 @@ def main() -> int:
     parser.add_argument("--archive", action="store_true", help="a read-only broker beside several brokers")
     parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 60")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that play at once, a seed each")
     parser.add_argument("--verbose", action="store_true", help="the brokers' own log on stderr")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO if arguments.verbose else logging.CRITICAL + 1)
@@ -30,21 +37,12 @@ def main() -> int:
     hits: Counter[str] = Counter()
     failed, simulated_s, acked = [], 0.0, 0
     began = time.monotonic()
-    for seed in range(int(first), int(last) + 1):
-        seed_began = time.monotonic()
-        if arguments.brokers:
-            play = archive.simulate if arguments.archive else several.simulate
-            outcome = play(
-                seed, arguments.brokers, arguments.duration or several.DURATION_S, arguments.replication_factor
-            )
-        else:
-            outcome = simulate(seed, arguments.duration or 12.0)
-        took_s = time.monotonic() - seed_began
+    for seed, outcome, seed_took_s in _played(arguments, range(int(first), int(last) + 1)):
         hits.update(outcome.hits)
         simulated_s += outcome.simulated_s
         acked += outcome.acked
         print(
-            f"seed {seed}: {outcome.simulated_s:.0f} simulated s in {took_s:.2f} s, {outcome.acked} acked, "
+            f"seed {seed}: {outcome.simulated_s:.0f} simulated s in {seed_took_s:.2f} s, {outcome.acked} acked, "
             f"{outcome.polls} polls, {outcome.callbacks} callbacks, digest {outcome.digest}"
             f"{' FINDINGS' if outcome.findings else ''}",
             flush=True,
@@ -63,6 +61,31 @@ def main() -> int:
         print(f"  {line}")
     print(f"seeds with findings: {failed or 'none'}")
     return 1 if failed else 0
+
+
+Played = tuple[int, Outcome, float]
+"""A seed, what came of it, and how many seconds it took."""
+
+
+def _played(arguments: argparse.Namespace, seeds: range) -> Iterator[Played]:
+    """Of every seed, in order. Several jobs are forks, each followed by another after a few seeds: what runs leave in a
+    process is gone with it."""
+    play = partial(_play, arguments)
+    if arguments.jobs <= 1:
+        yield from map(play, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(arguments.jobs, maxtasksperchild=SEEDS_A_JOB) as jobs:
+        yield from jobs.imap(play, seeds)
+
+
+def _play(arguments: argparse.Namespace, seed: int) -> Played:
+    began = time.monotonic()
+    if arguments.brokers:
+        play = archive.simulate if arguments.archive else several.simulate
+        outcome = play(seed, arguments.brokers, arguments.duration or several.DURATION_S, arguments.replication_factor)
+    else:
+        outcome = simulate(seed, arguments.duration or 12.0)
+    return seed, outcome, time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from broker.app import Broker
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.following.image_feed import ImageFeed
+from coldstore.manifest import Manifest
 from coldstore.object_store import ObjectStore
+from coldstore.root_format import RootCodec
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import FaultyStore
 from seams.beats import BEAT_S, Beats
@@ -34,6 +36,7 @@ from tests.sim.history import Place
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.machines import Machine
 from tests.sim.net import SimNet
+from tests.sim.read_roots import ReadRoots
 from tests.sim.workers import SimWorkers
 from tests.support.crash_disk import CrashDisk
 from tests.support.memory_store import MemoryStore
@@ -122,6 +125,7 @@ class Cluster:
         self.outside = copy_context()
         self.store = FaultyStore(MemoryStore(), SeededRng(f"{seed}/store"))
         self.store_hits: Counter[Any] = Counter()
+        self.manifests = ReadRoots(RootCodec(Manifest))
         self.over = False
         self.losses = 0  # events after which the promises allow some loss
         self.started = 0

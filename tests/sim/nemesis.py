@@ -12,13 +12,13 @@ import errno
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from coldstore.keys import RootKey, parse_key
 from coldstore.manifest import Manifest
 from coldstore.object_store import ObjectMissing
-from coldstore.root_format import RootCodec
 from coldstore.stores.faulty import FAULTS_OF, WRITES, Fault, FaultPlan
 from coldstore.stores.operations import Operation
 from logformat.records import Record, encode_batch
@@ -398,13 +398,18 @@ class Nemesis:
 async def manifests(cluster: Cluster) -> dict[Place, Manifest]:
     """Every partition's root as the bucket has it, read behind everybody's back."""
     store = cluster.plain_store()
-    codec = RootCodec(Manifest)
     found: dict[Place, Manifest] = {}
     async for info in store.list("topics/"):
-        if isinstance(parse_key(info.key), RootKey):
+        if _is_root(info.key):
             try:
-                root = codec.decode(info.key, await store.get(info.key))
+                got = await store.get(info.key)
             except ObjectMissing:
                 continue
-            found[root.content.topic, root.content.partition] = root.content
+            content = cluster.manifests.decode(info.key, got).content
+            found[content.topic, content.partition] = content
     return found
+
+
+@lru_cache(1 << 16)
+def _is_root(key: str) -> bool:
+    return isinstance(parse_key(key), RootKey)

@@ -163,8 +163,8 @@ class SimTransport(asyncio.Transport):
         """Something of the other side comes in, now or when its link is healed; who lost power sends nothing again."""
         if self.other.silent:
             return
-        again = partial(self._cross, arrive, *args)
-        if self._net.links.passes(self.other.place, self.place, again, self.context):
+        links, there, here = self._net.links, self.other.place, self.place
+        if links.up(there, here) or links.passes(there, here, partial(self._cross, arrive, *args), self.context):
             arrive(*args)
 
     def _arrived(self, piece: bytes) -> None:

@@ -37,6 +37,7 @@ class Inode:
         self.is_dir = False
         self.allocated = 0  # bytes taken without content
         self.ahead = 0  # where blocks taken beyond the content end
+        self.changes = 0  # of what lies in it, durably or not; whoever has read it knows by them that it is as it was
 
     @property
     def taken(self) -> int:
@@ -150,6 +151,7 @@ class CrashFile:
 
     def _put(self, position: int, data: bytes) -> None:
         content = self._inode.data
+        self._inode.changes += 1
         if position > len(content):
             content.extend(bytes(position - len(content)))
         content[position : position + len(data)] = data
@@ -169,6 +171,7 @@ class CrashFile:
     def sync(self) -> None:
         self._check()
         inode = self._inode
+        inode.changes += 1
         try:
             self._disk.effect("sync", self._path)
         except OSError:
@@ -191,6 +194,7 @@ class CrashFile:
         self._check(write=True)
         self._disk.effect("truncate", self._path)
         content = self._inode.data
+        self._inode.changes += 1
         # What is cut may be written again later: until a sync, either the old or the new bytes may be found there.
         last = max(len(content), len(self._inode.durable))
         if size < last:
@@ -232,6 +236,7 @@ class CrashDisk:
         self.on_effect = on_effect
         self.hits: Counter[str] = Counter()
         self.faults: list[Fault] = []
+        self.names_changes = 0  # of which names there are, durably or not
         root = Inode()
         root.is_dir = True
         self._names: dict[str, Inode] = {"/": root}
@@ -303,6 +308,7 @@ class CrashDisk:
 
     def forget(self, path: str) -> None:
         """The disk below `path` is lost: everything in it is gone, durably."""
+        self.names_changes += 1
         for names in (self._names, self._durable):
             for known in [name for name in names if name == path or name.startswith(path + "/")]:
                 del names[known]
@@ -319,6 +325,7 @@ class CrashDisk:
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """Damage a file at rest, in the cache and below it."""
         inode = self._names[path]
+        inode.changes += 1
         inode.data[position] ^= 1 << bit
         if position < len(inode.durable):
             inode.durable[position] ^= 1 << bit
@@ -422,6 +429,7 @@ class CrashDisk:
         self.effect("sync_dir", path)
         if self._pending_in[path] == 0:
             return
+        self.names_changes += 1
         left: list[NameChange] = []
         for change in self._pending:
             if path in change.directories:
@@ -457,6 +465,7 @@ class CrashDisk:
         for name, _ in change.adds:
             self._directory(parent(name))
         self.effect(kind, path)
+        self.names_changes += 1
         change.apply(self._names)
         self._pending.append(change)
         self._pending_in.update(change.directories)
@@ -469,6 +478,7 @@ class CrashDisk:
         def moved(path: str) -> str:
             return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
 
+        self.names_changes += 1
         directory = self._names[source]
         self._names = {moved(path): inode for path, inode in self._names.items()}
         # Children hang on the directory itself: in the durable view they are kept under both names, and the one whose

@@ -53,6 +53,7 @@ class Copies:
         self._sync = sync
         self._disks = Disks()
         self._judged = 0
+        self._alike: dict[LogKey, list[Copy]] = {}  # as they were when nothing was to be said of them
 
     def taken(self) -> int:
         """How many disks were judged since this was asked last."""
@@ -71,7 +72,7 @@ class Copies:
         for topic in newest.image.topics.values():
             for index, row in enumerate(topic.rows):
                 name, copies = f"{topic.name}-{index}", by_log.get((topic.topic_id, index), [])
-                yield from (f"{name}: {said}" for said in unlike(copies))
+                yield from (f"{name}: {said}" for said in self._unlike((topic.topic_id, index), copies))
                 place = (topic.name, index)
                 known = [
                     kept[node_id].get(place, Kept(node_id, f"node {node_id}", 0))
@@ -83,6 +84,14 @@ class Copies:
                 yield from (f"{name}: {said}" for said in behind(leaders, row.in_sync, known))
                 acked = self._acks.end((topic.name, index))
                 yield from (f"{name}: {said}" for said in forgotten(acked, row.in_sync, known))
+
+    def _unlike(self, key: LogKey, copies: list[Copy]) -> Iterator[str]:
+        if self._alike.get(key) == copies:
+            return
+        said = list(unlike(copies))
+        yield from said
+        if not said:
+            self._alike[key] = copies
 
     def begun(self) -> Iterator[tuple[str, Place, int]]:
         """Where each copy that is followed begins on the disk of its broker, which lives."""

@@ -8,7 +8,7 @@ not know brokers, roles or images.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from logformat.record_batch import BatchHeader, CorruptBatch, walk
@@ -45,14 +45,39 @@ class _File:
         self.batches: list[Seen] = []
 
 
+class _Names(NamedTuple):
+    """The segment files of a directory, as they were after so many changes of names on its disk."""
+
+    disk: CrashDisk
+    changes: int
+    places: dict[Place, list[str]]
+
+
+class _Log(NamedTuple):
+    """A log, as it was read from files after so many changes of each."""
+
+    changes: list[tuple[Inode, int]]
+    read: DiskLog
+
+
 class Disks:
-    """Of one run. Every directory given is that of a data directory on the disk."""
+    """Of one run. Every directory given is that of a data directory on the disk. What did not change since it was read
+    is not read again: it is looked at ten times a second."""
 
     def __init__(self) -> None:
         self._files: dict[tuple[str, bool], _File] = {}
+        self._names: dict[tuple[str, bool], _Names] = {}
+        self._logs: dict[tuple[str, bool], _Log] = {}
 
     def places(self, disk: CrashDisk, directory: str, *, synced: bool) -> dict[Place, list[str]]:
         """The segment files of every log there, in order of their base offsets."""
+        known = self._names.get((directory, synced))
+        if known is None or known.disk is not disk or known.changes != disk.names_changes:
+            known = _Names(disk, disk.names_changes, self._listed(disk, directory, synced=synced))
+            self._names[directory, synced] = known
+        return known.places
+
+    def _listed(self, disk: CrashDisk, directory: str, *, synced: bool) -> dict[Place, list[str]]:
         names = disk._durable if synced else disk._names
         start = f"/data/{directory}/"
         found: dict[Place, list[str]] = {}
@@ -66,6 +91,16 @@ class Disks:
     def log(self, disk: CrashDisk, paths: list[str], *, synced: bool) -> DiskLog:
         """Of these files."""
         names = disk._durable if synced else disk._names
+        if not paths:
+            return DiskLog(0, 0, ())
+        changes = [(inode := names[path], inode.changes) for path in paths]
+        known = self._logs.get((paths[0], synced))
+        if known is None or known.changes != changes:
+            known = _Log(changes, self._read(names, paths, synced=synced))
+            self._logs[paths[0], synced] = known
+        return known.read
+
+    def _read(self, names: Mapping[str, Inode], paths: list[str], *, synced: bool) -> DiskLog:
         batches: list[Seen] = []
         start = end = -1
         for path in paths:

@@ -34,6 +34,7 @@ from tests.sim.history import Place
 from tests.sim.links import STORE
 from tests.sim.loop import PROCESS, SimLoop
 from tests.sim.machines import Machine
+from tests.sim.read_roots import ReadRoots
 from tests.sim.several.acks import Acks, Began
 
 FIRST_PORT = 9092
@@ -110,7 +111,7 @@ class Fleet(Cluster):
         self.acks = Acks()
         self.root: Root[Content] | None = None
         self._newest: Obeyed | None = None
-        self._codec: RootCodec[Content] = RootCodec(CLUSTER_FORMAT)
+        self._codec: ReadRoots[Content] = ReadRoots(RootCodec(CLUSTER_FORMAT))
 
     # --- processes ---
     def sit(self, seat: Seat) -> Node:
