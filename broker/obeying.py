@@ -87,7 +87,9 @@ def obeying(
     feed.watch(turnover.obey)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
     office = Office(cluster, feed)
-    attendance = Attendance(office, cluster, world, node_id, cluster_id, config.times, step_back=step_back)
+    attendance = Attendance(
+        office, cluster, world, node_id, cluster_id, config.times, refuses=links.refuses, step_back=step_back
+    )
 
     async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         if node.node_id == node_id:

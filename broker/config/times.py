@@ -1,7 +1,8 @@
 """How long brokers of one cluster wait for one another: sessions, heartbeats, the lease. Pure.
 
 Owns how these times hang together. Always true: two heartbeats fit into a session, two bumps into a lease; what a
-connection's end says is believed sooner than silence. Must not know what is done when a time is over.
+connection's end says is believed sooner than silence, and sooner still where the port refuses then. Must not know what
+is done when a time is over.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class ClusterTimes:
         """A session ends so long after the connection of its heartbeats closed: a process that was killed is missed
         sooner than one that is silent, one that connects anew is not missed."""
         return min(_CLOSED_S, self.session_s / 4)
+
+    @property
+    def knock_s(self) -> float:
+        """So long after that connection closed its port is asked, once: where it refuses, the process is gone, and its
+        session ends at once. Not sooner: who connects anew (0.3 s) is not asked."""
+        return self.closed_s / 4
 
     @property
     def heard_s(self) -> float:

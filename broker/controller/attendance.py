@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
@@ -30,7 +30,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import LogPlace
+from broker.metadata.records import LogPlace, Node
 from logformat.errors import ThermoclineError
 from seams.world import World
 
@@ -47,7 +47,8 @@ class RootBytes(Protocol):
 
 
 class Attendance:
-    """Of one broker; it answers only while it is the controller. `step_back` gives the lease away."""
+    """Of one broker; it answers only while it is the controller. `refuses`: whether nobody listens at a node's port.
+    `step_back` gives the lease away."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class Attendance:
         cluster_id: str,
         times: ClusterTimes,
         *,
+        refuses: Callable[[Node], Awaitable[bool]],
         step_back: Callable[[], None],
     ) -> None:
         self._office = office
@@ -67,6 +69,7 @@ class Attendance:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._times = times
+        self._refuses = refuses
         self._step_back = step_back
         self._sessions: Sessions | None = None
         self._at: ImageAt | None = None
@@ -236,6 +239,15 @@ class Attendance:
                 await self._end_silent(due.ended)
             elif not self._is_settled:
                 await self._settle()
+            await asyncio.gather(*map(self._knock, due.knocks))
+
+    async def _knock(self, session: SessionId) -> None:
+        """A process that is gone is missed at once."""
+        assert self._at is not None
+        node = self._at.image.nodes.get(session[0])
+        if node is not None and await self._refuses(node) and self._sessions is not None:
+            self._sessions.refused(*session, self._clock.monotonic_s())
+            self._wake.set()
 
     def _look_s(self) -> float | None:
         """When to look again, of the loop's time: at the next beat, or when the first session's time is over; None:

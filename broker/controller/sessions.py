@@ -1,9 +1,10 @@
 """Which sessions end for silence: a pure machine of one controller epoch.
 
 Owns how long a broker may be silent. Always true: every session of the image has its full time anew when the epoch
-begins (D8); time is that of the controller's own loop, so that its stall extends every session by as much (D9); before
-more than half of all brokers are given up, the controller steps back: then it is more likely itself that is cut off
-(R27). Must not know clocks, connections, nor what the end of a session does to rows.
+begins (D8); time is that of the controller's own loop, so that its stall extends every session by as much (D9); one
+whose connection closed ends sooner, and sooner still where its port refuses; before more than half of all brokers are
+given up, the controller steps back: then it is more likely itself that is cut off (R27). Must not know clocks,
+connections, nor what the end of a session does to rows.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ class _Session:
     broker_epoch: int
     heard_s: float | None  # in loop time; None: not in this epoch
     ends_s: float
+    is_closed: bool = False  # the connection of its heartbeats, and none came since
+    knock_s: float = inf  # when its port is to be asked
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be done: sessions that end, or (`steps_back`) the controller gives its lease away instead."""
+    """What is to be done: sessions that end, or (`steps_back`) the controller gives its lease away instead. Of `knocks`
+    it is to be asked whether anybody listens there, once."""
 
     ended: tuple[SessionId, ...] = ()
+    knocks: tuple[SessionId, ...] = ()
     steps_back: bool = False
 
 
@@ -52,6 +57,7 @@ class Sessions:
     ) -> None:
         self._own = own
         self._session_s, self._closed_s, self._heard_s = times.session_s, times.closed_s, times.heard_s
+        self._knock_s = times.knock_s
         self._looked_s = now_s
         self._time_s = 0.0  # of this loop: stalls left out
         self._sure_until_s = max(UNTIMED_S, 2 * times.session_s) if is_sure else 0.0
@@ -86,6 +92,7 @@ class Sessions:
             return False
         session.heard_s = self._at(now_s)
         session.ends_s = session.heard_s + self._session_s
+        session.is_closed, session.knock_s = False, inf
         return True
 
     def closed(self, node_id: int, broker_epoch: int, now_s: float) -> None:
@@ -95,6 +102,13 @@ class Sessions:
         if session is not None and session.broker_epoch == broker_epoch:
             session.heard_s = self._at(now_s)
             session.ends_s = min(session.ends_s, session.heard_s + self._closed_s)
+            session.is_closed, session.knock_s = True, session.heard_s + self._knock_s
+
+    def refused(self, node_id: int, broker_epoch: int, now_s: float) -> None:
+        """Nobody listens at its port: its process is gone, unless a heartbeat came since its connection closed."""
+        session = self._sessions.get(node_id)
+        if session is not None and session.broker_epoch == broker_epoch and session.is_closed:
+            session.ends_s = self._at(now_s)
 
     def look(self, now_s: float) -> Due:
         """What is due now; called several times a second."""
@@ -107,12 +121,19 @@ class Sessions:
         )
         if ended and time_s >= self._sure_until_s and self._is_blind(time_s):
             return Due(steps_back=True)
-        return Due(ended)
+        return Due(ended, self._to_knock(time_s))
+
+    def _to_knock(self, time_s: float) -> tuple[SessionId, ...]:
+        due = [(node_id, session) for node_id, session in self._sessions.items() if session.knock_s <= time_s]
+        for _, session in due:
+            session.knock_s = inf
+        return tuple((node_id, session.broker_epoch) for node_id, session in due)
 
     def soonest_s(self, now_s: float) -> float:
-        """In how many seconds the first session's time is over, if nothing is heard of it; at least a hundredth."""
-        time_s = self._at(now_s)
-        return max(min((session.ends_s - time_s for session in self._sessions.values()), default=inf), 0.01)
+        """In how many seconds the first session's time is over, if nothing is heard of it, or its port is to be asked;
+        at least a hundredth."""
+        due_s = min((min(session.ends_s, session.knock_s) for session in self._sessions.values()), default=inf)
+        return max(due_s - self._at(now_s), 0.01)
 
     # ── what it means ────────────────────────────────────────────────────────────────────────────────────────────
     def is_live(self, node_id: int, now_s: float) -> bool:

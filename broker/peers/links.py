@@ -7,6 +7,7 @@ is asked, nor what a purpose is for: it keeps apart what must not wait for one a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,6 +18,7 @@ from seams.clock import Clock
 from seams.net import Net
 
 _IDLE_BYTES_MAX: Final = 8 << 20  # of receive buffers kept for the next answer
+_KNOCK_S: Final = 0.25  # to wait for a port that neither accepts nor refuses
 
 
 class NoWayThere(ConnectionError):
@@ -56,6 +58,21 @@ class Links:
         made = PeerConnection(self._net, self._clock, address, client_id, self._pool, self._frame_bytes_max)
         self._open[node.node_id, purpose] = node, made
         return made
+
+    async def refuses(self, node: Node) -> bool:
+        """Whether nobody listens where this node is asked. A way that swallows bytes does not say so, nor one that
+        nobody knows; 0.25 s at most."""
+        address = _address(node, self._listener)
+        if self._is_closed or address is None:
+            return False
+        try:
+            transport = await self._net.connect(*address, asyncio.Protocol(), _KNOCK_S)
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # TimeoutError too
+            return False
+        transport.abort()
+        return False
 
     def obey(self, nodes: Mapping[int, Node]) -> None:
         """`nodes` of a newer image: close what leads to a session that is over."""

@@ -49,16 +49,45 @@ def test_who_is_heard_stays_and_who_is_silent_ends_after_a_session() -> None:
 
 
 def test_a_closed_connection_ends_it_sooner_unless_it_comes_again() -> None:
-    """Two seconds: a process that died is missed for no longer."""
+    """Two seconds, where its port does not refuse: a process that died is missed for no longer."""
     play = Play(2, 3)
     play.go(5)
     play.sessions.closed(2, 2, play.now_s)
+    assert play.go(STEP_S) == Due(knocks=((2, 2),))
     assert play.go(CLOSED_S * 2) == Due(), "it beat again"
     play.beating.remove(3)
     play.sessions.closed(3, 3, play.now_s)
     assert not play.sessions.is_live(3, play.now_s) and play.sessions.is_live(2, play.now_s)
-    assert play.go(CLOSED_S - STEP_S) == Due()
+    assert play.go(STEP_S) == Due(knocks=((3, 3),))
+    assert play.go(CLOSED_S - 2 * STEP_S) == Due()
     assert play.go(STEP_S * 2) == Due(((3, 3),))
+
+
+def test_a_closed_connection_is_followed_by_one_question_at_the_port_and_a_refusal_ends_it() -> None:
+    """A producer waited 3.5 s for what its leader's successor could have served after 0.5."""
+    play = Play(2, 3)
+    play.go(5)
+    play.beating.clear()
+    play.sessions.closed(3, 3, play.now_s)
+    assert 0 < play.sessions.soonest_s(play.now_s) <= TIMES.knock_s < CLOSED_S / 2
+    assert play.go(STEP_S) == Due(knocks=((3, 3),))
+    play.sessions.refused(3, 2, play.now_s)
+    assert play.go(STEP_S) == Due(), "once; and another session's port says nothing of this one"
+    play.sessions.refused(3, 3, play.now_s)
+    assert play.go(STEP_S) == Due(((3, 3),))
+
+
+def test_who_is_heard_meanwhile_is_there_whatever_its_port_says() -> None:
+    """Neither asked for, nor believed late: what came by its new connection is newer."""
+    play = Play(2, 3)
+    play.sessions.closed(3, 3, play.now_s)
+    assert play.sessions.heard(3, 3, play.now_s)
+    assert play.go(STEP_S * 2) == Due()
+    play.sessions.closed(3, 3, play.now_s)
+    assert play.sessions.look(play.now_s + TIMES.knock_s) == Due(knocks=((3, 3),))
+    assert play.sessions.heard(3, 3, play.now_s)
+    play.sessions.refused(3, 3, play.now_s)
+    assert play.go(CLOSED_S * 2) == Due()
 
 
 def test_cluster_d08_a_new_controller_gives_every_session_its_full_time_then_ends_it() -> None:

@@ -79,8 +79,8 @@ def test_what_is_committed_is_told_at_once() -> None:
     play(scenario())
 
 
-def test_a_broker_that_dies_is_missed_after_two_seconds_and_what_it_led_waits() -> None:
-    """Its connection was closed. At one replica nobody else may lead; everybody is told."""
+def test_a_broker_that_dies_is_missed_after_half_a_second_and_what_it_led_waits() -> None:
+    """Its connection was closed, and its port refuses. At one replica nobody else may lead; everybody is told."""
 
     async def scenario() -> None:
         place = Place()
@@ -91,7 +91,7 @@ def test_a_broker_that_dies_is_missed_after_two_seconds_and_what_it_led_waits() 
             assert sorted(led) == [1, 2, 3]
             await lives.pop(3).crash()
             took_s = await until(lambda: active(lives[2]) == {1, 2}, 10)
-            assert 1.5 < took_s < 4
+            assert 0.5 <= took_s < 1
             topic = lives[2].context.metadata.topic("log")
             assert [row.leader for row in topic.rows] == [NO_LEADER if n == 3 else n for n in led]
             lives[3] = await place.start("node.id=3", directory="3")

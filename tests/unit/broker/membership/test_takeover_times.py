@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from tests.sim.loop import PROCESS
 from tests.support.broker_kit import play
 from tests.support.house import QUICK_LEASE, House, house
 from tests.support.waiting import until
@@ -23,18 +24,56 @@ async def watching_another(it: House, gone: int) -> None:
     it.watched = 2 if gone != 2 else 3
 
 
-@pytest.mark.parametrize(("victim", "most_s"), [(3, 3.0), (1, 4.0)])
-def test_a_broker_that_is_killed_is_replaced_as_leader_and_as_controller(victim: int, most_s: float) -> None:
-    """Two seconds after its connection was closed; the controller after two bumps that did not come, as its port
-    refuses. With it ends its session, and others lead what it led."""
+@pytest.mark.parametrize(("victim", "least_s", "most_s"), [(3, 0.5, 0.9), (1, 1.0, 4.0)])
+def test_a_broker_that_is_killed_is_replaced_as_leader_and_as_controller(
+    victim: int, least_s: float, most_s: float
+) -> None:
+    """Half a second after its connection was closed, as its port refuses (two seconds were 3.5 s for a stock producer,
+    which asks once a second); the controller after two bumps that did not come. With it ends its session, and others
+    lead what it led."""
 
     async def scenario() -> None:
         async with house(3, *QUICK_LEASE) as it:
             await watching_another(it, victim)
             await it.kill(victim)
             took_s = await until(lambda: led_elsewhere(it, victim), 30)
-            assert 1.0 < took_s < most_s
+            assert least_s <= took_s < most_s
             assert len(it.controllers) == 1
+
+    play(scenario())
+
+
+def test_a_broker_whose_connections_broke_keeps_its_session() -> None:
+    """It connects anew, and its port accepts."""
+
+    async def scenario() -> None:
+        async with house(3, *QUICK_LEASE) as it:
+            await watching_another(it, 3)
+            before, net = it.sessions, it.place.net
+            broken = [one for one in net.open if one.context.get(PROCESS) is it.processes[3]]
+            assert len(broken) > 2
+            for transport in broken:
+                net.cut(transport)
+            await asyncio.sleep(5)
+            assert it.sessions == before
+
+    play(scenario())
+
+
+def test_a_broker_that_is_not_heard_and_accepts_has_two_seconds() -> None:
+    """Its port is asked; what it says is not waited for longer than it takes."""
+
+    async def scenario() -> None:
+        async with house(3, *QUICK_LEASE) as it:
+            await watching_another(it, 3)
+            it.stop(3)
+            net = it.place.net
+            for transport in [one for one in net.open if one.context.get(PROCESS) is it.processes[3]]:
+                net.cut(transport)
+            took_s = await until(lambda: led_elsewhere(it, 3), 30)
+            assert 2.0 <= took_s < 2.6
+            it.go_on(3)
+            await until(lambda: set(it.sessions) == {1, 2, 3}, 20)
 
     play(scenario())
 

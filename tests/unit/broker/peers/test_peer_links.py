@@ -11,6 +11,7 @@ from broker.metadata.records import Listener, Node
 from broker.peers.links import Links, NoWayThere
 from broker.wire.apis import ApiKey
 from broker.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from seams.net import SocketBuffers
 from seams.rng import SeededRng
 from tests.sim.clock import SimClock
 from tests.sim.net import SimNet
@@ -101,5 +102,31 @@ def test_a_broker_answers_another_on_the_listener_of_brokers() -> None:
         assert outside.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert life.broker.metrics.requests[ApiKey.BROKER_HEARTBEAT] == 2
         await life.stop()
+
+    play(scenario())
+
+
+def test_a_port_refuses_accepts_or_swallows() -> None:
+    """Only a refusal says that nobody is there; who accepts is not kept."""
+
+    async def scenario() -> None:
+        net = SimNet(loop := asyncio.get_running_loop(), SeededRng("links"))  # type: ignore[arg-type]
+        made = Links(net, SimClock(loop, lambda: "boot"), 1, "INNER", 1 << 20)  # type: ignore[arg-type]
+        assert await made.refuses(node())
+        assert not await made.refuses(node(listener="OTHER"))
+        listener = await net.bind("127.0.0.1", 9500, asyncio.Protocol, SocketBuffers())
+        assert await made.refuses(node()), "bound, not accepting"
+        await listener.accept()
+        assert not await made.refuses(node())
+        await asyncio.sleep(1)
+        assert not net.open
+        net.dark.add("")
+        began_s = loop.time()
+        assert not await made.refuses(node())
+        assert loop.time() - began_s < 0.5
+        net.dark.clear()
+        await listener.close()
+        made.close()
+        assert not await made.refuses(node())
 
     play(scenario())
