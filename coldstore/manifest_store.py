@@ -24,7 +24,7 @@ from coldstore.manifest_pages import (
     segment_table,
 )
 from coldstore.manifest_reader import check_manifest_root
-from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, Upload
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, StoreUnavailable, Upload
 from coldstore.page_reader import PageCache, PageReader
 from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore, RootTooLarge
 from logformat.errors import Corrupt, Fenced, InvalidRequest
@@ -65,6 +65,7 @@ class ManifestStore:
         self._topic_id = topic_id
         self._partition = partition
         self._rng = rng
+        self._deadline_s = deadline_s
         self._root: RootStore[Manifest] = RootStore(
             store,
             manifest_key(topic_id, partition),
@@ -199,6 +200,8 @@ class ManifestStore:
                 raise RootTooLarge(f"{self._root.key}: the manifest outgrew its root")
             return edited
 
+        if not self._root.settled:
+            await self._ask_once()
         for _ in range(_FOLD_TRIES):
             before = self.manifest
             try:
@@ -210,6 +213,16 @@ class ManifestStore:
                 await self._note_unnamed(before, root.content)
                 return root
         raise RootTooLarge(f"{self._root.key}: folding entries into pages did not make room")
+
+    async def _ask_once(self) -> None:
+        """The last commit's outcome is unknown: the store was away for all its time. Whoever commits again paces his
+        tries, and each of them is one request until this one is answered, not the ten of a commit's own patience.
+        Errors as `load`, StoreUnavailable when no answer comes."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._root.load()
+        except TimeoutError as late:
+            raise StoreUnavailable(f"{self._root.key}: not read within {self._deadline_s} s") from late
 
     async def _note_unnamed(self, before: Manifest | None, after: Manifest) -> None:
         if before is None:

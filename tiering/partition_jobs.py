@@ -175,7 +175,8 @@ class PartitionJobs:
         partition = self._partition
         if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
             return None  # woken by the claim, by a roll, by another config
-        if self._copier.has_garbage:
+        # Not while copies are refused: that is asked by the copy itself, once a look.
+        if self._copier.has_garbage and Block.STORE not in partition.blocks:
             await self._collect_garbage()
         self._seal_when_due()
         local = partition.log
@@ -209,7 +210,7 @@ class PartitionJobs:
                     f"bucket ends at {partition.remote_end_offset}, local log begins at {start}"
                 )
             case NoCopy.DONE:
-                pass
+                partition.blocks.pop(Block.STORE, None)  # what was refused is not wanted any more
         return self._next_look_s()
 
     async def _collect_garbage(self) -> None:

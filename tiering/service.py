@@ -29,6 +29,7 @@ from tiering.cold_view import ColdView
 from tiering.collector import Collector
 from tiering.copier import CopyCounters
 from tiering.disk_watch import DiskView, DiskWatch
+from tiering.looks import Looks
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier
 from tiering.purge import purge_partition
@@ -71,11 +72,12 @@ class TierService:
         self._limits = limits
         self._cold = open_cold_reader(store, world, tasks, f"{logs.path}/{CACHE_DIRECTORY}", limits)
         backoff = Backoff(limits.copy_backoff_ms / 1000, limits.copy_backoff_ms_max / 1000, limits.copy_backoff_jitter)
+        looks = Looks(world.rng)
         self._queues = Queues(
-            WorkQueue(COMMITS_MAX, backoff, world.rng, tasks),
-            WorkQueue(limits.copy_partitions_max, backoff, world.rng, tasks),
-            WorkQueue(EXPIRIES_MAX, backoff, world.rng, tasks),
-            WorkQueue(GC_MAX, backoff, world.rng, tasks),
+            *(
+                WorkQueue(places, backoff, world.rng, tasks, looks)
+                for places in (COMMITS_MAX, limits.copy_partitions_max, EXPIRIES_MAX, GC_MAX)
+            )
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
         self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh, is_complete)

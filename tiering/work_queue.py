@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from logformat.errors import Retryable
 from seams.rng import Rng
 from seams.tasks import Tasks
+from tiering.looks import Looks
 
 BACKOFF_DOUBLINGS_MAX = 16
 AWAY_AFTER = 5  # refusals in a row, of whichever jobs
-LOOK_S = 4.0  # between two looks while the store is away; writes are to resume within 10 s of its return
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,19 @@ class Job:
 
 
 class WorkQueue:
-    """Jobs that share `running_max` places. Failures that are not `Retryable` go to the report of `tasks`."""
+    """Jobs that share `running_max` places. Failures that are not `Retryable` go to the report of `tasks`; `looks` are
+    those of the store that all jobs ask."""
 
-    def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks) -> None:
+    def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks, looks: Looks) -> None:
         self._running_max = running_max
         self._backoff = backoff
         self._rng = rng
         self._tasks = tasks
+        self._looks = looks
         self._ready: deque[Job] = deque()
         self._running = 0
         self._closed = False
         self._refusals = 0
-        self._look: asyncio.TimerHandle | None = None
         self.failures = 0
 
     @property
@@ -137,8 +138,7 @@ class WorkQueue:
         """Start nothing more; `tasks` cancels what runs."""
         self._closed = True
         self._ready.clear()
-        if self._look is not None:
-            self._look.cancel()
+        self._looks.leave(self._look)
 
     def _timer_fired(self, job: Job) -> None:
         job.timer = None
@@ -157,19 +157,19 @@ class WorkQueue:
         self._running += 1
         job.task.add_done_callback(lambda task, job=job: self._ended(job, task))  # type: ignore[misc]
 
-    def _look_again(self) -> None:
-        self._look = None
-        if not self.is_away or self._closed:
-            return
-        if self._ready and self._running < self._running_max:
-            self._start_next()
-        self._look_later()
+    def _look(self) -> bool:
+        """Our turn: one job goes out, and finds out."""
+        if not self._ready or self._running >= self._running_max:
+            return False
+        self._start_next()
+        return True
 
-    def _look_later(self) -> None:
-        if self._look is None:
-            jitter = self._backoff.jitter
-            wait_s = LOOK_S * self._rng.uniform(1 - jitter, 1 + jitter)
-            self._look = asyncio.get_running_loop().call_later(wait_s, self._look_again)
+    def _answered(self) -> None:
+        """A run succeeded: the store is there."""
+        was_away, self._refusals = self.is_away, 0
+        if was_away:
+            self._looks.leave(self._look)
+            self._looks.back()
 
     def _ended(self, job: Job, task: asyncio.Task[float | Retryable | None]) -> None:
         job.task = None
@@ -180,7 +180,7 @@ class WorkQueue:
             if isinstance(outcome, BaseException):
                 self._failed(job, refused=isinstance(outcome, Retryable))
             else:
-                self._refusals = 0
+                self._answered()
                 job.failures = 0
                 if job.woken:
                     self.wake(job)
@@ -195,7 +195,7 @@ class WorkQueue:
         if refused and self.is_away:
             job.queued = True  # its turn to look comes after all others that wait
             self._ready.append(job)
-            self._look_later()
+            self._looks.join(self._look)
             return
         wait_s = self._backoff.wait_s(job.failures, self._rng)
         job.retry_at_s = asyncio.get_running_loop().time() + wait_s

@@ -27,7 +27,7 @@ SLOW_S = 0.05  # well above what one takes here, well below a throttled one
 UPLOAD_TIMEOUT_S = 300.0
 WRITES_RESUME_S, READERS_REACH_END_S, DRAINS_S = 10.0, 30.0, 30.0
 GRACES_S = 1500.0  # gc grace, spread over as much again, and a little
-ATTEMPTS_PER_S = 2.1  # of all queues, polls and readers together: 1.5, and 2.05 where the test runs alone (not traced)
+ATTEMPTS_PER_S = 1.5  # of all queues, polls and readers together
 # What a consumer answers by asking again. A cold read whose bytes this process still holds is served.
 RETRIABLE = {"KAFKA_STORAGE_ERROR", "EMPTY", "TimeoutError", "Disconnected"}
 

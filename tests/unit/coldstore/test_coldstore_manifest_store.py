@@ -12,9 +12,12 @@ from coldstore.manifest_entries import ZERO_HASH, Totals, hash_of, totals_of
 from coldstore.manifest_pages import PointerPage, SegmentPage, decode_page, encode_page, pointer_table, segment_table
 from coldstore.manifest_reader import ManifestReader
 from coldstore.manifest_store import ManifestStore
-from coldstore.object_store import ObjectMissing, PreconditionFailed, StoreUnavailable
+from coldstore.object_store import Got, ObjectMissing, PreconditionFailed, StoreUnavailable
 from coldstore.page_reader import PageCache
 from coldstore.root import ROOT_BYTES_MAX, RootCodec, RootMissing, RootStore, RootTooLarge, Unsettled
+from coldstore.stores.faulty import FaultyStore
+from coldstore.stores.metered import MeteredStore
+from coldstore.stores.operations import Operation
 from logformat.errors import Corrupt, Fenced, InvalidRequest
 from logformat.values import NewerFormat
 from seams.rng import SeededRng
@@ -180,6 +183,50 @@ def test_design_c03_nothing_is_deletable_while_an_attempt_may_land() -> None:
         assert await mine.find(0) == segment
         await mine.commit(lambda m: m.add(segment))
         assert mine.manifest is not None and len(mine.manifest.tail) == 1
+
+    run_fast(scenario())
+
+
+def test_who_commits_again_while_the_store_is_away_asks_it_once() -> None:
+    """Ten reads a try, of a store that had just said nothing for a whole commit (2.05 requests a second of a broker
+    whose reservation was used up). What the attempt in doubt wanted is not asked for a second time."""
+
+    async def scenario() -> None:
+        store = FaultyStore(MemoryStore(), SeededRng(1))
+        asked = MeteredStore(store, FastClock(), log_max=1000)
+        mine = await claimed(asked, deadline_s=10.0)  # type: ignore[arg-type]
+        store.down = True
+        with pytest.raises(Unsettled):
+            await mine.commit(lambda m: m.add(remote_segment(0, 10)))
+        for _ in range(20):
+            asked.log.clear()
+            with pytest.raises(StoreUnavailable):
+                await mine.commit(lambda m: m.add(remote_segment(0, 10)))
+            assert [call.operation for call in asked.log] == [Operation.GET]
+        store.down = False
+        manifest = await mine.commit(lambda m: m.add(remote_segment(0, 10)))
+        assert len(manifest.tail) == 1
+
+    run_fast(scenario())
+
+
+def test_a_store_that_hangs_costs_who_commits_again_one_deadline() -> None:
+    """The read that comes first has no patience of its own."""
+
+    class Hangs(LosingStore):
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+            await asyncio.sleep(600 if self.script else 0)
+            return await super().get(key, start, length)
+
+    async def scenario() -> None:
+        store = Hangs()
+        mine = await claimed(store, deadline_s=10.0)
+        store.script = ["late"] * 1000
+        for expected in (Unsettled, StoreUnavailable):
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(expected):
+                await mine.commit(lambda m: m.add(remote_segment(0, 10)))
+            assert asyncio.get_running_loop().time() - began_s < 12
 
     run_fast(scenario())
 

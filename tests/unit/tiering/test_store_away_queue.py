@@ -13,7 +13,8 @@ from logformat.errors import Retryable
 from seams.rng import SeededRng
 from seams.tasks import Tasks
 from tests.support.fast_loop import run_fast
-from tiering.work_queue import AWAY_AFTER, LOOK_S, Backoff, WorkQueue
+from tiering.looks import LOOK_S, Looks
+from tiering.work_queue import AWAY_AFTER, Backoff, WorkQueue
 
 HOUR_S = 3600.0
 JOBS = 1000
@@ -33,11 +34,19 @@ class Store:
 
 
 def played(scenario: Callable[[WorkQueue, Store], Awaitable[None]]) -> None:
+    async def of_the_first(queues: list[WorkQueue], store: Store) -> None:
+        await scenario(queues[0], store)
+
+    played_with_many(of_the_first, 1)
+
+
+def played_with_many(scenario: Callable[[list[WorkQueue], Store], Awaitable[None]], count: int) -> None:
     async def body() -> None:
-        tasks = Tasks()
-        queue = WorkQueue(10, Backoff(0.5, 30.0, 0.2), SeededRng(1), tasks)
-        await scenario(queue, Store())
-        queue.close()
+        tasks, looks = Tasks(), Looks(SeededRng(2))
+        queues = [WorkQueue(10, Backoff(0.5, 30.0, 0.2), SeededRng(1), tasks, looks) for _ in range(count)]
+        await scenario(queues, Store())
+        for queue in queues:
+            queue.close()
         await tasks.close()
 
     run_fast(body())
@@ -78,6 +87,49 @@ def test_all_go_on_when_one_finds_the_store_back() -> None:
         assert len(done) == JOBS and not queue.is_away
 
     played(scenario)
+
+
+def test_an_outage_costs_the_same_however_many_queues_wait() -> None:
+    """Commits and copies had a look each: with the poll of a second that was more than is promised (1.5 a second)."""
+
+    async def scenario(queues: list[WorkQueue], store: Store) -> None:
+        asked = [0] * len(queues)
+
+        async def work(at: int) -> None:
+            asked[at] += 1
+            await store.ask()
+
+        for at, queue in enumerate(queues):
+            queue.wake(queue.add(f"{at}", lambda at=at: work(at)))  # type: ignore[misc,arg-type]
+        await asyncio.sleep(60)
+        before = len(store.asked)
+        await asyncio.sleep(HOUR_S)
+        assert HOUR_S / (LOOK_S * 1.3) <= len(store.asked) - before <= HOUR_S / (LOOK_S * 0.7)
+        assert max(asked) - min(asked) < 10, "each has its turn"
+
+    played_with_many(scenario, 3)
+
+
+def test_all_queues_look_at_once_when_one_finds_the_store_back() -> None:
+    """Turns cost none of them time: within one look of the end of the outage, every job of each has run."""
+
+    async def scenario(queues: list[WorkQueue], store: Store) -> None:
+        done: set[tuple[int, int]] = set()
+
+        async def work(at: int, number: int) -> None:
+            await store.ask()
+            done.add((at, number))
+
+        for at, queue in enumerate(queues):
+            for number in range(JOBS):
+                queue.wake(queue.add("job", lambda at=at, number=number: work(at, number)))  # type: ignore[misc,arg-type]
+        await asyncio.sleep(HOUR_S)
+        assert not done
+        store.away = False
+        await asyncio.sleep(LOOK_S * 1.2 + 0.1)
+        assert len(done) == JOBS * len(queues) and not any(queue.is_away for queue in queues)
+
+    played_with_many(scenario, 4)
 
 
 def test_one_job_that_is_refused_for_its_own_reasons_stops_nobody() -> None:

@@ -618,6 +618,35 @@ def test_an_outage_holds_nothing_up_but_the_copies() -> None:
     run_fast(scenario())
 
 
+def test_while_copies_are_refused_the_root_is_not_asked_for_what_they_left() -> None:
+    """Each look at a store that is away cost a GET beside its PUT, to learn whether earlier attempts' objects may go:
+    half of what a broker asked beside its polls. They go when a copy was taken."""
+
+    async def scenario() -> None:
+        house = House()
+        down = FaultyStore(house.memory, SeededRng(1))
+        store = MeteredStore(down, FastClock(), log_max=10_000)
+        life = await house.start(store=store)
+        opened = await life.open(new=True)
+        await settle(lambda: opened.tier.partition_state.claimed)
+        down.down = True
+        store.log.clear()
+        await life.fill(30)
+        await asyncio.sleep(600)
+        assert {call.operation for call in store.log} == {Operation.PUT_SEGMENT} and len(
+            store.log
+        ) > 60  # gc looks, too
+        down.down = False
+        store.log.clear()
+        await settle(lambda: sunk(opened), within_s=30)
+        await asyncio.sleep(5)
+        assert sum(call.operation is Operation.DELETE for call in store.log) > 50
+        await check_bucket(house)
+        await life.stop()
+
+    run_fast(scenario())
+
+
 def test_the_broker_bounds_how_many_partitions_copy_at_once() -> None:
     """copy_partitions_max uploads are under way, the other partitions wait their turn and all get it."""
 

@@ -18,6 +18,7 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.repository import ROOT
 from tiering.copy_plan import CopyRange, NoCopy, copy_lag, next_copy, seal_in_ms
+from tiering.looks import Looks
 from tiering.reservation import (
     AppendRate,
     LocalReservation,
@@ -195,7 +196,7 @@ def queued(places: int, scenario: Callable[[WorkQueue, list[str]], object]) -> l
 
     async def body() -> None:
         tasks = Tasks(lambda name, failure: reported.append((name, failure)))
-        queue = WorkQueue(places, Backoff(1.0, 8.0, 0.0), SeededRng(1), tasks)
+        queue = WorkQueue(places, Backoff(1.0, 8.0, 0.0), SeededRng(1), tasks, Looks(SeededRng(1)))
         result = scenario(queue, [])
         assert asyncio.iscoroutine(result)
         await result
