@@ -5,7 +5,8 @@ Owns what an incremental answer leaves out, and whose turn it is. Always true: a
 what the session holds. Must not know other sessions (`fetch_sessions`), how a partition is read, nor who waits.
 
 A source tells once and forgets: what is due already is never told again, so sessions whose clients are gone cost
-producers nothing.
+producers nothing. A replica's high watermark alone is no reason to look: it is *unheard* until records bring it, or its
+time is over (`handlers.fetch`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Source(Protocol):
     """A partition that can tell a session that something about it moved."""
 
     def tell_once(self, reader: Target) -> None:
-        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget it; at the next
-        append too where `reader.is_at_tail`."""
+        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget it. Where
+        `reader.is_at_tail`, at the next append too, and for the high watermark `reader.advanced()`, each time."""
         ...
 
     def forget(self, reader: Target) -> None: ...
@@ -77,6 +78,15 @@ class Target:
             if session.waiter is not None:
                 session.waiter()
 
+    def advanced(self) -> None:
+        """Called by the source of a replica: the high watermark moved, and nothing else did."""
+        session = self.session
+        if session is not None:
+            unheard = session.unheard
+            unheard[self] = None
+            if len(unheard) == 1 and session.waiter is not None:
+                session.waiter()
+
     def awaits_flush(self) -> bool:
         """Whether a client waits right now for what is not visible yet; if not, it will ask when it comes."""
         session = self.session
@@ -97,8 +107,19 @@ class Target:
             or answer.preferred_read_replica >= 0
         )
 
+    def brings_high_watermark_alone(self, answer: FetchResponsePartition) -> bool:
+        """Whether nothing else in it is new, of what must be answered, to one that was told a high watermark before."""
+        return self.high_watermark >= 0 and not (
+            answer.records
+            or answer.error_code
+            or answer.log_start_offset != self.log_start_offset
+            or answer.diverging_epoch is not None
+        )
+
     def answered(self, answer: FetchResponsePartition) -> None:
         """`answer` leaves. After an error the partition is told again, whatever it says by then."""
+        if self.session is not None:
+            self.session.heard(self)
         self.high_watermark = -1 if answer.error_code else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
 
@@ -120,6 +141,7 @@ class FetchSession:
 
     __slots__ = (
         "_turn",
+        "_unheard_since_s",
         "bytes",
         "closed",
         "created_ms",
@@ -129,6 +151,7 @@ class FetchSession:
         "put_off",
         "session_id",
         "targets",
+        "unheard",
         "used_ms",
         "uses_topic_ids",
         "waiter",
@@ -141,6 +164,9 @@ class FetchSession:
         self.targets = targets
         self.due: dict[Target, None] = dict.fromkeys(targets.values())
         self.put_off: dict[Target, None] = {}  # their sources would have flushed at once, had a client waited
+        self.unheard: dict[Target, None] = {}
+        """Replicas' whose high watermark is another one than they were told, while nothing else is new."""
+        self._unheard_since_s = -1.0
         self.waiter: Callable[[], None] | None = None
         self.created_ms = now_ms
         self.used_ms = now_ms
@@ -182,10 +208,30 @@ class FetchSession:
                 self.bytes -= weight(gone)
                 self.due.pop(gone, None)
                 self.put_off.pop(gone, None)
+                self.heard(gone)
 
     def look(self) -> list[Target]:
         """What the next answer may have to carry, in turn."""
         return sorted(self.due, key=_turn_of)
+
+    def unheard_s(self, now_s: float, at_most_s: float) -> float | None:
+        """Until high watermarks that were not told have waited `at_most_s`; None: all were told."""
+        if not self.unheard:
+            return None
+        if self._unheard_since_s < 0.0:
+            self._unheard_since_s = now_s
+        return max(self._unheard_since_s + at_most_s - now_s, 0.0)
+
+    def look_at_unheard(self) -> None:
+        """In the next look, too."""
+        self.due |= self.unheard
+        self.unheard.clear()
+        self._unheard_since_s = -1.0
+
+    def heard(self, target: Target) -> None:
+        """It is told."""
+        if self.unheard.pop(target, self) is None and not self.unheard:
+            self._unheard_since_s = -1.0
 
     def park(self, waiter: Callable[[], None]) -> None:
         """A request waits: let everything move on its way to being visible, and tell `waiter`."""

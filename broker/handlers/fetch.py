@@ -38,6 +38,7 @@ from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 
 _NO_RECORDS: Final = b""
+_UNHEARD_S: Final = 0.01  # a replica's high watermark waits so long for records that it could leave with
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients know that they may be sent to one (KIP-392)
 LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
@@ -55,6 +56,8 @@ class Fetch:
         "_refused",
         "_replica",
         "_session",
+        "_tells_all",
+        "_unheard_s_max",
         "_unknown_count",
         "_version",
         "_watched",
@@ -75,6 +78,9 @@ class Fetch:
         self._known: Mapping[tuple[str, int], Readable] = (
             registry.readable if self._replica is None else registry.partitions
         )
+        # Who reads from followers is to see there at once what is committed (KAFKA-9731).
+        self._unheard_s_max = 0.0 if context.config.selects_by_rack else _UNHEARD_S
+        self._tells_all = self._replica is None  # also of what only the high watermark is new
         self._full: Full | None = None
         self._session: Incremental | None = None
         self._refused = ErrorCode.NONE
@@ -99,6 +105,9 @@ class Fetch:
                 self._answer(target, result)
         elif self._session is not None:
             session = self._session.session
+            self._tells_all = self._replica is None or self.unheard_s() == 0.0
+            if self._tells_all:
+                session.look_at_unheard()
             for target in session.look():
                 self._answer(target, result)
             session.due = dict.fromkeys(target for target, _ in (*result.answers, *result.unknown))
@@ -116,6 +125,12 @@ class Fetch:
             if turns.over():
                 await next_turn()
         return self._judged(result)
+
+    def unheard_s(self) -> float | None:
+        """Until a replica is to be told of high watermarks, though nothing else is new; None: there are none."""
+        if self._session is None or not self._session.session.unheard:
+            return None
+        return self._session.session.unheard_s(self._context.world.clock.monotonic_s(), self._unheard_s_max)
 
     def _judged(self, result: FetchAttempt) -> FetchAttempt:
         if self._unknown_count < 0:
@@ -166,9 +181,14 @@ class Fetch:
             is_read_up = False
             result.failed = True
             context.metrics.failed_fetch_requests += 1
-        if is_read_up and target.session is not None and not target.must_answer(answer):
-            target.follow(partition)
-            return
+        if is_read_up and target.session is not None:
+            if not target.must_answer(answer):
+                target.follow(partition)
+                return
+            if not self._tells_all and target.brings_high_watermark_alone(answer):
+                target.session.unheard[target] = None
+                target.follow(partition)
+                return
         result.open.append((target, partition))
         result.answers.append((target, answer))
 

@@ -34,13 +34,14 @@ def _wait_s(context: Context, fetch: Fetch, first: FetchAttempt) -> float:
 class LongPoll:
     """A fetch that waits for new records, for cold chunks, or for its time to run out; then it reads once more."""
 
-    __slots__ = ("_fetch", "_finish", "_scheduled", "_timer", "answer")
+    __slots__ = ("_fetch", "_finish", "_hearing", "_scheduled", "_timer", "answer")
 
     def __init__(self, context: Context, fetch: Fetch, first: FetchAttempt, finish: Finish) -> None:
         loop = asyncio.get_running_loop()
         self._fetch = fetch
         self._finish = finish
         self._scheduled = False
+        self._hearing: asyncio.TimerHandle | None = None
         self.answer = Later(blocks=True)
         now_s = loop.time()
         until_s = now_s + _wait_s(context, fetch, first)
@@ -54,6 +55,13 @@ class LongPoll:
         self._fetch.park(self._wake, result)
         for loading in result.loading:
             loading.add_done_callback(self._wake)
+        unheard_s = self._fetch.unheard_s()
+        if unheard_s is not None and self._hearing is None:
+            self._hearing = asyncio.get_running_loop().call_later(unheard_s, self._hear)
+
+    def _hear(self) -> None:
+        self._hearing = None
+        self._wake()
 
     def _wake(self, _: object = None) -> None:
         # Several partitions may move in one turn of the loop: look once, after all of them.
@@ -80,6 +88,8 @@ class LongPoll:
 
     def _leave(self, _: object) -> None:
         self._timer.cancel()
+        if self._hearing is not None:
+            self._hearing.cancel()
         self._fetch.leave(self._wake)
 
 

@@ -65,7 +65,8 @@ class Waiters:
                 _tell(acked, TimeoutError("appended, but not committed within the request's timeout"))
 
     def moved(self, high_watermark: int) -> None:
-        """Acknowledge what is committed now, and wake all readers."""
+        """Acknowledge what is committed now, and wake all readers; to replicas it is no more than news of the high
+        watermark."""
         self._high_watermark = high_watermark
         if self._is_telling:
             return  # one of those who are told appended, and that is committed: the call that tells them goes on
@@ -75,7 +76,7 @@ class Waiters:
                 upto = self._high_watermark
                 while self._acks and self._acks[0][0] <= upto:
                     _tell(self._acks.popleft()[2], None)
-                self.wake()
+                self._advanced()
                 if self._high_watermark == upto:
                     break
         finally:
@@ -118,7 +119,7 @@ class Waiters:
                 one()
 
     def wake(self) -> None:
-        """Tell the watchers to look again."""
+        """Tell all of them to look again."""
         for watcher in tuple(self._watchers):
             watcher()
         if self._readers:
@@ -126,6 +127,19 @@ class Waiters:
             for reader in readers:
                 self.at_tail.pop(reader, None)
                 reader.changed()
+
+    def _advanced(self) -> None:
+        """Tell them that the high watermark moved: all but replicas look again at once."""
+        for watcher in tuple(self._watchers):
+            watcher()
+        if self._readers:
+            readers, self._readers = self._readers, {}
+            for reader in readers:
+                if reader.is_at_tail:
+                    self._readers[reader] = None
+                    reader.advanced()
+                else:
+                    reader.changed()
 
 
 def _tell(acked: Acked, failure: Exception | None) -> None:

@@ -128,6 +128,34 @@ def test_a_parked_replica_hears_of_an_append_and_of_the_high_watermark() -> None
     play(scenario())
 
 
+def test_a_high_watermark_alone_waits_for_records_that_it_can_leave_with() -> None:
+    """A hundredth of a second at most: under load a quarter of all answers brought nothing else."""
+
+    async def scenario() -> None:
+        at = await leading()
+        life, epoch = at.life, at.row.leader_epoch
+        loop = asyncio.get_running_loop()
+        begun = await life.call(ApiKey.FETCH, at.request(0, session_epoch=0, min_bytes=0), VERSION, at.peer)
+        of = {"session_id": begun.session_id, "wait_ms": 60_000}
+        parked = at.asked(None, session_epoch=1, **of)
+        produced = [asyncio.ensure_future(life.produce("log", b"one"))]
+        await parts_of(parked)
+        began_s = loop.time()
+        parked = at.asked(1, epoch, session_epoch=2, **of)  # commits it
+        assert (await produced[0]).error_code == 0 and not parked.is_done
+        produced.append(asyncio.ensure_future(life.produce("log", b"two")))
+        told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
+        assert told.high_watermark == 1 and len(batches_of(told)) == 1 and loop.time() - began_s < 0.01
+        parked = at.asked(2, epoch, session_epoch=3, **of)
+        began_s = loop.time()
+        told = decoded(ApiKey.FETCH, VERSION, await parts_of(parked)).responses[0].partitions[0]
+        assert told.high_watermark == 2 and not told.records and 0.005 < loop.time() - began_s < 0.1
+        assert (await produced[1]).error_code == 0
+        await life.stop()
+
+    play(scenario())
+
+
 def test_a_full_fetch_of_a_replica_hears_of_an_append_too() -> None:
     """A leader without room for another session must not make every acks=all wait."""
 
