@@ -166,11 +166,14 @@ class Followed:
         """See `Copy`."""
         return None if self._is_over or self.failure else self.follower.next_fetch()
 
+    def _is_at(self, asked: FetchPosition) -> bool:
+        return not self._is_over and not self.failure and self.follower.is_at(asked)
+
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """See `Copy`. Raises CorruptBatch, DivergingAppend, LogFull."""
         if records := answer.records:
             self._copied.bytes_in += len(records)
-        if not asked.is_at(self.next_fetch()):
+        if not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
         # Checked before the machine moves: what cannot be taken leaves everything as it was.
@@ -251,7 +254,7 @@ class Followed:
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """See `Copy`."""
-        if answer.error_code not in _ELSEWHERE or not asked.is_at(self.next_fetch()):
+        if answer.error_code not in _ELSEWHERE or not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
         start = start_of(self.follower.end, answer.verified_end, answer.log_start_offset)
@@ -261,6 +264,11 @@ class Followed:
         self.follower.leave()
         self._begin(self._begin_at(start))
         return True
+
+    @property
+    def is_settled(self) -> bool:
+        """See `Copy`."""
+        return self.follower.end >= self.log.log_end_offset
 
     async def settled(self) -> None:
         """See `Copy`."""

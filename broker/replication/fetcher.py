@@ -34,6 +34,11 @@ _NOBODY_THERE_S: Final = (0.1, 1.0)  # between questions to a broker that does n
 class Copy(Protocol):
     """One replica that is fetched into. No call but `settled` waits."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether `settled` has nothing to wait for, as where the page cache counts (`os`)."""
+        ...
+
     def next_fetch(self) -> FetchPosition | None:
         """None while it is cut, begins elsewhere, is offline, or its role is over. Whenever that changes, other than
         within `answered` and `refused`, its fetcher is told (`Fetcher.wake`): it is not asked in between."""
@@ -158,18 +163,18 @@ class Fetcher:
         return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
 
     async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> None:
-        taken: list[Copy] = []
+        unsettled: list[Copy] = []
         turns = Turns()
         for topic in answer.responses:
             for part in topic.partitions:
                 key = topic.topic_id, part.partition_index
                 copy, at = self._copies.get(key), asked.get(key)
-                if copy is not None and at is not None and self._took(key, copy, at, part):
-                    taken.append(copy)
+                if copy is not None and at is not None and self._took(key, copy, at, part) and not copy.is_settled:
+                    unsettled.append(copy)
                 if turns.over():
                     await next_turn()
-        if taken:
-            await asyncio.gather(*(copy.settled() for copy in taken))
+        for copy in unsettled:  # their syncs run together since each took what came
+            await copy.settled()
 
     def _took(self, key: Key, copy: Copy, at: FetchPosition, part: FetchResponsePartition) -> bool:
         self._changed[key] = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
 
@@ -25,8 +26,7 @@ class Phase(Enum):
     OFFLINE = "offline"  # what it would have to cut is committed: a person decides, or an unclean start
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPosition:
+class FetchPosition(NamedTuple):
     """What to ask the leader for. `last_fetched_epoch`: of the last record before `offset`; −1: there is none.
     `log_start_offset`: where this replica's log starts, durably: the leader answers DeleteRecords by it (R7).
     `copies_on`: what the bucket holds there is of no use: copied is all that the leader has."""
@@ -36,14 +36,6 @@ class FetchPosition:
     leader_epoch: int
     log_start_offset: int = 0
     copies_on: bool = False
-
-    def is_at(self, now: FetchPosition | None) -> bool:
-        """Whether what comes for this question goes on where the replica is now."""
-        return now is not None and (now.offset, now.last_fetched_epoch, now.leader_epoch) == (
-            self.offset,
-            self.last_fetched_epoch,
-            self.leader_epoch,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +78,27 @@ class Follower:
 
     def next_fetch(self) -> FetchPosition | None:
         """None while it has to be cut, or is offline."""
-        if self.phase in (Phase.CUTTING, Phase.OFFLINE):
+        if self._asks_nothing:
             return None
+        return FetchPosition(self.end, self._last_epoch, self._leader_epoch, self.log_start_offset, self.copies_on)
+
+    def is_at(self, asked: FetchPosition) -> bool:
+        """Whether what comes for `asked` goes on where the replica is now."""
+        return (
+            asked.offset == self.end
+            and asked.leader_epoch == self._leader_epoch
+            and not self._asks_nothing
+            and asked.last_fetched_epoch == self._last_epoch
+        )
+
+    @property
+    def _asks_nothing(self) -> bool:
+        return self.phase is Phase.CUTTING or self.phase is Phase.OFFLINE
+
+    @property
+    def _last_epoch(self) -> int:
         last = self.lineage.epoch_for(self.end - 1) if self.end else None
-        epoch = UNDEFINED_EPOCH if last is None else last
-        return FetchPosition(self.end, epoch, self._leader_epoch, self.log_start_offset, self.copies_on)
+        return UNDEFINED_EPOCH if last is None else last
 
     def answered(
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
@@ -98,7 +106,7 @@ class Follower:
         """The leader's answer to `asked`; None: it is of another epoch, comes twice, or nothing may be done.
 
         `diverging`: the leader's last epoch that is not above the one asked for, and where that ends there."""
-        if not asked.is_at(self.next_fetch()):
+        if not self.is_at(asked):
             return None
         if diverging is not None:
             return self._diverged(diverging)

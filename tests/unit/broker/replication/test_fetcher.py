@@ -161,6 +161,10 @@ class Copied:
         self.refusals.append(answer.error_code)
         return False
 
+    @property
+    def is_settled(self) -> bool:
+        return self.flushing.is_set()
+
     async def settled(self) -> None:
         await self.flushing.wait()
 
