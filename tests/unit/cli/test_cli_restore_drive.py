@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage
+from broker.wire.messages import AlterPartitionReassignmentsResponse, UnregisterBrokerResponse
 from tests.support.broker_kit import play
 from tests.unit.cli.test_cli_restore_plan import ALL_LOST, brokers
 from thermocline.cli.clients.wire_client import BrokerUnreachable
-from thermocline.cli.cluster.restore.drive import Ends, Restoring
+from thermocline.cli.cluster.restore import drive
+from thermocline.cli.cluster.restore.drive import BrokersThere, Ends, Restoring
 from thermocline.cli.cluster.restore.source import Look
 from thermocline.cli.terminal.outcome import CommandFailed
 
@@ -98,3 +102,44 @@ def test_what_is_refused_is_asked_for_again(capsys: pytest.CaptureFixture[str]) 
 def test_a_restore_that_comes_no_further_says_what_it_waits_for() -> None:
     with pytest.raises(CommandFailed, match=r"1 partitions do not serve yet: log-0; .*run this again"):
         run(Cluster(stuck=True))
+
+
+class Answering:
+    """A broker's connection on which every request gets `answer`."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    def __enter__(self) -> Answering:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self, *_: object) -> object:
+        return self._answer
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, answer: object, what: Callable[[BrokersThere], Awaitable[object]]) -> object:
+    monkeypatch.setattr(drive, "connect", lambda *_: Answering(answer))
+    return asyncio.run(_awaited(what(BrokersThere("h:1"))))
+
+
+async def _awaited(what: Awaitable[object]) -> object:
+    return await what
+
+
+def test_moves_that_nobody_decided_in_time_are_not_told_as_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REQUEST_TIMED_OUT names no partition: all of them counted as placed, since none was refused."""
+    late = AlterPartitionReassignmentsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=None, responses=[])
+    with pytest.raises(CommandFailed, match="REQUEST_TIMED_OUT"):
+        ask(monkeypatch, late, lambda there: there.move({}, {LOG: (11, 12)}))
+
+
+def test_who_has_left_already_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another restore, or the answer before this one, which was late."""
+    gone = UnregisterBrokerResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message="no broker 3")
+    ask(monkeypatch, gone, lambda there: there.give_up({}, 3))
+    refused = UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="broker 3 has a session")
+    with pytest.raises(CommandFailed, match="broker 3 was not given up: broker 3 has a session"):
+        ask(monkeypatch, refused, lambda there: there.give_up({}, 3))

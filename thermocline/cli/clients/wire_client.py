@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -190,3 +190,11 @@ class WireClient:
             for found in topic.partitions
             if not found.is_future_key
         }
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """As requests name them: indexes of each topic, in order."""
+    found: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        found.setdefault(topic, []).append(index)
+    return found

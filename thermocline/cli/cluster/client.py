@@ -1,4 +1,4 @@
-"""What moving partitions asks of a broker: begin, take back, what is under way, how large copies are, who leads.
+"""What commands that change a cluster ask of it: moves, what is under way, how large copies are, who leads, who leaves.
 
 Owns the requests, and what their error codes mean here. Always true: any broker may be asked, and Apache Kafka's too; a
 refusal of one partition is said for that one. Must not know plans, nor when to ask. Source: KIP-455, KIP-460, KIP-113.
@@ -27,13 +27,15 @@ from broker.wire.messages import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from thermocline.cli.clients.wire_client import WireClient
+from thermocline.cli.clients.wire_client import WireClient, by_topic
 from thermocline.cli.terminal.outcome import CommandFailed
 
 Name: TypeAlias = tuple[str, int]
 """Topic, index."""
 
 _PREFERRED: Final = 0
+MOVES_MAX: Final = 1_000
+"""Partitions that one request names: below what a controller takes in one commit."""
 _WHOLE: Final = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 _TIMEOUT_MS: Final = 8_000  # below the client's own
 
@@ -129,18 +131,14 @@ def log_sizes(client: WireClient, names: Iterable[Name]) -> dict[Name, int]:
 
 
 def unregister(client: WireClient, node: int, *, is_given_up: bool = False) -> None:
-    """A broker without a session leaves the cluster; `is_given_up`: also what is assigned to it (`cluster forget`)."""
+    """A broker without a session leaves the cluster; `is_given_up`: also what is assigned to it (`cluster forget`). One
+    that has left already has."""
     request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up)
     answer = client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
+    if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
+        return
     what = "given up" if is_given_up else "taken out of the cluster"
     _check(answer.error_code, answer.error_message, f"broker {node} was not {what}")
-
-
-def by_topic(names: Iterable[Name]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, index in sorted(names):
-        found.setdefault(topic, []).append(index)
-    return found
 
 
 def _check(code: int, message: str | None, what: str) -> None:

@@ -22,6 +22,7 @@ from thermocline.cli.clients.wire_client import (
     TOPIC_RESOURCE,
     BrokerUnreachable,
     WireClient,
+    by_topic,
 )
 from thermocline.cli.terminal.outcome import CommandFailed
 from thermocline.cli.tier.leaving import sentence
@@ -135,10 +136,8 @@ class TierSource:
 
 
 def _offsets(client: WireClient, led: list[Partition]) -> Offsets:
-    by_topic: dict[str, list[int]] = {}
-    for topic, index in led:
-        by_topic.setdefault(topic, []).append(index)
-    return Offsets(*(client.offsets(by_topic, s) for s in (EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED)))
+    asked = by_topic(led)
+    return Offsets(*(client.offsets(asked, s) for s in (EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED)))
 
 
 def _joined(one: Offsets, other: Offsets) -> Offsets:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from thermocline.cli.clients.wire_client import BrokerUnreachable
-from thermocline.cli.cluster.client import Name, NotNow, alter, elect_preferred, under_way
+from thermocline.cli.cluster.client import MOVES_MAX, Name, NotNow, alter, elect_preferred, under_way
 from thermocline.cli.cluster.moves.conduct import Conduct
 from thermocline.cli.cluster.moves.plan import Held, Move, Plan
 from thermocline.cli.cluster.moves.shown import moves_sentence, plan_json, plan_lines, progress
@@ -32,7 +32,6 @@ T = TypeVar("T")
 _LOOK_S: Final = 0.5
 _SILENCE_MAX_S: Final = 60.0  # without an answer from anybody who decides
 _STANDSTILL_S: Final = 30.0  # then it is said what is waited for, again and again
-_NAMED_MAX: Final = 1_000  # partitions of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def lead_as_planned(source: MovesSource, moves: Iterable[Move]) -> None:
         and first in row.in_sync
     ]
     refused: dict[Name, str] = {}
-    for names in _in_parts(due, _NAMED_MAX):
+    for names in _in_parts(due, MOVES_MAX):
         try:
             with source.connect() as client:
                 refused |= {name: each.why for name, each in elect_preferred(client, names).items()}
@@ -193,7 +192,7 @@ def lead_as_planned(source: MovesSource, moves: Iterable[Move]) -> None:
 def cancel(source: MovesSource, held: Sequence[Held]) -> int:
     """Take back moves that are under way. CommandFailed when some cannot be."""
     refused: dict[Name, str] = {}
-    for part in _in_parts(held, _NAMED_MAX):
+    for part in _in_parts(held, MOVES_MAX):
         with source.connect() as client:
             refusals = alter(client, {(each.topic, each.partition): None for each in part})
         refused |= {name: each.why for name, each in refusals.items()}

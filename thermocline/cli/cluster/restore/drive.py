@@ -14,19 +14,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.config.addresses import show_address
-from broker.error_codes import ErrorCode
-from broker.wire.apis import ApiKey
-from broker.wire.messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsRequestPartition,
-    AlterPartitionReassignmentsRequestTopic,
-    AlterPartitionReassignmentsResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
 from thermocline.cli.clients.connections import connect
 from thermocline.cli.clients.statuses import Partition
-from thermocline.cli.clients.wire_client import BROKER_RESOURCE, EARLIEST, LATEST, BrokerUnreachable, WireClient
+from thermocline.cli.clients.wire_client import (
+    BROKER_RESOURCE,
+    EARLIEST,
+    LATEST,
+    BrokerUnreachable,
+    WireClient,
+    by_topic,
+)
+from thermocline.cli.cluster.client import MOVES_MAX, Refusal, alter, unregister
 from thermocline.cli.cluster.restore.plan import Replicas, Step, next_step
 from thermocline.cli.cluster.restore.source import Look, RestoreSource
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -38,7 +36,6 @@ PATIENCE_S: Final = 120.0
 _ANSWER_S: Final = 3.0
 _FACTOR: Final = "default.replication.factor"
 _SHOWN_MAX: Final = 3
-_MOVES_MAX: Final = 1_000  # in one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,35 +96,24 @@ class BrokersThere:
     async def give_up(self, addresses: Mapping[int, str], node: int) -> None:
         """`cluster forget`. CommandFailed."""
 
-        def ask() -> UnregisterBrokerResponse:
+        def ask() -> None:
             with connect(self._asked(addresses)) as client:
-                request = UnregisterBrokerRequest(broker_id=node, is_given_up=True)
-                return client.call(ApiKey.UNREGISTER_BROKER, request, UnregisterBrokerResponse)
+                unregister(client, node, is_given_up=True)
 
-        answer = await asyncio.to_thread(ask)
-        if answer.error_code not in (ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
-            raise CommandFailed(f"broker {node} was not given up: {answer.error_message or answer.error_code}")
+        await asyncio.to_thread(ask)
 
     async def move(self, addresses: Mapping[int, str], moves: Mapping[Partition, Replicas]) -> list[str]:
-        """Begin to move replicas; what was refused. CommandFailed where all of it is."""
+        """Begin to move replicas; what was refused. CommandFailed where all of it is, or nobody decided in time."""
 
-        def ask(some: Sequence[Partition]) -> AlterPartitionReassignmentsResponse:
+        def ask(some: Sequence[Partition]) -> dict[Partition, Refusal]:
             with connect(self._asked(addresses)) as client:
-                request = _moves({place: moves[place] for place in some})
-                return client.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, AlterPartitionReassignmentsResponse)
+                return alter(client, {place: moves[place] for place in some})
 
-        refused, places = [], list(moves)
-        for at in range(0, len(places), _MOVES_MAX):
-            answer = await asyncio.to_thread(ask, places[at : at + _MOVES_MAX])
-            if answer.error_code not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
-                raise CommandFailed(f"replicas were not moved: {answer.error_message or answer.error_code}")
-            refused += [
-                f"{topic.name}-{part.partition_index}: {part.error_message or part.error_code}"
-                for topic in answer.responses
-                for part in topic.partitions
-                if part.error_code != ErrorCode.NONE
-            ]
-        return refused
+        refused: dict[Partition, Refusal] = {}
+        places = list(moves)
+        for at in range(0, len(places), MOVES_MAX):
+            refused |= await asyncio.to_thread(ask, places[at : at + MOVES_MAX])
+        return [f"{topic}-{index}: {refusal.why}" for (topic, index), refusal in refused.items()]
 
     def _asked(self, addresses: Mapping[int, str]) -> str:
         return self._bootstrap or ",".join(addresses.values())
@@ -138,11 +124,9 @@ class BrokersThere:
         """Of the partitions that their leaders serve."""
 
         def ask(node: int) -> dict[Partition, Ends]:
-            by_topic: dict[str, list[int]] = {}
-            for topic, index in led[node]:
-                by_topic.setdefault(topic, []).append(index)
+            places = by_topic(led[node])
             with connect(addresses[node]) as client:
-                starts, ends = client.offsets(by_topic, EARLIEST), client.offsets(by_topic, LATEST)
+                starts, ends = client.offsets(places, EARLIEST), client.offsets(places, LATEST)
             return {place: Ends(starts[place], end) for place, end in ends.items() if place in starts}
 
         found: dict[Partition, Ends] = {}
@@ -231,16 +215,6 @@ class Restoring:
 _DO: Final = (
     "`thermocline cluster status` says what is waited for; run this again when that is mended, it goes on where it is"
 )
-
-
-def _moves(moves: Mapping[Partition, Replicas]) -> AlterPartitionReassignmentsRequest:
-    topics: dict[str, list[AlterPartitionReassignmentsRequestPartition]] = {}
-    for (topic, index), to in moves.items():
-        topics.setdefault(topic, []).append(AlterPartitionReassignmentsRequestPartition(index, list(to)))
-    return AlterPartitionReassignmentsRequest(
-        timeout_ms=30_000,
-        topics=[AlterPartitionReassignmentsRequestTopic(topic, parts) for topic, parts in topics.items()],
-    )
 
 
 def _wanted(look: Look, damaged: Mapping[Partition, str]) -> list[Partition]:
