@@ -8,6 +8,7 @@ what is served.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from broker.config.broker_config import BrokerConfig
 from broker.limits import check_tiering
@@ -15,9 +16,11 @@ from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session
 from broker.metadata.records import Listener
 from hotstore.data_dir import DataDir
+from hotstore.places import Places
 from logformat.checkpoints import MetaProperties
 from seams.disk import is_full
 from seams.workers import Workers
+from seams.world import World
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +30,17 @@ async def enter(
     data_dir: DataDir,
     config: BrokerConfig,
     listeners: tuple[Listener, ...],
-    workers: Workers,
+    world: World,
 ) -> Joined:
     """Wait for the right to serve, commit it, and note in the data directory what that settled: whose it is, and that
     its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
-    identity = _identity(data_dir, config)
+    identity, workers = _identity(data_dir, config), world.workers
+    whose = partial(Places(data_dir, world).topic_ids, ())
     if identity.incarnations is not None:  # before anybody can learn of this process
         await _note(data_dir, (*identity.incarnations, session.incarnation), workers)
-    joined = await session.join(identity, config.node_id, listeners, rack=config.rack, take_over=config.take_over)
+    joined = await session.join(
+        identity, config.node_id, listeners, whose, rack=config.rack, take_over=config.take_over
+    )
     settled = joined.identity
     assert settled.cluster_id is not None and settled.directory_id is not None
     if joined.verdict is not Verdict.RESUME:

@@ -102,7 +102,7 @@ def obeying(
 
     unclean = UncleanElections(office, metadata, world, node_id, ask_candidate, config.times.session_s)
     controller = ControllerDoor(
-        office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look, attendance.unfit
+        office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look, attendance.said
     )
     balancing = Balancing(office, metadata, node_id, attendance.unfit, config.leader_imbalance_check_interval_s)
     channel = ControllerChannel(attendance, metadata, links, node_id, config.times)

@@ -105,7 +105,7 @@ class Start:
         self.rooms.session = session = self._session(store, cluster, links)
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
-        joined = await enter(session, data_dir, config, listeners, world.workers)
+        joined = await enter(session, data_dir, config, listeners, world)
         self._keep("session", self.keep_session)
         logs = LogHost(data_dir, world, self.report)
         limits = tier_limits(self.config, probed)

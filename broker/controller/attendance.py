@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
 from broker.controller import fitness as fitnesses
-from broker.controller import proposals, registrations
+from broker.controller import moves, proposals, registrations
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
 from broker.controller.decision import not_controller
 from broker.controller.fitness import Fitness
@@ -162,15 +162,18 @@ class Attendance:
     # ── who is fit to lead ───────────────────────────────────────────────────────────────────────────────────────
     def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
         """This session says how fit it is to lead; whether that is new. What follows is decided at once (`settled`)."""
-        if not self._told.hear((node_id, broker_epoch), fitness):
+        is_first = not self._told.has_spoken((node_id, broker_epoch))
+        is_new = self._told.hear((node_id, broker_epoch), fitness)
+        if is_first or is_new:  # a move may wait for its word
+            self._is_settled = False
+            self._wake.set()
+        if not is_new:
             return False
         if fitness.may_lead_all:
             log.info("broker %d is fit to lead again", node_id)
         else:
             what = "anything" if fitness.unfit_all else f"{len(fitness.unfit)} partitions whose logs failed there"
             log.warning("broker %d is unfit to lead %s", node_id, what)
-        self._is_settled = False
-        self._wake.set()
         return True
 
     async def settled(self) -> None:
@@ -179,13 +182,15 @@ class Attendance:
             await self._news.wait()
 
     async def _settle(self) -> None:
-        """Let fitter brokers lead what unfit ones do, where there are any."""
+        """Let fitter brokers lead what unfit ones do, where there are any, and moves be over that waited for them."""
         self._is_settled = True  # but for what is said, and for an image that comes, meanwhile
         assert self._at is not None
         try:
             await self._settle_lost()
             if self.unfit(self._at.image) or fitnesses.waits(self._at.image):
                 await self._office.decide(lambda image: fitnesses.moved(image, self.unfit(image)))
+            if moves.over(self._at.image, self.said(self._at.image)).records:
+                await self._office.decide(lambda image: moves.over(image, self.said(image)))
         except (ThermoclineError, OSError) as refused:
             self._is_settled = False
             log.warning("unfit brokers lead on for now: %s", refused)
@@ -207,10 +212,14 @@ class Attendance:
         """See `Told`."""
         return self._told.unfit(image)
 
+    def said(self, image: ClusterImage) -> dict[int, Fitness]:
+        """See `Told`."""
+        return self._told.said(image)
+
     async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
         """See `Brokers`."""
         self._there()
-        return await self._office.decide(lambda image: proposals.decide(image, asked))
+        return await self._office.decide(lambda image: proposals.decide(image, asked, self.said(image)))
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
         """See `Brokers`."""

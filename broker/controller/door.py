@@ -18,7 +18,7 @@ from broker.controller import elections, moves, registrations, topics
 from broker.controller.decision import Decider, Decision, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.elsewhere import Elsewhere
-from broker.controller.fitness import Unfit
+from broker.controller.fitness import Told
 from broker.controller.moves import Move, Outcome, UnderWay
 from broker.controller.office import Office
 from broker.controller.unclean import HeardNow
@@ -38,7 +38,7 @@ Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNo
 class ControllerDoor:
     """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`;
     `elsewhere` the controller where it is another broker (None: it never is); `hear` asks replicas what they hold
-    (`UncleanElections.look`); `unfit` is `Attendance.unfit`."""
+    (`UncleanElections.look`); `said` is `Attendance.said`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ControllerDoor:
         opened: Callable[[str], Awaitable[None]],
         elsewhere: Elsewhere | None = None,
         hear: Hear | None = None,
-        unfit: Callable[[ClusterImage], Unfit] = lambda _: {},
+        said: Callable[[ClusterImage], Told | None] = lambda _: None,
     ) -> None:
         self._office = office
         self._metadata = metadata
@@ -58,7 +58,7 @@ class ControllerDoor:
         self._opened = opened
         self._elsewhere = elsewhere
         self._hear = hear
-        self._unfit = unfit
+        self._said = said
 
     @property
     def epoch(self) -> int:
@@ -173,12 +173,12 @@ class ControllerDoor:
         if kind is ElectionType.UNCLEAN and self._hear is not None:
             image = self._metadata.image
             heard = await self._hear(image, elections.leaderless(image, wanted))
-        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._unfit(image)))
+        return await self._decide(lambda image: elections.elect(image, kind, wanted, heard, self._said(image) or {}))
 
     async def reassign(self, wanted: Sequence[Move], allows_factor_change: bool = True) -> tuple[Outcome, ...]:
         """Let others hold partitions; what became of each move, in order."""
         found = await self._decide(
-            lambda image: moves.reassign(image, wanted, allows_factor_change=allows_factor_change)
+            lambda image: moves.reassign(image, wanted, self._said(image), allows_factor_change=allows_factor_change)
         )
         refused = [outcome.message for outcome in found if outcome.error is not ErrorCode.NONE]
         log.info(

@@ -11,13 +11,13 @@ Must not know heartbeats, nor why somebody is unfit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.controller.decision import Decision
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, LogPlace, Row
-from broker.metadata.row_steps import is_alone
+from broker.metadata.row_steps import Said, is_alone
 from broker.metadata.rows import handed_over
 
 
@@ -41,6 +41,9 @@ FIT: Final = Fitness()
 Unfit = Mapping[int, Fitness]
 """Brokers with a session that say that they are not fit to lead everything, by node id."""
 
+Told = Mapping[int, Fitness]
+"""What sessions said of themselves to this controller, by node id; of who is missing nothing is known yet."""
+
 _CAN, _RATHER_NOT, _NEVER = range(3)
 
 
@@ -58,6 +61,24 @@ def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
     """Whether leadership of this may be moved to a broker with a session."""
     told = unfit.get(node_id)
     return told is None or not (told.unfit_all or place in told.unfit)
+
+
+def judge(told: Told | None) -> Callable[[LogPlace], Said | None]:
+    """What `told` means for who holds a partition, by its place; None: nobody is asked."""
+    if told is None:
+        return lambda _: None
+    failed: dict[LogPlace, set[int]] = {}
+    for node_id, fitness in told.items():
+        for place in (*fitness.unfit, *fitness.lost_logs):
+            failed.setdefault(place, set()).add(node_id)
+    everybody = frozenset(told)
+    unfit = frozenset(node_id for node_id, fitness in told.items() if fitness.unfit_all)
+
+    def of(place: LogPlace) -> Said:
+        ill = frozenset(failed.get(place, ()))
+        return Said(everybody - ill, ill, unfit)
+
+    return of
 
 
 def moved(image: ClusterImage, unfit: Unfit) -> Decision[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from broker.controller.brokers import ProposalsAsked
 from broker.controller.decision import Decision
+from broker.controller.fitness import Told, judge
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
@@ -18,14 +19,15 @@ from broker.metadata.rows import proposed, rows_set
 from broker.replication.proposal import PartitionProposal
 
 
-def decide(image: ClusterImage, asked: ProposalsAsked) -> Decision[tuple[ErrorCode, ...]]:
-    """One code for each proposal, in order. ApiError STALE_BROKER_EPOCH: the asker has not this session."""
+def decide(image: ClusterImage, asked: ProposalsAsked, told: Told | None = None) -> Decision[tuple[ErrorCode, ...]]:
+    """One code for each proposal, in order. `told`: see `moves.reassign`. ApiError STALE_BROKER_EPOCH: the asker has
+    not this session."""
     if not image.has_session(asked.node_id, asked.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH, f"node {asked.node_id} has no session of broker epoch {asked.broker_epoch}"
         )
     rows: dict[LogPlace, Row] = {}
-    codes = []
+    codes, said_of = [], judge(told)
     for proposal in asked.proposals:
         topic_id, index = proposal.place
         topic = image.topics.get(topic_id)
@@ -38,7 +40,9 @@ def decide(image: ClusterImage, asked: ProposalsAsked) -> Decision[tuple[ErrorCo
         codes.append(code)
         if code is ErrorCode.NONE:
             members = tuple(node_id for node_id, _ in proposal.in_sync)
-            rows[proposal.place] = proposed(image, topic, index, members, is_done=proposal.is_done)
+            rows[proposal.place] = proposed(
+                image, topic, index, members, is_done=proposal.is_done, said=said_of(proposal.place)
+            )
     return Decision(rows_set(rows), tuple(codes))
 
 

@@ -35,20 +35,24 @@ class Told:
     def hear(self, session: SessionId, fitness: Fitness) -> bool:
         """It says so; whether that is new."""
         before = self._fitness.get(session, FIT)
+        self._fitness[session] = fitness
         if fitness == before:
             return False
-        self._fitness[session] = fitness
         lost = set(fitness.lost_logs)
         self._undecided[session] = (self._undecided.get(session, set()) & lost) | (lost - set(before.lost_logs))
         return True
 
+    def has_spoken(self, session: SessionId) -> bool:
+        """Whether this controller heard it."""
+        return session in self._fitness
+
+    def said(self, image: ClusterImage) -> dict[int, Fitness]:
+        """Of the sessions that `image` has, what those that spoke say, by node id."""
+        return {session[0]: fitness for session, fitness in self._fitness.items() if image.has_session(*session)}
+
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
         """Of the sessions that `image` has, those that are not to lead all that they could, by node id."""
-        return {
-            session[0]: fitness
-            for session, fitness in self._fitness.items()
-            if not fitness.may_lead_all and image.has_session(*session)
-        }
+        return {node_id: fitness for node_id, fitness in self.said(image).items() if not fitness.may_lead_all}
 
     @property
     def with_lost(self) -> list[SessionId]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
+from uuid import UUID
 
 from broker.config.times import ClusterTimes
 from broker.controller.brokers import RegistrationAsked
@@ -34,10 +35,12 @@ from broker.metadata.records import NO_EPOCH, LogPlace
 from broker.outage import WHAT_TO_DO, Outage
 from broker.peers.links import Links
 from logformat.errors import Fenced, InvalidRequest, Retryable
-from logformat.values import uuid_text
+from logformat.values import TopicPartition, uuid_text
 from seams.world import World
 
 log = logging.getLogger(__name__)
+
+Whose: TypeAlias = Callable[[], Awaitable[Mapping[TopicPartition, UUID]]]
 
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
@@ -93,12 +96,13 @@ class Joining:
         self._told = "", 0.0  # what was logged to be waited for, numbers left out, and when
         self._not_there: int | None = None  # the epoch of the controller whose port refused when it was asked last
 
-    async def join(self, directory: DirectoryIdentity, who: RegistrationAsked) -> Joined:
-        """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet."""
+    async def join(self, directory: DirectoryIdentity, who: RegistrationAsked, whose: Whose) -> Joined:
+        """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet; `whose`
+        tells of the directory's logs which topics they are of, and is asked where the cluster was rebuilt."""
         wait_s = 0.2
         while True:
             try:
-                joined = await self._try_join(directory, who)
+                joined = await self._try_join(directory, who, whose)
             except Retryable as failure:
                 if self._outage.failed(failure):
                     log.warning("not ready: the bucket does not answer (%s); %s", self._outage, WHAT_TO_DO)
@@ -115,7 +119,7 @@ class Joining:
             wait_s = 0.2
             await asyncio.sleep(self._pause_s)
 
-    async def _try_join(self, directory: DirectoryIdentity, who: RegistrationAsked) -> Joined | None:
+    async def _try_join(self, directory: DirectoryIdentity, who: RegistrationAsked, whose: Whose) -> Joined | None:
         found = await self._cluster.load()
         bucket = None
         sight = LeaseSight.STILL
@@ -140,7 +144,7 @@ class Joining:
         held: tuple[LogPlace, ...] = ()
         if found is not None and admission.verdict is Verdict.RESUME:
             lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
-            held = held_logs(found.image, directory)
+            held = held_logs(found.image, await whose()) if bucket is not None and bucket.is_rebuilt else ()
         directory_id = directory.directory_id or self._new_directory_id
         asked = replace(who, cluster_id=cluster_id, directory_id=directory_id, lost_logs=lost, held_logs=held)
         if found is None or self._may_claim(found, asked, admission, sight):

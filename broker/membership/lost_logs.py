@@ -8,10 +8,14 @@ into by who leads it (C30). One that is not in the set is named while its last s
 in may be decided before the next session begins. A log that is named without need is copied again, no more. Must not
 know directories, nor how a session begins.
 
-Of a cluster that was rebuilt nobody knows who held what (R29): there a directory says what lies in it.
+Of a cluster that was rebuilt nobody knows who held what (R29): there a directory says what lies in it, by topic id, for
+a topic that was deleted and made again has its name twice.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
 
 from broker.membership.identity import DirectoryIdentity
 from broker.metadata.image import ClusterImage
@@ -40,11 +44,12 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
     )
 
 
-def held_logs(image: ClusterImage, directory: DirectoryIdentity) -> tuple[LogPlace, ...]:
-    """Of a directory of this cluster, those of partitions that nobody is known to hold."""
+def held_logs(image: ClusterImage, found: Mapping[TopicPartition, UUID]) -> tuple[LogPlace, ...]:
+    """Of the logs that lie in a directory of this cluster, and the topics that they say they are of, those of
+    partitions that nobody is known to hold."""
     return tuple(
         (topic.topic_id, index)
         for topic in image.topics.values()
         for index, row in enumerate(topic.rows)
-        if UNKNOWN_REPLICA in row.replicas and TopicPartition(topic.name, index) in directory.logs
+        if UNKNOWN_REPLICA in row.replicas and str(found.get(TopicPartition(topic.name, index))) == topic.topic_id
     )

@@ -29,7 +29,7 @@ from broker.membership.fitness import CUT_OFF_S, OwnFitness
 from broker.membership.gate import Gate
 from broker.membership.heartbeat import Heartbeats
 from broker.membership.identity import DirectoryIdentity
-from broker.membership.joining import Joined, Joining, Refused
+from broker.membership.joining import Joined, Joining, Refused, Whose
 from broker.membership.registration import Standing, standing
 from broker.membership.reign import Reign, Ruling
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
@@ -100,13 +100,15 @@ class Session:
         directory: DirectoryIdentity,
         node_id: int,
         listeners: tuple[Listener, ...],
+        whose: Whose,
         *,
         rack: str | None = None,
         take_over: bool = False,
     ) -> Joined:
         """Wait until this broker has a session as `node_id`. Raises Refused.
 
-        A store that does not answer is waited for, saying why; the caller decides how long. `take_over`: the operator's
+        A store that does not answer is waited for, saying why; the caller decides how long. `whose`: see `Joining`;
+        `take_over`: the operator's
         word that the broker that served from another directory is dead.
         """
         boot_id = self._world.clock.boot_id()
@@ -121,7 +123,7 @@ class Session:
             self._times,
             waits_for=self._waits_for,
         )
-        joined = await joining.join(directory, who)
+        joined = await joining.join(directory, who, whose)
         self._node_id = node_id
         self._asked = asked = replace(joined.asked, take_over=False, lost_logs=(), held_logs=())
         controller = joined.at.controller

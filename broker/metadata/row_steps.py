@@ -1,16 +1,17 @@
 """How a row follows another, whatever happened: who leads then, who stays in sync, when a move is over. Pure.
 
-Owns the steps that every event of `rows` is made of. Always true: who leads is an in-sync replica with a session, the
+Owns the steps that events of `rows` are made of. Always true: who leads is an in-sync replica with a session, the
 first in the order of assignment; a leader that changes, or begins again, has a leader epoch one above, and so has a row
 that takes a node out of `replicas` and `target`, whoever leads (R16): no report of that node outlives its log; nobody
-leaves an in-sync set below the effective minimum, unless his log is gone; a move is over when all who join are in sync
-and have sessions, with as many as have to acknowledge, or with all of the target where there are to be fewer (ADR 19),
-in the row that makes it so. Must not know which event it is.
+leaves an in-sync set below the effective minimum, unless his log is gone; a move is over when all who join are in sync,
+have sessions and say nothing bad of their logs, with as many as have to acknowledge, or with all of the target where
+there are to be fewer (ADR 19), and one of them is fit to lead (R19). Must not know which event it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,11 +19,20 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import NO_LEADER, Row
 
 
+class Said(NamedTuple):
+    """What nodes say of one partition: whose log of it is `sound`, whose `failed` or is lost (of others it is not known
+    yet), and who is `unfit` to lead anything."""
+
+    sound: frozenset[int]
+    failed: frozenset[int]
+    unfit: frozenset[int]
+
+
 def settled(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = NO_LEADER) -> Row:
-    """What every event ends with: a move that is over, a leader if there can be one, then members without session out,
-    down to `minimum` (min.insync.replicas, or all replicas). `begins_again`: what this node leads it leads in a new
-    epoch. The same object where nothing changes."""
-    after = _arrived(image, row, minimum) if row.target else row
+    """What every event ends with: a leader if there can be one, then members without session out, down to `minimum`
+    (min.insync.replicas, or all replicas). `begins_again`: what this node leads it leads in a new epoch. The same
+    object where nothing changes."""
+    after = row
     candidates = led_from(image, after)
     if after.leader not in candidates:
         leader = candidates[0] if candidates else NO_LEADER
@@ -37,12 +47,18 @@ def settled(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = 
     return replace(after, in_sync=in_sync, partition_epoch=row.partition_epoch + 1)
 
 
-def _arrived(image: ClusterImage, row: Row, minimum: int) -> Row:
-    """Without those that a move was to take out, once it is over; the same object while it is not. A start that is not
-    done comes first: what it lacks is not known yet."""
+def arrived(image: ClusterImage, row: Row, minimum: int, said: Said | None) -> Row:
+    """Without those that a move was to take out, once it is over; the same object while it is not, or none is under
+    way. A start that is not done comes first: what it lacks is not known yet. `said` (None: all are well) decides with
+    it, for who goes takes his log along: a log that failed reports nothing any more, whatever the set says, and who is
+    unfit gets no leadership that a fit one has."""
     there = [node_id for node_id in row.target if node_id in row.in_sync and image.nodes[node_id].active]
+    if said is not None:
+        there = [node_id for node_id in there if node_id in said.sound]
     is_short = len(there) < (len(row.target) if len(row.adding) < len(row.removing) else min(minimum, len(row.target)))
-    if is_short or not row.clean or not set(row.adding).issubset(there):
+    if is_short or not row.target or not row.clean or not set(row.adding).issubset(there):
+        return row
+    if said is not None and row.leader not in there and said.unfit.issuperset(there):
         return row
     return assigned_to(image, row, row.target)
 

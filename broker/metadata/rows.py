@@ -18,6 +18,8 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.minimum import effective_min, min_in_sync_set
 from broker.metadata.records import NO_LEADER, LogPlace, Row, RowsSet
 from broker.metadata.row_steps import (
+    Said,
+    arrived,
     assigned_to,
     in_order,
     is_alone,
@@ -144,9 +146,17 @@ def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[Row
     return _changed(image, lambda _: lambda _, row, minimum: settled(image, row, minimum), only=topic_id)
 
 
-def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, ...], *, is_done: bool) -> Row:
-    """The leader's proposal, which was found right, is the set. A row also where nothing else changed: so a leader gets
-    rid of a proposal whose outcome it does not know (R17)."""
+def proposed(
+    image: ClusterImage,
+    topic: Topic,
+    index: int,
+    in_sync: tuple[int, ...],
+    *,
+    is_done: bool,
+    said: Said | None = None,
+) -> Row:
+    """The leader's proposal, which was found right, is the set; a move may be over with it. A row also where nothing
+    else changed: so a leader gets rid of a proposal whose outcome it does not know (R17)."""
     row = topic.rows[index]
     done = is_done and not row.clean
     wanted = replace(
@@ -155,7 +165,16 @@ def proposed(image: ClusterImage, topic: Topic, index: int, in_sync: tuple[int, 
         clean=row.clean or done,
         served_epoch=row.leader_epoch if done else row.served_epoch,
     )
-    return next_row(row, settled(image, wanted, min_in_sync_set(topic, image)))
+    minimum = min_in_sync_set(topic, image)
+    return next_row(row, settled(image, arrived(image, wanted, minimum, said), minimum))
+
+
+def ended(image: ClusterImage, topic: Topic, index: int, said: Said | None = None) -> Row | None:
+    """The move under way is over, by something else than a proposal: a session that began, a log that is fit again;
+    None: it is not."""
+    row, minimum = topic.rows[index], min_in_sync_set(topic, image)
+    after = arrived(image, row, minimum, said)
+    return None if after is row else next_row(row, settled(image, after, minimum))
 
 
 def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) -> Row:
@@ -179,7 +198,9 @@ def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
     return next_row(row, led_by(row, preferred))
 
 
-def reassigned(image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...]) -> Row | None:
+def reassigned(
+    image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...], said: Said | None = None
+) -> Row | None:
     """`target`, the one to lead first, is to hold the partition alone: those who join copy it, and when all of it are
     in sync the others go (KIP-455); None: no change. The same nodes in another order are at their goal. A move under
     way goes on from what it began with; who joined for it and is to hold nothing now is out at once."""
@@ -188,7 +209,8 @@ def reassigned(image: ClusterImage, topic: Topic, index: int, target: tuple[int,
     after = assigned_to(image, row, target) if is_there else assigned_to(image, row, row.replicas, target)
     if after == row:
         return None
-    after = settled(image, after, min_in_sync_set(topic, image))
+    minimum = min_in_sync_set(topic, image)
+    after = settled(image, arrived(image, after, minimum, said), minimum)
     if after.leader_epoch > row.leader_epoch + 1:  # some left, and it is at its goal, so that more did
         after = led_by(replace(after, leader_epoch=row.leader_epoch), after.leader)
     return next_row(row, after)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from broker.controller.brokers import ProposalsAsked, RegistrationAsked
 from broker.controller.fitness import Fitness, moved
-from broker.controller.moves import Move, reassign
+from broker.controller.moves import Move, over, reassign
 from broker.controller.proposals import decide
 from broker.controller.registrations import end_records, register
 from broker.controller.unclean import Candidate, Chosen, begin, best
@@ -146,6 +146,7 @@ class Core:
             self.images = (*self.images, after)
             if before.target and self.row.replicas == before.target:
                 self.counts["moves over"] = self.counts.get("moves over", 0) + 1
+            self.commit(over(self.image).records)
 
     def end_session(self, node: int) -> None:
         """Its silence, as the controller sees it; its process may live."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.controller.attendance import Attendance
 from broker.error_codes import ErrorCode
 from broker.membership import joining
 from broker.metadata.records import Row, RowsSet
@@ -278,5 +279,31 @@ def test_a_replica_that_finds_another_topic_s_log_in_its_place_moves_it_aside() 
         await until(lambda: set(it.row(1).in_sync) == {1, 2, 3}, "its replica is in sync")
         for life in it.lives.values():
             await life.crash()
+
+    play(scenario())
+
+
+def test_a_move_waits_for_a_log_that_failed_although_it_counts_as_in_sync() -> None:
+    """The minimum keeps it in the set: it was made the only replica, and the sound logs were given away."""
+
+    async def scenario() -> None:
+        three = Moving()
+        await three.made(3, **{"min.insync.replicas": "3"})
+        await three.put(b"a")
+        row = three.row(1)
+        ill = row.replicas[2]
+        registry = three.lives[ill].context.registry
+        topic_id = three.lives[ill].context.metadata.topic("log").topic_id
+        registry.troubles.failed((topic_id, 0), "the disk said so")
+        attendance, metadata = three.lives[1].context.brokers, three.lives[1].context.metadata
+        assert isinstance(attendance, Attendance), "the first one decides"
+        await until(lambda: ill in attendance.unfit(metadata.image), "it is told")
+        assert await three.move(1, ill) == (NONE, None)
+        await until(lambda: three.row(1).partition_epoch > row.partition_epoch, "it is decided")
+        assert (three.row(1).replicas, three.row(1).target) == (row.replicas, (ill,))
+        registry.troubles.works((topic_id, 0))
+        await three.over(ill)
+        assert await three.values() == [b"a"]
+        await three.end()
 
     play(scenario())

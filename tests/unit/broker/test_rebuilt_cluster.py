@@ -37,7 +37,8 @@ from thermocline.cli.cluster.restore.rebuild_plan import rebuild_plan
 
 A = UUID(int=1)
 PLACE = TopicPartition("log", 0)
-DIRECTORY = DirectoryIdentity(CLUSTER, 1, "d1", has_logs=True, logs=frozenset((PLACE, TopicPartition("other", 0))))
+LYING = {PLACE: A, TopicPartition("other", 0): UUID(int=9)}
+DIRECTORY = DirectoryIdentity(CLUSTER, 1, "d1", has_logs=True, logs=frozenset(LYING))
 
 
 def rebuilt() -> ClusterImage:
@@ -47,7 +48,7 @@ def rebuilt() -> ClusterImage:
 def came(image: ClusterImage, node_id: int) -> ClusterImage:
     """A broker registered that has the log of partition 0."""
     asked = RegistrationAsked(
-        node_id, CLUSTER, f"i{node_id}", f"d{node_id}", "boot", (), held_logs=held_logs(image, DIRECTORY)
+        node_id, CLUSTER, f"i{node_id}", f"d{node_id}", "boot", (), held_logs=held_logs(image, LYING)
     )
     after = image.with_records(register(image, asked, CLUSTER, is_live=False, is_silent=True).records)
     check(after)
@@ -61,7 +62,7 @@ def test_a_directory_that_the_image_does_not_know_is_let_in_and_says_what_lies_t
     assert admit(DIRECTORY, replace(bucket, is_rebuilt=False), 1, LeaseSight.RELEASED).verdict is Verdict.REFUSE
     other = replace(DIRECTORY, cluster_id="another")
     assert admit(other, bucket, 1, LeaseSight.RELEASED).verdict is Verdict.REFUSE
-    assert held_logs(rebuilt(), DIRECTORY) == ((id_of(1), 0),)
+    assert held_logs(rebuilt(), LYING) == ((id_of(1), 0),)
 
 
 def test_nobody_begins_before_the_unknown_replicas_are_given_up() -> None:
@@ -130,6 +131,28 @@ def test_a_rebuilt_root_is_read_and_replaces_no_other() -> None:
         assert loaded is not None and (loaded.image, loaded.epoch, loaded.cluster_id) == (image, epoch, CLUSTER)
         with pytest.raises(PreconditionFailed):
             await write_rebuilt(store, SeededRng(2), CLUSTER, image, epoch, None)
+
+    play(scenario())
+
+
+def test_a_directory_says_that_it_holds_a_topic_by_its_id_not_its_name() -> None:
+    """A topic was deleted and made again, and the directory has the log of the first: it was a replica of what it has
+    nothing of, and was waited for."""
+
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        await life.context.controller.create_topic("log", 1, {})
+        own = UUID(life.context.metadata.topic("log").topic_id)
+        cluster_id = life.context.metadata.cluster_id
+        await life.stop()
+        for seed, (topic_id, replicas) in enumerate([(A, (UNKNOWN_REPLICA,)), (own, (UNKNOWN_REPLICA, 1))]):
+            image = rebuild_plan([found(topic_id, "log")], {}, 0).image()
+            del place.memory.objects["cluster.json"]
+            await write_rebuilt(place.store, SeededRng(seed), cluster_id, image, image.next_broker_epoch - 1, None)
+            life = await place.start()
+            assert life.context.metadata.topic("log").rows[0].replicas == replicas
+            await life.stop()
 
     play(scenario())
 

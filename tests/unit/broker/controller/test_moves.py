@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from broker.controller.moves import DONE, Move, UnderWay, reassign, under_way
+from broker.controller.brokers import ProposalsAsked
+from broker.controller.fitness import FIT, Fitness
+from broker.controller.moves import DONE, Move, UnderWay, over, reassign, under_way
+from broker.controller.proposals import decide
 from broker.controller.registrations import unregister
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.records import NO_LEADER, Row, TopicCreated
+from broker.replication.proposal import PartitionProposal
 from tests.support.cluster_kit import id_of, session
 
 WRONG = ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -121,6 +125,71 @@ def test_who_leaves_at_once_leaves_somebody_to_lead() -> None:
     assert cancel(cluster(moving, ended=(3,))) == (WRONG, words)
     away = replace(moving, leader=NO_LEADER)
     assert cancel(cluster(away, ended=(3, 4))) == DONE
+
+
+ALL_FIT = dict.fromkeys(range(1, 6), FIT)
+UNFIT = Fitness(unfit_all=True)
+FAILED, LOST = Fitness(unfit=((T, 0),)), Fitness(lost_logs=((T, 0),))
+
+
+def joined(image: ClusterImage, told: dict[int, Fitness]) -> Row:
+    """After its leader, 1, proposed everybody that the partition names."""
+    row = image.topics[T].rows[0]
+    everybody = tuple((node, node) for node in sorted({*row.replicas, *row.target}))
+    proposal = PartitionProposal((T, 0), row.leader_epoch, row.partition_epoch, everybody)
+    decided = decide(image, ProposalsAsked(1, 1, (proposal,)), told)
+    assert decided.answer == (ErrorCode.NONE,)
+    check(after := image.with_records(decided.records), image)
+    assert not over(after, told).records, "what is not over by the proposal is not over after it"
+    row = after.topics[T].rows[0]
+    if row.target and all(image.nodes[node].active for node in row.target):
+        check(well := after.with_records(over(after, ALL_FIT).records), after)
+        assert (well.topics[T].rows[0].replicas, well.topics[T].rows[0].target) == (row.target, ())
+    return row
+
+
+@pytest.mark.parametrize("bad", [FAILED, LOST, None])
+def test_a_move_does_not_end_on_a_log_that_failed(bad: Fitness | None) -> None:
+    """In the set, and not there: it reports nothing, or lacks what was acknowledged. Nor on one that has said nothing
+    to this controller: it may be one of these. Who stays and is not needed holds no move up (R19)."""
+
+    def ends(target: tuple[int, ...], ill: int, minimum: int = 1) -> bool:
+        told = {node: (bad if node == ill else FIT) for node in ALL_FIT}
+        said = {node: fitness for node, fitness in told.items() if fitness is not None}
+        return not joined(cluster(replace(FULL, target=target), minimum=minimum), said).target
+
+    assert not ends((4,), 4) and ends((4,), 1)
+    assert not ends((3, 4, 5), 4) and ends((3, 4, 5), 3) and not ends((3, 4, 5), 3, minimum=3)
+    assert not ends((2, 3), 3), "fewer than before: all of them"
+
+
+def test_a_move_ends_with_somebody_fit_to_lead() -> None:
+    """Its leadership would go from a fit broker to one that stops, or whose disk is full; who leads leads on."""
+    moving = cluster(replace(FULL, target=(4, 5)))
+    assert joined(moving, ALL_FIT | {4: UNFIT, 5: UNFIT}).target == (4, 5)
+    assert joined(moving, ALL_FIT | {4: UNFIT}).target == ()
+    assert joined(cluster(replace(FULL, target=(1, 4))), ALL_FIT | {1: UNFIT, 4: UNFIT}).target == ()
+
+
+def test_fewer_replicas_are_not_there_at_once_where_a_log_failed() -> None:
+    """One of those that are to stay is waited for; called off, they are not needed."""
+    image = cluster(FULL)
+    decided = reassign(image, [Move("t", 0, (2, 3))], ALL_FIT | {3: FAILED})
+    assert decided.answer == (DONE,) and image.with_records(decided.records).topics[T].rows[0].target == (2, 3)
+    decided = reassign(image, [Move("t", 0, (2, 3))], ALL_FIT)
+    assert image.with_records(decided.records).topics[T].rows[0].replicas == (2, 3)
+
+
+def test_a_cancel_keeps_logs_that_are_sound() -> None:
+    """Those that stay are counted without the ones that failed, and one of them can lead."""
+
+    def answer(minimum: int, told: dict[int, Fitness]) -> ErrorCode:
+        moving = replace(FULL, leader=4, in_sync=(2, 3, 4), target=(4, 5))
+        return reassign(cluster(moving, minimum=minimum), [Move("t", 0, None)], told).answer[0].error
+
+    assert answer(2, ALL_FIT) == answer(1, ALL_FIT | {3: LOST}) == answer(2, {}) == ErrorCode.NONE
+    assert answer(2, ALL_FIT | {3: LOST}) == answer(1, ALL_FIT | {2: UNFIT, 3: UNFIT}) == WRONG
+    assert answer(1, ALL_FIT | {2: UNFIT, 3: FAILED}) == WRONG
 
 
 def test_moves_are_listed() -> None:

@@ -82,7 +82,7 @@ async def join(cluster: Any) -> None:
     world = World(nothing, nothing, nothing, clock, SeededRng(1), nothing)
     gate, outage = Gate(clock.boottime_s, 5.0), Outage(clock)
     joining = Joining(cluster, cluster, cluster, world, gate, outage, TIMES, waits_for=lambda _: None)
-    await joining.join(OURS, RegistrationAsked(1, "", "0" * 32, "", "boot", ()))
+    await joining.join(OURS, RegistrationAsked(1, "", "0" * 32, "", "boot", ()), nothing)
 
 
 async def refused_after_s(reign_s: float, most_s: float, decides: int = 2) -> float | None:

@@ -10,6 +10,7 @@ from broker.metadata.rows import (
     begun_uncleanly,
     cancelled,
     elected,
+    ended,
     proposed,
     reassigned,
     rows_set,
@@ -88,12 +89,14 @@ def test_cluster_d71_nothing_is_complete_on_nothing() -> None:
 
 
 def test_who_is_in_sync_without_a_session_is_waited_for() -> None:
-    """It holds everything, and cannot lead: its next session ends the move."""
+    """It holds everything, and cannot lead: in its next session the move ends."""
     image = cluster(full(in_sync=(1, 2)), minimum=2, ended=(2,))
     moving = move(image, 2, 1)
     assert (row_of(moving).replicas, row_of(moving).target) == ((1, 2, 3), (2, 1))
     began = moving.with_records([session("2b", node_id=2, broker_epoch=moving.next_broker_epoch)])
-    row = row_of(began.with_records(session_began(began, 2, is_other_directory=False)))
+    began = began.with_records(session_began(began, 2, is_other_directory=False))
+    assert row_of(began).target, "what a session says of its log comes after it"
+    row = row_of(after(began, ended(began, began.topics[T], 0)))
     assert (row.replicas, row.target, row.leader, row.leader_epoch, row.in_sync) == ((2, 1), (), 1, 6, (2, 1))
 
 
@@ -171,5 +174,7 @@ def test_a_move_of_what_nobody_leads_goes_when_its_target_is_in_sync() -> None:
     moving = move(away, 2)
     assert (row_of(moving).target, row_of(moving).leader) == ((2,), NO_LEADER)
     began = moving.with_records([session("2b", node_id=2, broker_epoch=moving.next_broker_epoch)])
-    row = row_of(began.with_records(session_began(began, 2, is_other_directory=False)))
+    began = began.with_records(session_began(began, 2, is_other_directory=False))
+    assert row_of(began).target, "what a session says of its log comes after it"
+    row = row_of(after(began, ended(began, began.topics[T], 0)))
     assert (row.replicas, row.leader, row.in_sync, row.target) == ((2,), 2, (2,), ())
