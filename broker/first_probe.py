@@ -1,8 +1,8 @@
 """A start's first words with its bucket: does it answer, and does it keep its promises?
 
 Owns the wait for it. Always true: a store that gets conditional writes wrong, or loses races, is refused before a log
-is entrusted to it (C23); one that does not answer is waited for, for ever, and told as an outage. Must not know what
-is kept in the bucket, but whether anything is.
+is entrusted to it (C23); one that does not answer is waited for, for ever, and told as an outage, from its
+first refusal on. Must not know what is kept in the bucket, but whether anything is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.observe.status import Health
 from broker.outage import WHAT_TO_DO, Outage
 from coldstore.object_store import ObjectStore
+from coldstore.patient import PatientStore
 from coldstore.probe import ProbeReport, probe, race
 from logformat.errors import Retryable
 from seams.world import World
@@ -26,20 +27,25 @@ async def first_probe(store: ObjectStore, world: World, outage: Outage, health: 
 
     StoreRefused: it gets them wrong.
     """
+
+    def refused(failure: Retryable) -> None:
+        if outage.failed(failure):
+            log.warning("not ready: the bucket %s does not answer (%s); %s", store.url, outage, WHAT_TO_DO)
+
     wait_s = 0.2
     health.starting(f"probing the bucket {store.url}")
     while True:
         try:
-            report = await probe(store, world.rng)
+            report = await probe(store, world.rng, refused)
             report.require()
-            if not await ClusterRoot(store, world.rng, world.clock, world.workers).is_formatted():
+            asked = PatientStore(store, refused)
+            if not await ClusterRoot(asked, world.rng, world.clock, world.workers).is_formatted():
                 # Once, before the bucket is formatted: a store that loses races passes every sequential test.
-                (await race(store, world.rng)).require()
+                (await race(store, world.rng, refused)).require()
             if lasted := outage.answered():
                 log.info("the bucket answers, after %s", lasted)
             return report
         except Retryable as failure:
-            if outage.failed(failure):
-                log.warning("not ready: the bucket %s does not answer (%s); %s", store.url, outage, WHAT_TO_DO)
+            refused(failure)
         await asyncio.sleep(wait_s * world.rng.uniform(0.8, 1.2))
         wait_s = min(wait_s * 2, 10.0)

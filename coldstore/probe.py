@@ -150,9 +150,11 @@ def provider_of(url: str) -> str:
     return next((name for suffix, name in _PROVIDERS if host.endswith(suffix)), f"an S3-compatible store ({host})")
 
 
-async def probe(store: ObjectStore, rng: Rng) -> ProbeReport:
-    """Ask for every condition, one after the other (about 25 requests)."""
-    store = PatientStore(store)
+async def probe(
+    store: ObjectStore, rng: Rng, refused: Callable[[StoreUnavailable], None] = lambda _: None
+) -> ProbeReport:
+    """Ask for every condition, one after the other (about 25 requests). `refused`: see `PatientStore`."""
+    store = PatientStore(store, refused)
     run = _Probe(store, f"{PREFIX}/{rng.uuid()}")
     try:
         if await run.roots():
@@ -164,9 +166,12 @@ async def probe(store: ObjectStore, rng: Rng) -> ProbeReport:
     return ProbeReport(store.url, provider_of(store.url), tuple(run.findings), run.verification)
 
 
-async def race(store: ObjectStore, rng: Rng) -> RaceReport:
-    """Let `RACE_WRITERS` create, then replace, the same key at once, `RACE_ROUNDS` rounds in all."""
-    store = PatientStore(store)
+async def race(
+    store: ObjectStore, rng: Rng, refused: Callable[[StoreUnavailable], None] = lambda _: None
+) -> RaceReport:
+    """Let `RACE_WRITERS` create, then replace, the same key at once, `RACE_ROUNDS` rounds in all. `refused`: as of
+    `probe`."""
+    store = PatientStore(store, refused)
     base = f"{PREFIX}/{rng.uuid()}"
     winners: list[int] = []
     etag: str | None = None

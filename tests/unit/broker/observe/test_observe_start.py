@@ -12,6 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.observe.conditions import Condition
 from broker.observe.http import Views
+from coldstore.object_store import ObjectInfo, Upload
+from coldstore.stores.faulty import Fault
+from coldstore.stores.operations import Operation
 from tests.support.broker_kit import Life, Place, play
 from tests.unit.broker.observe.test_broker_observe import value
 
@@ -52,7 +55,7 @@ def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
             first = await metrics_of(views)
             assert value(first, "thermocline_ready") == 0
             assert value(first, "thermocline_store_reachable") == 1, "nobody asked it yet"
-            await asyncio.sleep(10)  # a request that is refused at once is asked again for 3 s, a write before it too
+            await asyncio.sleep(5)
             waiting = await metrics_of(views)
             assert value(waiting, "thermocline_ready") == 0
             assert value(waiting, "thermocline_store_reachable") == 0
@@ -65,6 +68,34 @@ def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
         assert value(served, "thermocline_ready") == value(served, "thermocline_store_reachable") == 1
         assert await held(views) == []
         assert set(first) < set(served)
+        await life.stop()
+
+    play(scenario())
+
+
+def test_a_start_tells_its_first_refusal_and_goes_on_trying() -> None:
+    """The probe asks a busy store again, request by request: one refusal was told to nobody, an outage after 6 s. And
+    the look whether there is a cluster had no second try: a refusal of that began the whole probe anew."""
+
+    async def scenario() -> None:
+        place = Place()
+        place.store.script(Operation.GET, Fault.BEFORE, match="root", times=2)
+        place.store.script(Operation.GET, Fault.BEFORE, match="cluster.json")
+        puts: list[str] = []
+        put_segment = place.store.put_segment
+
+        async def counted(key: str, body: Upload) -> ObjectInfo:
+            puts.append(key)
+            return await put_segment(key, body)
+
+        place.store.put_segment = counted  # type: ignore[method-assign]
+        life = place.make()
+        async with starting(life) as views:
+            while value(await metrics_of(views), "thermocline_store_reachable"):
+                await asyncio.sleep(0.01)
+            assert json.loads(await views.broker())["not_ready"] == "probing the bucket memory://bucket"
+        assert sum(key.endswith("/segment") for key in puts) == 1, "one probe"
+        assert value(await metrics_of(views), "thermocline_store_reachable") == 1
         await life.stop()
 
     play(scenario())
