@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from seams.disk import Buffer, File, FileStat, Lock, Space
 from seams.rng import Rng
@@ -73,11 +73,13 @@ class Inode:
 
 @dataclass
 class NameChange:
-    """One change of names, atomic as in a journal: `removes` and `adds` happen together or not at all."""
+    """One change of names, atomic as in a journal: `removes` and `adds` happen together or not at all. `moved`: a
+    directory that has another name by it, so that nothing is below the old one ("": none)."""
 
     removes: tuple[str, ...]
     adds: tuple[tuple[str, Inode], ...]
-    directories: frozenset[str] = frozenset()
+    moved: str = ""
+    directories: frozenset[str] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
         self.directories = frozenset(parent(path) for path in (*self.removes, *(path for path, _ in self.adds)))
@@ -85,8 +87,16 @@ class NameChange:
     def apply(self, names: dict[str, Inode]) -> None:
         for path in self.removes:
             names.pop(path, None)
+        if self.moved:
+            for path in [name for name in names if name.startswith(self.moved + "/")]:
+                del names[path]
         for path, inode in self.adds:
             names[path] = inode
+
+    def only(self, stays: Callable[[str], bool]) -> NameChange:
+        """Of it, what concerns names that stay."""
+        adds = tuple(add for add in self.adds if stays(add[0]))
+        return replace(self, removes=tuple(filter(stays, self.removes)), adds=adds)
 
 
 @dataclass
@@ -296,7 +306,7 @@ class CrashDisk:
         after._durable = {path: copied(inode) for path, inode in self._durable.items()}
         after._hold(
             [
-                NameChange(change.removes, tuple((path, copied(inode)) for path, inode in change.adds))
+                replace(change, adds=tuple((path, copied(inode)) for path, inode in change.adds))
                 for change in self._pending
             ]
         )
@@ -316,10 +326,7 @@ class CrashDisk:
         def stays(name: str) -> bool:
             return name != path and not name.startswith(path + "/")
 
-        kept = (
-            NameChange(tuple(filter(stays, change.removes)), tuple(add for add in change.adds if stays(add[0])))
-            for change in self._pending
-        )
+        kept = (change.only(stays) for change in self._pending)
         self._hold([change for change in kept if change.removes or change.adds])
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
@@ -434,10 +441,11 @@ class CrashDisk:
         for change in self._pending:
             if path in change.directories:
                 change.apply(self._durable)
-                self._pending_in.subtract(change.directories)
+                if below := change.moved and change.moved + "/":  # what came before it is at the new name only
+                    left = [earlier.only(lambda name, below=below: not name.startswith(below)) for earlier in left]
             else:
                 left.append(change)
-        self._pending = left
+        self._hold([change for change in left if change.removes or change.adds])
 
     def space(self, path: str) -> Space:
         inodes = {id(inode): inode for inode in self._names.values()}
@@ -487,13 +495,14 @@ class CrashDisk:
             if path.startswith(source + "/"):
                 self._durable[moved(path)] = inode
         doubled = [
-            NameChange(
-                (*change.removes, *map(moved, change.removes)),
-                (*change.adds, *((moved(path), inode) for path, inode in change.adds)),
+            replace(
+                change,
+                removes=(*change.removes, *map(moved, change.removes)),
+                adds=(*change.adds, *((moved(path), inode) for path, inode in change.adds)),
             )
             for change in self._pending
         ]
-        self._hold([*doubled, NameChange((source,), ((target, directory),))])
+        self._hold([*doubled, NameChange((source,), ((target, directory),), source)])
 
     def _hold(self, changes: list[NameChange]) -> None:
         """These changes of names are not durable yet."""

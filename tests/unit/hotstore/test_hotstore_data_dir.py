@@ -286,3 +286,23 @@ def test_an_interrupted_creation_is_finished_or_begun_again() -> None:
     log = recover_log(directory, ORDERS, CONFIG, 0, TOPIC_ID)
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
     append(log, batch())
+
+
+def test_nothing_of_a_removed_log_is_in_the_one_made_in_its_place_when_the_power_goes() -> None:
+    """Of the simulated disk (seed 2049 of three brokers): the directory that was renamed takes its files with it, so a
+    directory made anew under its name begins empty, whatever survives of what nothing synced."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(3))
+    flush(log)
+    log.close(clean=True)
+    removed = directory.mark_deleted("orders", 0, "0" * 32)
+    directory.remove_deleted(removed)
+    disk.make_dirs(LOG_PATH)
+    disk.open(f"{LOG_PATH}/{255:020d}.log", create=True, write=True).close()
+    disk.sync_dir(LOG_PATH)
+    disk.sync_dir(DATA)
+    for keep in (0.0, 0.5, 1.0):
+        for seed in range(5):
+            after = disk.crash(SeededRng(seed), keep)
+            assert after.list_dir(LOG_PATH) == [f"{255:020d}.log"]
