@@ -50,8 +50,8 @@ sim: $(READY)  ## make sim SEED=7 replays one simulated run; BROKERS=3: of sever
 sim-cluster: $(READY)  ## 3 000 simulated runs of three brokers: hours; SEEDS=1..100 a part of them, JOBS=2 two at once
 	$(BIN)/python -m tests.sim --brokers 3 --jobs $(or $(JOBS),1) --seeds $(or $(SEEDS),1..3000)
 
-planted: $(READY)  ## every planted bug must be caught, each with its seed
-	$(BIN)/python -m tests.sim.planted
+planted: $(READY)  ## every planted bug must be caught, each with its seed; ONLY="02 140", RESULTS=file goes on where it ended
+	$(BIN)/python -m tests.sim.planted $(ONLY) $(if $(RESULTS),--results $(RESULTS))
 
 fuzz: $(READY)  ## hostile bytes into every parser, 10^7 of them (Atheris, installed when missing); RUNS=n ONLY=a,b KEEP=1
 	$(BIN)/python -m tests.fuzz $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep)
