@@ -74,7 +74,10 @@ class ManifestStore:
             clock,
             deadline_s=deadline_s,
             validate=self._validate,
+            on_newer=lambda root: self.on_newer(root.content),
         )
+        self.on_newer: Callable[[Manifest], None] = lambda _: None
+        """Told of each manifest that becomes the newest one seen, at once, whoever read it."""
         self._reader = PageReader(
             store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers
         )

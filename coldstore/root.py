@@ -90,14 +90,17 @@ class RootStore(Generic[T]):
         *,
         deadline_s: float = DEADLINE_S,
         validate: Callable[[Root[T]], None] | None = None,
+        on_newer: Callable[[Root[T]], None] = lambda _: None,
     ) -> None:
-        """`deadline_s` is a commit's, its queueing included; `validate`: see `RootCodec`."""
+        """`deadline_s` is a commit's, its queueing included; `validate`: see `RootCodec`; `on_newer` is told of each
+        root that becomes the known one, at once, whoever read it."""
         self._store = store
         self._key = key
         self._codec = RootCodec(kind, validate)
         self._rng = rng
         self._clock = clock
         self._deadline_s = deadline_s
+        self._on_newer = on_newer
         self._known: Root[T] | None = None
         self._unsettled_version = 0
         self._commits = asyncio.Lock()
@@ -271,3 +274,4 @@ class RootStore(Generic[T]):
             self._unsettled_version = 0
         if self._known is None or found.version > self._known.version:
             self._known = found
+            self._on_newer(found)

@@ -21,7 +21,7 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload
 from coldstore.segment_sections import FooterOutgrown
-from logformat.errors import Corrupt, Fenced, Retryable
+from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
 from seams.workers import Lane
 from tiering.copy_plan import CopyRange
@@ -149,6 +149,7 @@ class Copier:
                 if read_back:
                     await partition.manifests.reload_if_changed()
                 named = await partition.manifests.find(entry.base_offset)
+            partition.check_not_fenced()  # what a newer leader expired is no damage
             if named is None or named.uuid != entry.uuid:
                 raise Corrupt(f"{partition.name}: the manifest does not name {entry.uuid} at {entry.base_offset}")
             key = str(entry.key(partition.topic_id, partition.partition))
@@ -179,11 +180,7 @@ class Copier:
                 named = await partition.manifests.find(entry.base_offset)
         except TimeoutError as late:
             raise StoreUnavailable(f"{partition.name}: reading the root took too long") from late
-        manifest = partition.manifest
-        if manifest is not None and manifest.leader_epoch > partition.epoch:
-            raise partition.fence(
-                Fenced(f"{partition.name}: epoch {partition.epoch} superseded by {manifest.leader_epoch}")
-            )
+        partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
             raise Retryable(f"{partition.name}: {entry.uuid} was expired while it was verified")
 

@@ -1,8 +1,9 @@
 """What the jobs of one tiered partition share: its log, its manifest, its claim, its reservation, what blocks it.
 
 Owns the claim (the first tiering act of an epoch, C1) and the reservation's life. Always true: `log.reserved_end` is
-raised only after the root's commit and the sync of the local copy; after a `Fenced` nothing of this partition is
-committed any more; commits are made under our epoch or not at all. Runs on the loop. Must not know when its parts are
+raised only after the root's commit and the sync of the local copy; a root of a higher leader epoch fences in the step
+that makes it known, so that nobody sees another leader's remote end as ours; after a `Fenced` nothing of this partition
+is committed any more; commits are made under our epoch or not at all. Runs on the loop. Must not know when its parts are
 called (work_queue), nor what a copy or an expiry consists of.
 """
 
@@ -108,6 +109,9 @@ class TieredPartition:
         self._released_from = 0  # the root's reserved end before a release that may still land
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
+        manifests.on_newer = self._saw
+        if manifests.manifest is not None:
+            self._saw(manifests.manifest)
 
     @property
     def flusher(self) -> Flusher:
@@ -179,9 +183,14 @@ class TieredPartition:
             manifest = await self.manifests.commit(edit, self.check_fresh if lets_go else None)
         except Fenced as fenced:
             raise self.fence(fenced) from fenced
-        if manifest.leader_epoch > self.epoch:
-            raise self.fence(Fenced(f"{self.name}: epoch {self.epoch} superseded by {manifest.leader_epoch}"))
+        self.check_not_fenced()
         return manifest
+
+    def _saw(self, manifest: Manifest) -> None:
+        """A newer root, read by a claim, a commit, a reader, or to verify or collect: it tells of another leader as
+        well as a refused commit does, and sooner than `cluster.json`."""
+        if manifest.leader_epoch > self.epoch:
+            self.fence(Fenced(f"{self.name}: epoch {self.epoch} superseded by {manifest.leader_epoch}"))
 
     def fence(self, why: Fenced) -> Fenced:
         """Stop tiering this partition in this epoch; its leader learns it unless only the topic was deleted."""

@@ -150,6 +150,29 @@ def test_design_c01_a_zombie_is_fenced_by_a_claim_alone() -> None:
     run_fast(scenario())
 
 
+def test_a_zombie_that_reads_a_newer_leader_s_root_is_fenced_in_that_step() -> None:
+    """Simulated seeds 375 and 1423: a verification read the root anew, and the zombie took the remote end of the leader
+    after it for its own, above its log's end, until `cluster.json` or a commit said that it was deposed."""
+
+    async def scenario() -> None:
+        house, other = House(), House()
+        other.memory = other.store = house.memory
+        old = await house.start(epoch=1)
+        zombie = await old.open(new=True)
+        await old.fill(40)
+        await settle(lambda: zombie.tier.remote_end_offset == zombie.log.active_info().base_offset)
+        new = await other.start(epoch=2)
+        await new.open(tier=replace(TIER, copy_disable=True))
+        assert not house.fenced
+        assert await zombie.tier.partition_state.manifests.reload_if_changed()
+        assert len(house.fenced) == 1 and "superseded by 2" in house.fenced[0]
+        assert zombie.tier.partition_state.fenced and not zombie.tier.partition_state.claimed
+        await old.kill()
+        await new.kill()
+
+    run_fast(scenario())
+
+
 def test_design_c06_offsets_are_never_given_twice_over_a_power_cut() -> None:
     """C6: only flushed bytes are copied, so that the log never ends below the remote end after a power cut."""
 
