@@ -38,6 +38,7 @@ from coldstore.stores.opening import open_store
 from coldstore.url import parse_bucket_url
 from hotstore.errors import DataDirLocked
 from logformat.errors import Corrupt, StorageFailed, ThermoclineError
+from seams.disk import is_full
 from seams.tasks import Tasks
 from seams.world import World
 
@@ -77,7 +78,8 @@ async def run(
         log.error("refused to serve: %s", refused)
         return Exit.REFUSED
     except (StorageFailed, Corrupt, OSError) as failed:
-        log.error("storage failed: %s", failed)
+        is_no_room = isinstance(failed, OSError) and is_full(failed)
+        log.error("storage failed: %s%s", failed, "; free space there, then start again" if is_no_room else "")
         return Exit.STORAGE_FAILED
     finally:
         await broker.close()

@@ -38,7 +38,7 @@ from tests.sim.machines import Machine
 from tests.sim.net import SimNet
 from tests.sim.read_roots import ReadRoots
 from tests.sim.workers import SimWorkers
-from tests.support.crash_disk import CrashDisk
+from tests.support.crash_disk import CAPACITY_BYTES, CrashDisk
 from tests.support.memory_store import MemoryStore
 
 HOST = "127.0.0.1"
@@ -92,6 +92,7 @@ class Node(Process):
         self.led: Callable[[Place, Any], None] | None = None  # told of each leadership there, as it begins
         self.obeys: Callable[[Any], None] | None = None  # and of each image of the cluster that it obeys
         self.ready_at: float | None = None
+        self.had_no_room = False  # when it ended, its disk was full
         self.store: ObjectStore
 
     @property
@@ -195,6 +196,7 @@ class Cluster:
                 self.failures.append(f"{node.name} ended by {failure!r}")
                 logging.getLogger("tests.sim").exception("%s ended", node.name)
                 raise
+            node.had_no_room = node.machine.disk.capacity_bytes < CAPACITY_BYTES
             self.exits.append((self.loop.time(), node.name, int(code)))
             return int(code)
 

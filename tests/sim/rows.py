@@ -14,7 +14,7 @@ ROWS = {
     "C4 crash loop": ("crash loop",),
     "D1-D3 power cut": ("power cut",),
     "D5 fsync EIO": ("disk fault:sync",),
-    "D6 disk full": ("disk fault:full",),
+    "D6 disk full": ("disk fault:full", "no room to begin"),
     "D9 slow disk": ("slow fsync",),
     "R1 lost disk": ("disk loss", "replaced by an empty directory", "all machines lost"),
     "O1 5xx before any effect": ("bucket before",),

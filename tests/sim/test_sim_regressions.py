@@ -6,6 +6,8 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from broker.error_codes import ErrorCode
 from seams.rng import SeededRng
 from tests.sim import script
@@ -144,3 +146,28 @@ def test_a_failed_fsync_acknowledges_nothing_and_is_not_tried_again() -> None:
 
     played(scene)
     assert found == []
+
+
+def test_a_new_directory_on_a_full_disk_ends_with_4_and_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    """A supervisor that starts it again finds it so until there is room, and then it serves (seed 1055 of three)."""
+
+    async def act(loop: SimLoop) -> Cluster:
+        cluster = Cluster(loop, "no room", directory_bucket=False, settings=script.SETTINGS)
+        disk = cluster.machines[0].disk
+        disk.capacity_bytes = CAPACITY_BYTES - disk.space("/").free
+        for _ in range(2):
+            node = cluster.start("a")
+            async with asyncio.timeout(60.0):
+                assert await node.main == 4 and node.had_no_room
+        disk.capacity_bytes = CAPACITY_BYTES
+        story = Story(cluster)
+        story.node = cluster.start("a")
+        assert await ready(story)
+        return cluster
+
+    with caplog.at_level("ERROR", "broker.app"):
+        script.in_virtual_time(act)
+    said = [text for record in caplog.records if (text := record.getMessage()).startswith("storage failed")]
+    assert len(said) == 2 and all(
+        "no space left" in text and "free space there, then start again" in text for text in said
+    )

@@ -53,11 +53,15 @@ class Processes:
 
     def _judge_exits(self) -> None:
         """Nobody serves under another's node id here, so nobody who serves is refused; who was not told to stop runs
-        on."""
+        on; and a directory that nobody served from yet needs a disk with room for its first files (docs/cli.md: 4)."""
         served = {node.name for node in self._fleet.nodes if node.ready_at is not None}
+        begun = {name.partition("#")[0] for name in served}
+        full = {node.name for node in self._fleet.nodes if node.had_no_room}
         for at_s, name, code in self._fleet.exits[self._judged :]:
             if code == 3 and name not in served:
                 self._hits["refused at start"] += 1
+            elif code == 4 and name in full and name.partition("#")[0] not in begun:
+                self._hits["no room to begin"] += 1
             elif code != 0 or name not in self._stopping:
                 self._stage.unexpected.append(f"{name} ended with exit {code} at {at_s:.3f} s")
         self._judged = len(self._fleet.exits)
