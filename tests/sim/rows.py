@@ -28,7 +28,7 @@ ROWS = {
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
     "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
-    "moves": ("reassignment",),
+    "moves": ("reassignment", "replicas drained", "drain"),
     "read-only beside them": ("read-only broker",),
 }
 

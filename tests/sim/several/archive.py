@@ -26,7 +26,7 @@ from tests.sim.machines import Machine
 from tests.sim.playing import Outcome, played
 from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.fleet import Fleet, brokers_are_seen
-from tests.sim.several.run import DURATION_S, SeveralBrokers, Shape, shape_of
+from tests.sim.several.run import DURATION_S, SeveralBrokers, Shape, seats_of, shape_of
 
 PORT = 9999
 NODE_ID = 100
@@ -139,7 +139,7 @@ def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replicatio
 
     def make(loop: SimLoop) -> BesideAnArchive:
         settings = [*BROKER_SETTINGS, *shape.settings]
-        return BesideAnArchive(shape, Fleet(loop, f"archive/{brokers}/{seed}", brokers, settings))
+        return BesideAnArchive(shape, Fleet(loop, f"archive/{brokers}/{seed}", seats_of(shape), settings))
 
     with brokers_are_seen():
         return played(make)

@@ -138,6 +138,8 @@ def of_step(before: ClusterImage | None, after: ClusterImage, where: str) -> Ite
             node = after.nodes.get(row.leader)
             if row.leader != NO_LEADER and (node is None or not node.active):
                 yield f"{where}: {topic.name}-{index} is led by node {row.leader}, which has no session: {row}"
+            if gone := {*row.replicas, *row.target} - after.nodes.keys():
+                yield f"{where}: {topic.name}-{index} is assigned to nodes {sorted(gone)}, which left: {row}"
             known = None if before is None else before.topics.get(topic.topic_id)
             if known is not None and index < len(known.rows):
                 wrongs = (*_of_rows(known.rows[index], row), *_of_sets(before, after, known, topic, index))

@@ -30,6 +30,7 @@ class Kind(Enum):
     MINIMUM = "another min.insync.replicas"
     MOVE = "reassignment"
     LAG = "a follower that lags"
+    DRAIN = "drained, and back empty"
 
 
 LASTING = (
@@ -42,7 +43,7 @@ OF_PROCESSES = (
     *(Kind.KILL, Kind.RESTART, Kind.POWER_CUT, Kind.PAUSE),
     *(Kind.DISK_LOSS, Kind.REPLACE),
 )
-DRAWN_APART = (Kind.MOVE, Kind.LAG)
+DRAWN_APART = (Kind.MOVE, Kind.LAG, Kind.DRAIN)
 """Kinds that came later: whether a run has them is drawn by an rng of their own, so that all else stays as it was."""
 
 OF_LINKS = (Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING)

@@ -24,6 +24,7 @@ from tests.sim.history import CALM, Note, Place
 from tests.sim.links import CLIENTS, STORE, Link, both_ways
 from tests.sim.nemesis import HIGH, LOW, SELDOM
 from tests.sim.several.crowd import Crowd
+from tests.sim.several.draining import Draining
 from tests.sim.several.fleet import Fleet, Seat
 from tests.sim.several.kinds import LASTING, OF_LINKS, OF_PROCESSES, Kind, Times
 from tests.sim.several.losses import Losses
@@ -59,6 +60,7 @@ class SeveralNemesis:
         self._changing: dict[asyncio.Task[None], None] = {}  # settings
         self._flapping: dict[asyncio.Task[None], None] = {}
         self.processes = Processes(stage, losses, self._rng, self.hits, sync=sync)
+        self._draining = Draining(stage, stage.rng("drains"), self.hits, self.processes.restart)
 
     def note(self, text: str) -> None:
         self._stage.history.add(Note(self._stage.now(), text))
@@ -136,6 +138,9 @@ class SeveralNemesis:
 
             case Kind.MOVE:
                 self._begin(self._move(*self._drawn_moves()), self._changing)
+
+            case Kind.DRAIN:
+                self._begin(self._draining.drain(seat), self._changing)
 
     def _drawn_moves(self) -> tuple[Place, list[list[int] | None]]:
         """Of some partition, groups' too: whom to ask to hold it, once or several times, seldom nobody new (None)."""
@@ -232,7 +237,13 @@ class SeveralNemesis:
     def _begin(self, work: Coroutine[Any, Any, None], among: dict[asyncio.Task[None], None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         among[task] = None
-        task.add_done_callback(lambda done: among.pop(done, None))
+
+        def over(done: asyncio.Task[None]) -> None:
+            among.pop(done, None)
+            if not done.cancelled() and (failure := done.exception()) is not None:
+                self._stage.unexpected.append(f"the nemesis failed: {failure!r}")
+
+        task.add_done_callback(over)
 
     # --- mending ---
     def _calm(self) -> None:

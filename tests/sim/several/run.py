@@ -90,6 +90,8 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     later = SeededRng(f"several/{brokers}/{seed}/later")
     if later.randrange(2) and kinds:
         kinds += (Kind.LAG,)
+    if SeededRng(f"several/{brokers}/{seed}/drains").randrange(4) == 0 and brokers > 1:
+        kinds += (Kind.DRAIN,)
     settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
     operated = SeededRng(f"several/{brokers}/{seed}/operated")
     is_throttled = operated.randrange(3) == 0
@@ -116,13 +118,18 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     )
 
 
+def seats_of(shape: Shape) -> int:
+    """How many brokers there are: one more than asked for, where one is drained and its replicas need another place."""
+    return shape.brokers + (Kind.DRAIN in shape.kinds)
+
+
 def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replication_factor: int | None = None) -> Outcome:
     """Run a seed to its end. Deterministic; nothing of it touches the real world."""
     shape = shape_of(seed, brokers, duration_s, replication_factor)
 
     def make(loop: SimLoop) -> SeveralBrokers:
         settings = [*BROKER_SETTINGS, *shape.settings]
-        return SeveralBrokers(shape, Fleet(loop, f"several/{brokers}/{seed}", brokers, settings))
+        return SeveralBrokers(shape, Fleet(loop, f"several/{brokers}/{seed}", seats_of(shape), settings))
 
     with brokers_are_seen():
         return played(make)
