@@ -3,8 +3,8 @@
 Owns the claim (the first tiering act of an epoch, C1) and the reservation's life. Always true: `log.reserved_end` is
 raised only after the root's commit and the sync of the local copy; a root of a higher leader epoch fences in the step
 that makes it known, so that nobody sees another leader's remote end as ours; after a `Fenced` nothing of this partition
-is committed any more; commits are made under our epoch or not at all. Runs on the loop. Must not know when its parts are
-called (work_queue), nor what a copy or an expiry consists of.
+is committed any more; commits are made under our epoch or not at all. Runs on the loop. Must not know when its parts
+are called (work_queue), nor what a copy or an expiry consists of.
 """
 
 from __future__ import annotations
