@@ -251,6 +251,7 @@ def test_every_bit_of_a_segment_object(step: int, capsys: pytest.CaptureFixture[
             counts["refused" if refusal else "harmless"] += 1
             await reader.close()
             await tasks.close()
+            await asyncio.sleep(0.001)  # a moment each: so many at one moment are a livelock to the loop
         report.append(
             f"{'segment object':44} {sum(counts.values()):7} bits: {counts['refused']:6} refused,      0 repaired, "
             f"{counts['harmless']:6} harmless, 0 wrong"
