@@ -37,7 +37,7 @@ ELSEWHERE = {
     r"cluster drain": "several brokers: tests/integration/test_cluster_moves.py",
     r"cluster forget": "a broker that is gone: tests/integration/test_cluster_unclean.py",
     r"cluster (restore|rebuild)": "a cluster that is gone: tests/integration/test_cluster_restore.py",
-    r"thermocline serve": "test_an_example_of_serve_serves, below; of --read-only: tests/integration/test_read_only.py",
+    r"thermocline serve": "tests of their own, below",
 }
 
 
@@ -124,21 +124,34 @@ def test_every_example_runs(place: Place) -> None:
     assert len(RUN) > 20
 
 
-@pytest.mark.parametrize(
-    "line", [line for line in examples() if re.search(r"^thermocline serve(?!.*--read-only)", line)]
-)
+SERVE = [line for line in examples() if line.startswith("thermocline serve")]
+
+
+@pytest.mark.parametrize("line", [line for line in SERVE if "--read-only" not in line])
 def test_an_example_of_serve_serves(line: str, tmp_path: Path) -> None:
     """On a directory and a bucket of the test, on free ports."""
-    line = line.replace("/var/lib/thermocline", str(tmp_path / "data"))
-    line = re.sub(r"s3://my-bucket/\w+", f"file://{tmp_path}/bucket", line)
+    check_that_it_serves(line, tmp_path, f"file://{tmp_path}/bucket")
+
+
+@pytest.mark.parametrize("line", [line for line in SERVE if "--read-only" in line])
+def test_an_example_of_a_reader_serves_beside_the_cluster_it_reads(line: str, place: Place, tmp_path: Path) -> None:
+    """On the bucket of a broker that runs."""
+    assert check_that_it_serves(line, tmp_path, place.site.bucket.url).endswith("mode=read-only")
+
+
+def check_that_it_serves(line: str, home: Path, bucket: str) -> str:
+    """Its ready line; it ends with 0 when it is told to."""
+    line = line.replace("/var/lib", str(home))
+    line = re.sub(r"s3://[a-z]+-bucket/\w+", bucket, line)
     command = [sys.executable, "-m", *shlex.split(line), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    out = tmp_path / "out"
+    out = home / "out"
     with out.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: out.read_text().startswith("ready kafka="), line)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        return out.read_text().splitlines()[0]
     finally:
         if process.poll() is None:
             process.kill()
