@@ -11,7 +11,8 @@ store, clock or randomness.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -45,6 +46,8 @@ __all__ = [
     "Totals",
     "new_manifest",
 ]
+
+_TIERED: Final = "remote.storage.enable"
 
 
 class EditRefused(InvalidRequest):
@@ -103,13 +106,26 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     # ── edits ────────────────────────────────────────────────────────────────────────────────────────────────────
     def claim(self, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
-        """The first act of an epoch. Raises Fenced under a higher one."""
+        """The first act of an epoch. Configs that switch tiering off are left to `switch_off`. Raises Fenced under a
+        higher one."""
         if epoch < self.leader_epoch:
             raise Fenced(f"{self._name}: manifest is of epoch {self.leader_epoch}, ours is {epoch}; stop tiering it")
-        return replace(self, leader_epoch=epoch, topic=topic, configs=configs)
+        said = self.configs if self.is_switched_off_by(configs) else configs
+        return replace(self, leader_epoch=epoch, topic=topic, configs=said)
 
     def set_topic(self, topic: str, configs: dict[str, str]) -> Manifest:
         return replace(self, topic=topic, configs=configs)
+
+    def is_switched_off_by(self, configs: Mapping[str, str]) -> bool:
+        """Whether these say that the topic is tiered no more, and this root does not say so yet."""
+        return _is_off(configs) and not _is_off(self.configs)
+
+    def switch_off(self, topic: str, configs: dict[str, str], local_start: int) -> Manifest:
+        """Tiering was switched off: the log starts where its leader's local log does (KIP-950). Once for each switch,
+        because the root says from now on that it was done; who leads later may have less on its disk (ADR 26)."""
+        if not self.is_switched_off_by(configs):
+            return self
+        return self.set_topic(topic, configs).set_log_start(local_start)
 
     def add(self, segment: RemoteSegment) -> Manifest:
         """Name a new segment at the remote end. A second time is no change.
@@ -345,6 +361,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise Corrupt(f"manifest of {self._name}: {self.live} live, {in_tail} in the tail, {in_pages} in pages")
         if not self.pages and (self.live != in_tail or self.live_hash != hash_of(self.tail)):
             raise Corrupt(f"manifest of {self._name}: the tail is not what the books say is live")
+
+
+def _is_off(configs: Mapping[str, str]) -> bool:
+    return configs.get(_TIERED, "").lower() == "false"
 
 
 def _check_offset(offset: int) -> None:

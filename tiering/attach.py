@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.page_reader import PageCache
@@ -26,6 +29,7 @@ from logformat.values import TopicPartition
 from seams.disk import is_full
 from seams.world import World
 from tiering.cold_start import ColdStart, state_at
+from tiering.log_starts import is_held_below
 from tiering.lost_tail import LostTail
 from tiering.partition_state import Block, TieredPartition
 from tiering.partition_tier import PartitionTier
@@ -81,9 +85,34 @@ class Attached:
             await self._leave_to_its_topic(foreign, place, topic_id, lead)
             opened = None
         except MissingSegments as missing:
-            await self._begin_at(missing, place, topic_id, lead)
-            opened = await logs.open(place, topic_id, config)
+            manifest = await self._begin_at(missing, place, topic_id, lead)
+            opened = await self._open_as_of(manifest, missing, place, topic_id, config)
         return opened or await logs.create(place, topic_id, config)
+
+    async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
+        """The log to copy to, open here; None where there is none. No bucket is asked, but where it is tiered no more
+        and lacks segments that only the bucket held. Raises as `open_log`."""
+        try:
+            return await self._logs.open(place, topic_id, config)
+        except MissingSegments as missing:
+            manifest = await self.manifests_to_read(topic_id, place.partition).load()
+            if manifest is None:
+                raise
+            return await self._open_as_of(manifest, missing, place, topic_id, config)
+
+    async def _open_as_of(
+        self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
+    ) -> OpenLog | None:
+        """A log whose files begin above where it starts: the root starts no lower, or objects hold what lies between.
+        Raises `missing` where neither is so: that is lost."""
+        if manifest.log_start_offset >= missing.first:
+            self._logs.believe_log_start(place, missing.first)
+        elif not is_held_below(missing.first, manifest):
+            raise missing
+        opened = await self._logs.open(place, topic_id, replace(config, tiered=True))
+        if opened is not None:
+            opened.log.reconfigure(config)
+        return opened
 
     async def _leave_to_its_topic(self, foreign: ForeignLog, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
         """The directory is of a topic that had our name before (C9): its purge, or the next start, removes it; where
@@ -99,10 +128,10 @@ class Attached:
         else:
             await self._logs.places.move_stray(place, before)
 
-    async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
-        """A log whose first segments only the bucket holds, because its topic was tiered until the last process ended,
-        begins at its first local segment from now on: in the root, then here (KIP-950). Raises `missing` where the
-        bucket did not hold them: they are lost."""
+    async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> Manifest:
+        """The root of a log whose first segments only the bucket holds, because its topic was tiered until the last
+        process ended, or until it began among replicas. Raises `missing` where the bucket did not hold them: they are
+        lost."""
         first, manifests = missing.first, self._manifests_of((topic_id, place.partition), lead)
         try:
             manifest = await manifests.claim(lead.leader_epoch, lead.tier.topic, dict(lead.tier.configs))
@@ -110,10 +139,9 @@ class Attached:
             raise missing from None
         if manifest.bucket_end_offset < first:
             raise missing
-        if manifest.log_start_offset < first:
-            await manifests.commit(lambda m: m.set_log_start(first))
-        log.warning("%s is not tiered any more: its log begins at offset %d, where its local files do", place, first)
-        self._logs.believe_log_start(place, first)
+        if manifest.log_start_offset < first and not is_held_below(first, manifest):
+            manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot holds what matters of it
+        return manifest
 
     def _manifests_of(self, key: Key, lead: Lead) -> ManifestStore:
         """One an epoch: what opening the log learned of the root is known when it is attached."""
@@ -170,6 +198,9 @@ class Attached:
             await tail.secure()
         else:
             await tail.begin_uncleanly(lead.unclean_after)
+        if partition.claimed and partition.is_to_be_switched_off:
+            with suppress(Retryable):  # the next look at retention does it
+                await partition.switch_off()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
         tier = self._make_tier(partition)

@@ -2,9 +2,10 @@
 
 Owns the order of deletion in the bucket of one partition. Always true: the log start moves in the root first, then the
 grace passes, then objects go, then the deletion cursor moves (KAFKA-15352). Where tiering was switched off the log
-start moves to the local start, and a range that is still local is named no more before its object goes, so that tiering
-may be switched on again at any moment. Every step may be cut off and is found again by the next run, or by gc. Must not
-know when it runs, nor what local retention lets go.
+start moves to the local start, once; while nobody else is assigned the log, a range that is local here is named no more
+before its object goes, so that tiering may be switched on again at any moment; among replicas, who may each have less
+on their disks and lead next, objects go as retention moves the log start, and no other way (ADR 26). Every step may be
+cut off and is found again by the next run, or by gc. Must not know when it runs, nor what local retention lets go.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from coldstore.object_store import AccessRefused, StoreUnavailable
 from logformat.errors import Retryable
 from seams.crash_points import reach
 from tiering.expire_plan import ExpiryVerdict, TotalRetention, bytes_only_local
-from tiering.partition_state import TieredPartition
+from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
 
@@ -73,20 +74,19 @@ class ColdExpirer:
         manifest = partition.manifest
         if manifest is None or partition.config.internal:
             return
+        if partition.is_to_be_switched_off and Block.BEHIND not in partition.blocks:
+            await partition.switch_off()
+            reach("expire.start_moved")
         start = partition.log_start_offset
-        if not partition.config.enabled:
-            start = max(start, partition.log.local_log_start_offset)  # switched off: Kafka does the same (KIP-950)
-        elif manifest.live.segments:
+        if manifest.live.segments:
             start = max(start, await self._retention_start(manifest))
         is_asked = partition.config.enabled or manifest.remote_end_offset or not partition.is_alone
         if start > manifest.log_start_offset and is_asked:  # by whoever leads next
             await self.move_start(start)
 
     async def move_start(self, offset: int) -> None:
-        """Commit a log start to the root, then follow it locally (C26). Raises as `commit`."""
-        partition = self._partition
-        await partition.commit(lambda m: m.set_log_start(offset), lets_go=True)
-        partition.log.advance_log_start(min(offset, partition.log.log_end_offset))
+        """Nothing below `offset` is readable any more. Raises as `commit`."""
+        await self._partition.move_start(lambda m: m.set_log_start(offset))
         reach("expire.start_moved")
 
     async def _retention_start(self, manifest: Manifest) -> int:
@@ -140,6 +140,7 @@ class ColdExpirer:
 
     async def _withdraw(self) -> None:
         """Tiering was switched off: name no copy of what is local any more, then delete the objects after the grace.
+        Only where no other replica is assigned it: this disk says nothing of theirs.
 
         Those that end at or below the log start are deleted first, by the cursor. What a kill leaves is left to gc."""
         partition = self._partition
@@ -147,7 +148,9 @@ class ColdExpirer:
         assert manifest is not None
         start = manifest.log_start_offset
         is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
-        if partition.config.enabled or partition.config.internal or not manifest.live.segments or not is_held:
+        if partition.config.enabled or partition.config.internal or not manifest.live.segments:
+            return
+        if not is_held or not partition.is_alone:
             return
         live = [segment async for segment in partition.manifests.segments()]
         if live[0].end_offset <= start:

@@ -1,7 +1,7 @@
 """Where a log begins, by what disk and root say of it.
 
-Always true: a log start never moves back, and never above the log's end. Pure but for the log it is told to. Must not
-know when that is asked.
+Always true: a log start never moves back, and never above the log's end; what the bucket holds is what the manifest
+names, whatever the topic's configs say by now. Pure but for the log it is told to. Must not know when that is asked.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from coldstore.manifest import Manifest
 from hotstore.partition_log import PartitionLog
 
 
-def start_at_least(local: PartitionLog, manifest: Manifest, *, tiered: bool) -> None:
+def start_at_least(local: PartitionLog, manifest: Manifest) -> None:
     """Let the local log's start agree with the root: the greater of both; where the bucket holds nothing that is still
     readable, not below the first local segment."""
     start = max(local.log_start_offset, manifest.log_start_offset)
-    held_below_local = tiered and manifest.remote_end_offset > max(start, manifest.coverage_start)
-    if not held_below_local:
+    if manifest.remote_end_offset <= max(start, manifest.coverage_start):
         start = max(start, first_local_offset(local))
     local.advance_log_start(min(start, local.log_end_offset))
+
+
+def is_held_below(first_local: int, manifest: Manifest) -> bool:
+    """Whether a log whose files begin at `first_local` lacks nothing: objects reach that far."""
+    return manifest.live.segments > 0 and manifest.remote_end_offset >= first_local
 
 
 def first_local_offset(local: PartitionLog) -> int:

@@ -30,7 +30,7 @@ from seams.crash_points import reach
 from seams.disk import is_full
 from seams.workers import run_to_end
 from tiering.cold_start import state_at
-from tiering.log_starts import first_local_offset, start_at_least
+from tiering.log_starts import first_local_offset, is_held_below, start_at_least
 from tiering.partition_state import TieredPartition
 from tiering.reservation import LocalReservation, ToldEnd, read_reservation, remove_reservation
 
@@ -167,7 +167,7 @@ class LostTail:
     async def _take_over(self) -> None:
         """It has all that was committed; offsets above its end were perhaps given, but shown to nobody: there is no
         hole. It did not hear in this session where the log starts and what may be given: the root says so, first."""
-        local, tiered = self._log, self._partition.config.enabled
+        local = self._log
         try:
             manifest = await self._claim()
         except RootMissing as missing:
@@ -180,7 +180,7 @@ class LostTail:
             )
             self._partition.on_behind(lost)
             raise Corrupt(lost)
-        start_at_least(local, manifest, tiered=tiered)
+        start_at_least(local, manifest)
         await self._logs.checkpoint_start(local)
         reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
         manifest = await self._partition.commit(lambda m: m.reserve(reserve))
@@ -244,12 +244,12 @@ class LostTail:
 
     async def _close_hole(self, manifest: Manifest) -> None:
         """Start at the bucket's end or keep what reaches further; close the hole; reserve; all before any append."""
-        local, tiered = self._log, self._partition.config.enabled
+        local = self._log
         await self._adopt_bucket_end(manifest)
-        if tiered and manifest.remote_end_offset >= first_local_offset(local):
+        if is_held_below(first_local_offset(local), manifest):
             # A log that was cut off in here before may have taken its first segment for its start.
             local.log_start_offset = min(manifest.log_start_offset, local.log_end_offset)
-        start_at_least(local, manifest, tiered=tiered)
+        start_at_least(local, manifest)
         await self._logs.checkpoint_start(local)  # the first local segment does not tell where a tiered log starts
         await self._append_gaps(manifest.reserved_end_offset)
         reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
@@ -266,7 +266,7 @@ class LostTail:
         epochs, producers, _ = await state_at(
             of.store, of.manifests, (of.topic_id, of.partition), manifest.remote_end_offset, of.limits.store_timeout_s
         )
-        forget_start = not self._partition.config.enabled
+        forget_start = not manifest.live.segments
         await self._logs.start_at(self._opened, start, epochs, producers, forget_start=forget_start)
 
     async def _append_gaps(self, reserved_end: int) -> None:

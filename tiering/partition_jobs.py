@@ -157,7 +157,8 @@ class PartitionJobs:
             await partition.note_reservation()
             partition.blocks.pop(Block.CLAIM, None)
             config = partition.config
-            if (manifest.topic, manifest.configs) != (config.topic, dict(config.configs)):
+            is_told = (manifest.topic, manifest.configs) == (config.topic, dict(config.configs))
+            if not is_told and not partition.is_to_be_switched_off:
                 await partition.commit(lambda m: m.set_topic(config.topic, dict(config.configs)))
         except Fenced:
             return None  # noted, and the broker was told

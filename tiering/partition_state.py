@@ -192,6 +192,24 @@ class TieredPartition:
         if manifest.leader_epoch > self.epoch:
             self.fence(Fenced(f"{self.name}: epoch {self.epoch} superseded by {manifest.leader_epoch}"))
 
+    async def move_start(self, edit: Callable[[Manifest], Manifest]) -> None:
+        """Commit a log start, with what else `edit` does, to the root, then follow it locally (C26). Raises as
+        `commit`."""
+        manifest = await self.commit(edit, lets_go=True)
+        self.log.advance_log_start(min(manifest.log_start_offset, self.log.log_end_offset))
+
+    @property
+    def is_to_be_switched_off(self) -> bool:
+        """Whether the topic is tiered no more, and the root does not say so yet."""
+        manifest = self.manifests.manifest
+        return manifest is not None and manifest.is_switched_off_by(self.config.configs)
+
+    async def switch_off(self) -> None:
+        """See `Manifest.switch_off`. Raises as `commit`."""
+        topic, configs, start = self.config.topic, dict(self.config.configs), self.log.local_log_start_offset
+        await self.move_start(lambda m: m.switch_off(topic, configs, start))
+        log.info("%s is tiered no more: its log starts at offset %d", self.name, self.log_start_offset)
+
     def fence(self, why: Fenced) -> Fenced:
         """Stop tiering this partition in this epoch; its leader learns it unless only the topic was deleted."""
         vanished = isinstance(why, RootVanished)
@@ -231,7 +249,7 @@ class TieredPartition:
             log.error("%s takes no appends: %s", self.name, self.blocks[Block.BEHIND])
             self.on_behind(self.blocks[Block.BEHIND])
             return
-        start_at_least(local, manifest, tiered=self.config.enabled)
+        start_at_least(local, manifest)
         self.on_remote_end(manifest.remote_end_offset)
 
     # ── reservation ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -107,6 +107,10 @@ class TierService:
         """See `Attached.open_log`."""
         return await self._attached.open_log(place, topic_id, config, lead)
 
+    async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
+        """See `Attached.open_copy`."""
+        return await self._attached.open_copy(place, topic_id, config)
+
     async def attach(self, opened: OpenLog, lead: Lead) -> PartitionTier:
         """See `Attached.attach`. It begins to claim, copy and expire now."""
         tier = await self._attached.attach(opened, lead)

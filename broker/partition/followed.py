@@ -26,11 +26,13 @@ from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Tak
 from broker.wire.messages import FetchResponsePartition
 from coldstore.object_store import ObjectMissing
 from hotstore.errors import LogFailed
+from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
 from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd, LeaderEpochs
 from logformat.record_batch import BatchHeader, CorruptBatch, check_stored
+from logformat.values import TopicPartition
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks
@@ -50,6 +52,11 @@ class ColdState(Protocol):
     async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
         """Lineage and producers there, both empty where the bucket holds nothing below it, and how much it holds from
         `since` on. Raises ThermoclineError."""
+        ...
+
+    async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
+        """The log as it lies here; None where there is none. Raises as `LogHost.open`, and ThermoclineError where what
+        its files lack is for the bucket to say."""
         ...
 
     def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:

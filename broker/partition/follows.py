@@ -183,7 +183,7 @@ class Follows:
         config = log_config_of(self._topic_config(topic))
         row = topic.rows[index]
         try:
-            opened = await self._logs.open(place, topic_id, config)
+            opened = await self._cold.open_copy(place, topic_id, config)
         except ForeignLog:
             await self._make_way(place)
             raise  # the next attempt finds the place free

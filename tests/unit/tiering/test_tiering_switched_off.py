@@ -13,10 +13,11 @@ from coldstore.stores.faulty import Fault, FaultyStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import DamagedLog
 from logformat.errors import Retryable
+from logformat.values import TopicPartition
 from seams import crash_points
 from seams.rng import SeededRng
 from tests.support.fast_loop import run_fast
-from tests.support.tier_kit import LIMITS, LOG, TIER, House, Life, Opened, read_everything, settle
+from tests.support.tier_kit import LIMITS, LOG, TIER, TOPIC, TOPIC_ID, House, Life, Opened, read_everything, settle
 
 HALF_LOCAL = replace(TIER, local_retention_bytes=4000)
 OFF = replace(TIER, enabled=False, configs={"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
@@ -156,7 +157,64 @@ def test_segments_that_the_bucket_never_held_are_still_missed() -> None:
         life = await house.start()
         with pytest.raises(DamagedLog, match="are missing"):
             await life.open(tier=OFF)
+        with pytest.raises(DamagedLog, match="are missing"):
+            await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
         assert (await house.manifest()).log_start_offset == 0
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_replica_whose_files_begin_above_the_log_start_opens_by_what_the_root_names() -> None:
+    """It was called damaged: its first segments are in the bucket alone, where they stay among replicas (ADR 26). To
+    copy to and to lead; nothing of it is let go in either role, and the log starts where the root says."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        start = opened.log.local_log_start_offset
+        opened.tier.assigned(is_alone=False)
+        switch_off(opened)
+        await settle(lambda: opened.log.log_start_offset == start)
+        await opened.tier.expirer.checkpoint()
+        opened.log.unlink(opened.log.delete_local_before(opened.log.active_info().base_offset))
+        first = opened.log.local_log_start_offset
+        assert first > start
+        await life.kill()
+
+        life = await house.start()
+        copied = await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
+        assert copied is not None and not copied.log.config.tiered
+        assert (copied.log.log_start_offset, copied.log.local_log_start_offset) == (start, first)
+        await life.kill()
+        for _ in range(2):
+            life = await house.start()
+            opened = await life.open(tier=OFF)
+            assert (opened.log.log_start_offset, opened.log.local_log_start_offset) == (start, first)
+            await asyncio.sleep(3 * GRACE_S)
+            assert sorted(await read_everything(house, opened)) == list(range(start, 60))
+            await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_replica_that_did_not_hear_that_the_log_starts_where_its_files_do_opens_all_the_same() -> None:
+    """Its leader moved the start meanwhile: the root says so."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        local_start = opened.log.local_log_start_offset
+        await life.kill()
+        disk = house.disk.kill()
+        life = await house.start()
+        await life.open(tier=OFF)
+        await settle(lambda: house.objects() == [])
+        await life.kill()
+        house.disk = disk
+        life = await house.start()
+        copied = await life.service.open_copy(TopicPartition(TOPIC, 0), TOPIC_ID, replace(LOG, tiered=False))
+        assert copied is not None and copied.log.log_start_offset == local_start
         await life.kill()
 
     run_fast(scenario())

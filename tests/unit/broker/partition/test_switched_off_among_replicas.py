@@ -1,0 +1,127 @@
+"""Tiering switched off for a replicated topic: whoever leads next serves what was served, though another one's disk
+alone had it, and the log starts where it did (ADR 26). Two whole brokers, the test decides."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.metadata.records import ConfigsSet
+from tests.support.broker_kit import play
+from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, until
+from tests.unit.broker.partition.test_catching_up import KEEPING, alone, caught_up, leading
+
+GRACES_S = 30.0  # of a second each
+
+
+def switch_off(pair: Pair) -> None:
+    off = KEEPING | {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
+    pair.note(ConfigsSet({name.replace("_", "."): value for name, value in off.items()}, TOPIC_ID))
+    pair.publish()
+
+
+async def hot_tail_joined() -> Pair:
+    """1 has all of `log-0` on its disk; 2 began at the verified end, and is in sync."""
+    pair = await alone()
+    pair.change(replicas=(1, 2))
+    pair.publish()
+    followed = await caught_up(pair)
+    assert followed.log.local_log_start_offset > 20 > leading(pair).log.local_log_start_offset == 0
+    await until(lambda: leading(pair).leader.in_sync.union == {1, 2}, "it is proposed")
+    pair.change(in_sync=(1, 2))
+    pair.publish()
+    return pair
+
+
+async def elected(pair: Pair, node_id: int, in_sync: tuple[int, ...] = (1, 2)) -> None:
+    pair.elect(node_id, in_sync)
+    pair.publish()
+    await until(lambda: pair.leads(node_id), "it leads")
+
+
+async def offsets(pair: Pair, node_id: int, start: int = 0) -> list[int]:
+    return [offset for offset, _ in await pair.lives[node_id].read_all(NAME, start=start)]
+
+
+def test_a_replica_that_has_the_hot_tail_alone_serves_everything_when_it_leads() -> None:
+    """Objects were withdrawn because the leader's own disk had the same: the next leader's did not, and its local start
+    became the log start. Acknowledged records were gone that were served a second before."""
+
+    async def scenario() -> None:
+        pair = await hot_tail_joined()
+        switch_off(pair)
+        await asyncio.sleep(GRACES_S)
+        await elected(pair, 2)
+        await asyncio.sleep(GRACES_S)
+        end = leading(pair, 2).log.log_end_offset
+        assert leading(pair, 2).log_start_offset == 0
+        assert await offsets(pair, 2) == list(range(end))
+        assert (await pair.manifest()).log_start_offset == 0
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_the_log_starts_where_the_disk_of_whoever_led_began_once() -> None:
+    """As in Kafka (KIP-950). Who leads next moves it no further."""
+
+    async def scenario() -> None:
+        pair = await hot_tail_joined()
+        assert leading(pair).log.delete_local_before(12)
+        start, end = leading(pair).log.local_log_start_offset, leading(pair).log.log_end_offset
+        assert 0 < start <= 12
+        switch_off(pair)
+        await until(lambda: leading(pair).log_start_offset == start, "the log starts at the local start")
+        await until(lambda: pair.followed(2).follower.log_start_offset == start, "its replica knows it")  # type: ignore[union-attr]
+        for node_id in (2, 1, 2):
+            await elected(pair, node_id)
+            await asyncio.sleep(GRACES_S)
+            assert await offsets(pair, node_id, start) == list(range(start, end))
+            assert (await pair.manifest()).log_start_offset == start
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_who_is_left_alone_with_a_hot_tail_keeps_what_the_bucket_holds() -> None:
+    """Nobody else is assigned the log, and this disk lacks most of it."""
+
+    async def scenario() -> None:
+        pair = await hot_tail_joined()
+        switch_off(pair)
+        await asyncio.sleep(GRACES_S)
+        pair.change(replicas=(2,), leader=2, leader_epoch=1, in_sync=(2,))
+        pair.publish()
+        await until(lambda: pair.leads(2), "it leads")
+        await asyncio.sleep(GRACES_S)
+        assert await offsets(pair, 2) == list(range(leading(pair, 2).log.log_end_offset))
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_objects_of_a_replicated_log_go_as_retention_moves_its_start() -> None:
+    """And, where its replicas are gone, at once: the disk of who is left has all of it."""
+
+    async def scenario() -> None:
+        pair = await hot_tail_joined()
+        before = (await pair.manifest()).live
+        switch_off(pair)
+        await asyncio.sleep(GRACES_S)
+        assert (await pair.manifest()).live == before
+        off = pair.image.topics[TOPIC_ID].configs | {"retention.bytes": "5000"}
+        pair.note(ConfigsSet(off, TOPIC_ID))
+        pair.publish()
+        await until(lambda: leading(pair).log_start_offset > 0, "retention counts what the bucket holds")
+        await asyncio.sleep(GRACES_S)
+        manifest = await pair.manifest()
+        assert 0 < manifest.deletion_cursor <= manifest.log_start_offset == leading(pair).log_start_offset
+        assert 0 < manifest.live.segments < before.segments
+        pair.change(replicas=(1,), leader_epoch=1, in_sync=(1,))
+        pair.publish()
+        await until(lambda: pair.leads(1), "alone")
+        await asyncio.sleep(GRACES_S)
+        assert (await pair.manifest()).live.segments == 0
+        assert not [key for key in pair.places[1].memory.objects if "/segments/" in key]
+        await pair.stop()
+
+    play(scenario())
