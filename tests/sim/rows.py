@@ -17,6 +17,7 @@ ROWS = {
     "D6 disk full": ("disk fault:full", "no room to begin"),
     "D9 slow disk": ("slow fsync",),
     "R1 lost disk": ("disk loss", "replaced by an empty directory", "all machines lost"),
+    "R2 lost cluster.json": ("cluster.json", "rebuilt"),
     "O1 5xx before any effect": ("bucket before",),
     "O2 lost answers": ("bucket lost", "bucket empty_200"),
     "O3 409, 412": ("bucket conflict", "bucket refused", "bucket own_412"),

@@ -192,6 +192,10 @@ class Fleet(Cluster):
         return next((seat for seat in self.seats if seat.node_id == node_id), None)
 
     # --- what brokers believe ---
+    def anew(self) -> None:
+        """Nobody lives, and what they believed is nothing to those who come: positions begin again."""
+        self._newest = None
+
     def obeyed(self) -> Iterator[Obeyed]:
         """By every broker that lives and obeys an image."""
         for seat in self.seats:

@@ -39,6 +39,10 @@ class God:
         self._leaders: dict[tuple[str, int, int], str] = {}  # who led a partition in an epoch
         self._copies = Copies(fleet, fleet.acks, sync=sync)
 
+    def anew(self) -> None:
+        """`cluster.json` was made anew: positions begin again, epochs of controllers and leaders do not."""
+        self._images.clear()
+
     async def watch(self) -> None:
         """Until cancelled."""
         while True:
