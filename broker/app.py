@@ -122,11 +122,7 @@ class Broker:
     def _serves(self, open_bucket: StoreOpener) -> Start:
         """A broker of its cluster."""
         config, world = self._config, self._world
-
-        def serving() -> Sources | None:
-            return self._sources if isinstance(self._sources, Sources) else None
-
-        self.views = operator_views(self._beginning, serving)
+        self.views = operator_views(self._beginning, lambda: self._once(Sources))
         dispatcher = BrokerDispatcher(self._tasks, Authorizer(config.brokers_listener))
         return Start(
             config,
@@ -145,14 +141,14 @@ class Broker:
             self._keep_session,
         )
 
+    def _once(self, kind: type[T]) -> T | None:
+        """What views show once clients are served; None before."""
+        return self._sources if isinstance(self._sources, kind) else None
+
     def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
         """One beside somebody else's cluster."""
         config, world = self._config, self._world
-
-        def serving() -> ReadOnlySources | None:
-            return self._sources if isinstance(self._sources, ReadOnlySources) else None
-
-        self.views = read_only_views(self._beginning, serving)
+        self.views = read_only_views(self._beginning, lambda: self._once(ReadOnlySources))
         authorizer = ReadOnlyAuthorizer(config.brokers_listener)
         dispatcher = BrokerDispatcher(self._tasks, authorizer, REFUSALS | read_only_refusals)
         return ReadOnlyStart(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -31,6 +31,21 @@ class Decision(Generic[R]):
 
 Decider: TypeAlias = Callable[[ClusterImage], Decision[T]]
 """Raises ApiError, or what `broker.config` refuses values with."""
+
+
+class Decides(Protocol):
+    """Who has deciders decide: the office, or nobody where a broker only reads."""
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch; -1: there is none."""
+
+    @property
+    def image_bytes(self) -> int:
+        """What the image takes in the bucket, about."""
+
+    async def decide(self, decider: Decider[T]) -> T:
+        """See `Office.decide`."""
 
 
 def check_room(image_bytes: int) -> None:

@@ -15,12 +15,11 @@ from typing import TypeAlias
 from broker.config.live import LiveConfig
 from broker.controller import configs as config_decisions
 from broker.controller import elections, moves, registrations, topics
-from broker.controller.decision import Decider, Decision, T
+from broker.controller.decision import Decider, Decides, Decision, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.elsewhere import Elsewhere
 from broker.controller.fitness import Told
 from broker.controller.moves import Move, Outcome, UnderWay
-from broker.controller.office import Office
 from broker.controller.unclean import HeardNow
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -42,7 +41,7 @@ class ControllerDoor:
 
     def __init__(
         self,
-        office: Office,
+        office: Decides,
         metadata: MetadataCache,
         config: LiveConfig,
         rng: Rng,

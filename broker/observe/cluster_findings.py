@@ -73,7 +73,10 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
                 do = "when all that is to be there is there: thermocline cluster rebuild --done"
             elif one.given_up:
                 what = f"broker {one.node}{at} was given up, and replicas are still assigned to it"
-                do = "start a broker under its node id, on any directory: it copies everything"
+                do = (
+                    "start a broker under its node id, on any directory: it copies everything; or give them to the "
+                    f"others: thermocline cluster drain {one.node}"
+                )
             else:
                 what = f"broker {one.node}{at} has no session"
                 do = (

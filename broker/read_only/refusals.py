@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from broker.authorizer import Authorizer
 from broker.controller.decision import Decider, T
-from broker.controller.office import Office
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.net.dispatch import CloseConnection, Peer
@@ -52,14 +51,11 @@ class ReadOnlyAuthorizer(Authorizer):
         return super().refusal(peer, api_key, request) if code is None else code
 
 
-class NoOffice(Office):
+class NoOffice:
     """The office of no controller: it decides nothing, and asks nobody to."""
 
     epoch = -1
     image_bytes = 0
-
-    def __init__(self) -> None:
-        """It has no root."""
 
     async def decide(self, decider: Decider[T]) -> T:
         raise ApiError(OF_CLUSTER, WHY)

@@ -30,9 +30,11 @@ from tests.integration.test_cluster_restore import SETTINGS, check_restored, los
 from tests.integration.test_cluster_restore import TOPIC as LEDGER
 from tests.support import operations_kit as kit
 from tests.support.broker_process import running_broker, start_broker
+from tests.support.kafka_tools import SCRIPT as KAFKA
+from tests.support.kafka_tools import require_kafka
 from tests.support.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
 from tests.support.site import Site
-from tests.support.stock_clients import end_offsets, read_confluent
+from tests.support.stock_clients import commit_offset, committed_offset, create_topic, end_offsets, read_confluent
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
 from tests.support.writing import Writing
@@ -144,16 +146,22 @@ def test_every_condition_block_and_alert_has_its_place() -> None:
 
 def typed(heading: str) -> list[str]:
     """The commands of a section, in order, each as it is typed."""
+    return [line for fence in blocks(heading) for line in fence.splitlines()]
+
+
+def blocks(heading: str) -> list[str]:
+    """The blocks of commands of a section, in order."""
     text = PAGE.read_text()
     begin = text.index(f"\n### {heading}\n" if f"\n### {heading}\n" in text else "<!-- typed:")
     text = text[begin : text.index("\n### ", begin + 1)]
-    return [line for fence in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) for line in fence.splitlines()]
+    found: list[str] = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    return found
 
 
-def type_there(cluster: Three, command: str) -> str:
-    """At any of the machines; what it printed."""
+def type_there(cluster: Three, command: str, tools: Path | None = None) -> str:
+    """At any of the machines; what it printed. `tools`: a directory of more commands."""
     environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{tools or '.'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "THERMOCLINE_BOOTSTRAP_SERVER": cluster.everywhere,
     }
     done = subprocess.run(
@@ -217,6 +225,47 @@ def test_a_broker_is_added_and_another_day_drained(directory_site: Site) -> None
             type_there(cluster, forget)
         assert cluster.image().nodes.keys() == {1, 2, 3}
         writing.flush()
+        found = read_confluent(cluster.everywhere, "orders", {0: len(writing.acknowledged)})
+        assert [record.value for record in found] == writing.acknowledged
+
+
+KAFKAS = {
+    "kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+}
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_one_broker_becomes_three(directory_site: Site, tmp_path: Path) -> None:
+    """As the page says, with Kafka's scripts as they are: everything of one broker has three replicas, its groups too;
+    then the first broker is killed, and nothing that was acknowledged, nor committed by a group, is missing."""
+    require_kafka()
+    for name, tool in KAFKAS.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {KAFKA} tool {tool} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        cluster = Three(directory_site, stack)
+        one = cluster.start(1).kafka
+        create_topic(one, "orders", 3)
+        writing = Writing(cluster.everywhere, "orders")
+        writing.write("alone", 200)
+        writing.flush()
+        commit_offset(one, "readers", "orders", 0, 150)
+        for node_id in (2, 3):
+            cluster.start(node_id)
+        assert {row.replicas for name in ("orders", "__consumer_offsets") for row in cluster.rows(name)} == {(1,)}
+        move, end = (block.replace("10.0.0.1:9092", one) for block in blocks("From one broker to three"))
+        type_there(cluster, f"cd {tmp_path}\n{move}", tmp_path)
+        writing.write("meanwhile", 200)
+        type_there(cluster, f"cd {tmp_path}\n{end}", tmp_path)
+        rows = [row for name in ("orders", "__consumer_offsets") for row in cluster.rows(name)]
+        assert {tuple(sorted(row.in_sync)) for row in rows} == {(1, 2, 3)} and len({row.replicas for row in rows}) == 3
+        assert cluster.image().cluster_configs == {"min.insync.replicas": "2"}
+        cluster.kill(1)
+        writing.write("without the first", 200)
+        writing.flush()
+        assert committed_offset(cluster.everywhere, "readers", "orders", 0) == 150
         found = read_confluent(cluster.everywhere, "orders", {0: len(writing.acknowledged)})
         assert [record.value for record in found] == writing.acknowledged
 

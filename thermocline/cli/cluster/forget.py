@@ -112,7 +112,7 @@ def _consequence(emptied: int, held: int) -> str:
     if not held:
         return "no partition is assigned to it; it leaves the cluster."
     if not emptied:
-        return f"{held} partitions lose a replica until it is replaced, and nothing else."
+        return f"{held} partitions lose a replica until it is replaced, or drained, and nothing else."
     return (
         f"{emptied} of its {held} partitions lose what it alone may hold, and go on with what the best other replica, "
         "or the bucket, has."

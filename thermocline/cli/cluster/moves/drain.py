@@ -86,8 +86,8 @@ def _say_goodbye(source: MovesSource, node: int) -> int:
         note(f"broker {node} is not in the cluster any more")
     elif broker.active:
         note(
-            f"broker {node} holds nothing: stop it, then `thermocline cluster forget {node}` takes it out of the "
-            "cluster"
+            f"broker {node} holds nothing: stop it soon (what is created while it runs may be placed on it), then "
+            f"`thermocline cluster forget {node}` takes it out of the cluster"
         )
     else:
         with source.connect() as client:
