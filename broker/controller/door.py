@@ -86,7 +86,7 @@ class ControllerDoor:
         )
         if not validate_only:
             await self.opened(topic)
-            log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, partitions)
+            log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, topic.partitions)
         return topic
 
     async def create_if_missing(
