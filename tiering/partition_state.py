@@ -326,8 +326,8 @@ class TieredPartition:
         async with self._reserving:
             manifest = await self.claim()
             end = self.log.log_end_offset  # nothing is awaited until no append passes it any more
-            if manifest.bucket_end_offset != end or Block.BEHIND in self.blocks:
-                return False
+            if not self.is_alone or manifest.bucket_end_offset != end or Block.BEHIND in self.blocks:
+                return False  # others may have come while it waited
             self.log.reserved_end = end
             self._is_parked = True
             self._needed_end = 0

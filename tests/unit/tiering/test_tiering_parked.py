@@ -198,3 +198,24 @@ def test_appends_wait_for_the_store_after_a_seal_in_an_outage() -> None:
         await life.kill()
 
     run_fast(scenario())
+
+
+def test_nothing_is_given_back_when_others_are_assigned_the_log_while_that_waits() -> None:
+    """It asked who else is there before it waited for its turn, and for the claim (D29)."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(10)
+        await opened.tier.seal_and_copy()
+        before, partition = opened.log.reserved_end, opened.tier.partition_state
+        async with partition._reserving:
+            giving = asyncio.ensure_future(opened.tier.give_back())
+            await asyncio.sleep(0)
+            opened.tier.assigned(is_alone=False)
+        assert not await giving
+        assert opened.log.reserved_end == before == (await house.manifest()).reserved_end_offset
+        await life.kill()
+
+    run_fast(scenario())
