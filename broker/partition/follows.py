@@ -26,7 +26,7 @@ from broker.metadata.row_steps import is_alone
 from broker.partition.followed import ColdState, Followed
 from broker.partition.follower_retention import expire_all
 from broker.partition.registry import Registry
-from broker.replication.asking import VERSION, Key, Limits
+from broker.replication.asking import VERSION, Key, Limits, key_of, topic_id_of
 from broker.replication.fetcher import Fetcher
 from broker.replication.rate import Rate, is_throttled
 from broker.replication.throttled import Throttled
@@ -121,12 +121,12 @@ class Follows:
     # ── roles ────────────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, topic: Topic, index: int) -> None:
         """Begin, in the leader epoch of the row."""
-        key = UUID(topic.topic_id), index
+        key = key_of(UUID(topic.topic_id), index)
         assert key not in self._roles, "the role in the epoch before ends first"
         role = self._roles[key] = _Role(topic, index, topic.rows[index])
 
         async def attempt() -> None:
-            await self.left(*key)
+            await self._left(key)
             await self._free(role.topic, index)
             await self._begin(key, role)
 
@@ -221,7 +221,7 @@ class Follows:
     def leave(self, topic: Topic, indexes: Collection[int]) -> None:
         """Their role of an epoch is over, where they had one: nothing more is written from now on."""
         for index in indexes:
-            key = UUID(topic.topic_id), index
+            key = key_of(UUID(topic.topic_id), index)
             role = self._roles.pop(key, None)
             if role is None:
                 continue
@@ -254,7 +254,10 @@ class Follows:
 
     async def left(self, topic_id: UUID, index: int) -> None:
         """Wait until the log is free for another role."""
-        if (ending := self._ending.get((topic_id, index))) is not None:
+        await self._left(key_of(topic_id, index))
+
+    async def _left(self, key: Key) -> None:
+        if (ending := self._ending.get(key)) is not None:
             await asyncio.wait([ending])
 
     async def all_left(self, topic: Topic) -> None:
@@ -266,7 +269,7 @@ class Follows:
         """Let the copies obey the topic's configs as they are now."""
         config, topic_id = log_config_of(self._topic_config(topic)), UUID(topic.topic_id)
         for index in range(topic.partitions):
-            key = topic_id, index
+            key = key_of(topic_id, index)
             role = self._roles.get(key)
             if role is not None:
                 role.topic = topic
@@ -317,7 +320,7 @@ class Follows:
         return is_throttled(role.topic.configs, role.index, self._node_id)
 
     def _is_in_sync(self, key: Key) -> bool:
-        topic = self._metadata.image.topics.get(str(key[0]))
+        topic = self._metadata.image.topics.get(str(topic_id_of(key[0])))
         return topic is not None and self._node_id in topic.rows[key[1]].in_sync
 
     async def _ask(self, leader_id: int, request: FetchRequest) -> FetchResponse:

@@ -54,7 +54,8 @@ class PeerConnection:
         stream: PeerStream | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                stream = await self._connected(timeout_s)
+                known = self._stream
+                stream = known if known is not None and known.is_open else await self._connected(timeout_s)
                 return await stream.ask(request, version)
         except TimeoutError:
             if stream is None:

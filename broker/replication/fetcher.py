@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from broker.error_codes import ErrorCode
-from broker.replication.asking import Asking, Key, Limits
+from broker.replication.asking import Asking, Key, Limits, topic_id_of
 from broker.replication.follower import FetchPosition
 from broker.replication.throttled import Throttled
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition
@@ -150,10 +150,11 @@ class Fetcher:
             if self._not_before_s.get(key, now_s) <= now_s:
                 self._not_before_s.pop(key, None)
                 self._changed[key] = None
+        copies, delayed, want, holds = self._copies, self._not_before_s, self._asking.want, self._throttled.holds
         for key in self._changed:
-            copy = self._copies.get(key)
-            at = None if copy is None or key in self._not_before_s else copy.next_fetch()
-            self._asking.want(key, None if at is None or self._throttled.holds(key, at) else at)
+            copy = copies.get(key)
+            at = None if copy is None or key in delayed else copy.next_fetch()
+            want(key, None if at is None or holds(key, at) else at)
         self._changed.clear()
 
     def _wait_s(self) -> float | None:
@@ -166,8 +167,9 @@ class Fetcher:
         unsettled: list[Copy] = []
         turns = Turns()
         for topic in answer.responses:
+            number = topic.topic_id.int
             for part in topic.partitions:
-                key = topic.topic_id, part.partition_index
+                key = number, part.partition_index
                 copy, at = self._copies.get(key), asked.get(key)
                 if copy is not None and at is not None and self._took(key, copy, at, part) and not copy.is_settled:
                     unsettled.append(copy)
@@ -188,7 +190,8 @@ class Fetcher:
                     self._asking.anew(key)
                 return is_taken
             except ThermoclineError as failure:
-                log.warning("%s-%d takes nothing from broker %d: %s", *key, self.leader_id, failure)
+                place = f"{topic_id_of(key[0])}-{key[1]}"
+                log.warning("%s takes nothing from broker %d: %s", place, self.leader_id, failure)
                 self._delay(key, _FAILED_S)
         elif copy.refused(at, part):
             self._asking.anew(key)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.error_codes import ErrorCode
-from broker.replication.asking import Asking, Key, Limits
+from broker.replication.asking import Asking, Key, Limits, key_of
 from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
 from broker.replication.rate import Rate
@@ -21,7 +21,7 @@ from tests.support.broker_kit import play
 
 TOPIC = UUID(int=7)
 LIMITS = Limits(500, 1 << 20, 1 << 16)
-A, B = (TOPIC, 0), (TOPIC, 1)
+A, B = key_of(TOPIC, 0), key_of(TOPIC, 1)
 
 
 def at(offset: int, epoch: int = 3) -> FetchPosition:
@@ -113,14 +113,14 @@ def test_every_question_is_that_of_looking_at_all_that_is_wanted(moves: list[tup
     asking, by_looking, wanted, broker_epoch = Asking(), EveryTime(), dict[Key, FetchPosition](), 50
     for move, index, offset in moves:
         if move == "want":
-            asking.want((TOPIC, index), None if offset is None else at(offset))
-            wanted.pop((TOPIC, index), None)
+            asking.want(key_of(TOPIC, index), None if offset is None else at(offset))
+            wanted.pop(key_of(TOPIC, index), None)
             if offset is not None:
-                wanted[TOPIC, index] = at(offset)
+                wanted[key_of(TOPIC, index)] = at(offset)
             continue
         if move == "anew":
-            asking.anew((TOPIC, index))
-            by_looking.anew.add((TOPIC, index))
+            asking.anew(key_of(TOPIC, index))
+            by_looking.anew.add(key_of(TOPIC, index))
             continue
         broker_epoch += move == "session"
         asked = asking.question(2, broker_epoch, LIMITS)
@@ -185,9 +185,9 @@ class Leader:
             raise ConnectionError("nobody listens there")
         if request.session_epoch == 0:
             self.held.clear()
-        self.held |= {(TOPIC, index): offset for index, offset in named(request).items()}
+        self.held |= {key_of(TOPIC, index): offset for index, offset in named(request).items()}
         for index in forgotten(request):
-            del self.held[TOPIC, index]
+            del self.held[key_of(TOPIC, index)]
         parts = [FetchResponsePartition(partition_index=key[1], error_code=self.says(key)) for key in self.held]
         return FetchResponse(session_id=4, responses=[FetchResponseTopic(topic_id=TOPIC, partitions=parts)])
 
@@ -313,10 +313,10 @@ def test_what_is_cut_or_left_is_not_asked_for() -> None:
         kept, cut, left = Copied(), Copied(10), Copied(20)
         fetcher.follow(A, kept)
         fetcher.follow(B, cut)
-        fetcher.follow((TOPIC, 2), left)
+        fetcher.follow(key_of(TOPIC, 2), left)
         await asyncio.sleep(0.5)
         cut.is_waiting = True
-        fetcher.leave((TOPIC, 2), left)
+        fetcher.leave(key_of(TOPIC, 2), left)
         gone = left.offset
         await asyncio.sleep(0.5)
         assert left.offset == gone and set(leader.held) == {A}
@@ -364,14 +364,14 @@ def test_a_question_looks_at_what_changed_and_not_at_what_is_followed() -> None:
         assert isinstance(leader, Parking)
         copies = [Counted() for _ in range(count)]
         for index, copy in enumerate(copies):
-            fetcher.follow((TOPIC, index), copy)
+            fetcher.follow(key_of(TOPIC, index), copy)
         await asyncio.sleep(0.5)
         assert len(named(leader.questions[0])) == count
         Counted.looks, before = 0, len(leader.questions)
         await asyncio.sleep(1.0)
         assert len(leader.questions) > before + 50 and Counted.looks == 0, "idle"
         copies[7].offset = 3
-        fetcher.wake((TOPIC, 7))
+        fetcher.wake(key_of(TOPIC, 7))
         before = len(leader.questions)
         await asyncio.sleep(0.1)
         assert [named(asked) for asked in leader.questions[before:] if asked.topics] == [{7: 3}]
@@ -417,9 +417,9 @@ class Log(Leader):
         self.questions.append(request)
         if request.session_epoch == 0:
             self.held.clear()
-        self.held |= {(TOPIC, index): offset for index, offset in named(request).items()}
+        self.held |= {key_of(TOPIC, index): offset for index, offset in named(request).items()}
         for index in forgotten(request):
-            del self.held[TOPIC, index]
+            del self.held[key_of(TOPIC, index)]
         parts = self._parts(request)
         await asyncio.sleep(0.001 if parts or not request.min_bytes else request.max_wait_ms / 1000)
         self.given += [(loop.time(), part.partition_index, len(part.records)) for part in parts]
@@ -472,7 +472,7 @@ def test_who_is_in_sync_or_caught_up_is_not_throttled() -> None:
     async def scenario(leader: Leader, fetcher: Fetcher) -> None:
         assert isinstance(leader, Log)
         held, member, caught_up = Taking(), Taking(), Taking(3_000_000)
-        for key, copy in ((A, held), (B, member), ((TOPIC, 2), caught_up)):
+        for key, copy in ((A, held), (B, member), (key_of(TOPIC, 2), caught_up)):
             fetcher.follow(key, copy, is_throttled=True)
         await asyncio.sleep(0.5)
         for _ in range(10):  # as its leader's log grows

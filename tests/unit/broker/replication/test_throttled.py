@@ -7,12 +7,12 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replication.asking import Key, Limits
+from broker.replication.asking import Key, Limits, key_of
 from broker.replication.follower import FetchPosition
 from broker.replication.rate import NO_LIMIT, Rate
 from broker.replication.throttled import Throttled
 
-KEYS: list[Key] = [(UUID(int=7), index) for index in range(4)]
+KEYS: list[Key] = [key_of(UUID(int=7), index) for index in range(4)]
 LIMITS = Limits(500, 8 << 20, 1 << 20)
 _STEPS = st.lists(
     st.one_of(
