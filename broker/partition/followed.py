@@ -1,10 +1,10 @@
 """One partition that this broker copies from its leader: a log, and the follower's role in one leader epoch.
 
-Owns what is done with an answer: check, append, cut, begin elsewhere. Always true: every batch's CRC and offsets are
-checked before it is written, and all that came is one write; offsets and epochs stay the leader's; what is asked next
-follows the flushed end (`os`: the written one); for a log that failed nothing is asked any more, and it is told.
-`fetcher` runs it, `follows` begins and ends it; the log stays open for the next role. Must not know requests' sessions,
-connections, nor who leads.
+Owns what is done with an answer: check, append, or have the log go on elsewhere (`elsewhere`). Always true: every
+batch's CRC and offsets are checked before it is written, and all that came is one write; offsets and epochs stay the
+leader's; what is asked next follows the flushed end (`os`: the written one); for a log that failed nothing is asked any
+more, and it is told. `fetcher` runs it, `follows` begins and ends it; the log stays open for the next role. Must not
+know requests' sessions, connections, nor who leads.
 """
 
 from __future__ import annotations
@@ -12,64 +12,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import LogPlace, Row
+from broker.partition.cold_state import ColdState
+from broker.partition.elsewhere import Elsewhere, until
 from broker.partition.followed_reads import FollowedReads
 from broker.partition.troubles import Troubles
 from broker.partition.written import Written
-from broker.replication.catch_up import Start, start_of
+from broker.replication.catch_up import start_of
 from broker.replication.copied import Copied
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
-from coldstore.object_store import ObjectMissing
 from hotstore.errors import LogFailed
-from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
-from logformat.errors import Corrupt, Retryable, StorageFailed, ThermoclineError
-from logformat.leader_epochs import EpochEnd, LeaderEpochs
+from logformat.errors import StorageFailed, ThermoclineError
+from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import BatchHeader, CorruptBatch, check_stored
-from logformat.values import TopicPartition
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks
-from tiering.cold_start import ColdStart
-from tiering.cold_view import ColdView
 from tiering.reservation import ToldEnd
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = (1.0, 30.0)  # between tries to learn from the bucket where to begin: first, and at most
+_AGAIN_S: Final = 1.0  # between tries to note where the log starts
 _ELSEWHERE: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
-
-
-class ColdState(Protocol):
-    """What the bucket says of a log that ended at an offset, and what a log is to remember for when it leads."""
-
-    async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
-        """Lineage and producers there, both empty where the bucket holds nothing below it, and how much it holds from
-        `since` on. Raises ThermoclineError."""
-        ...
-
-    async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
-        """The log as it lies here; None where there is none. Raises as `LogHost.open`, and ThermoclineError where what
-        its files lack is for the bucket to say."""
-        ...
-
-    def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
-        """What consumers read of it here; `end`: how far the bucket is known to hold the log."""
-        ...
-
-    def told(self, topic_id: UUID, index: int, end: ToldEnd) -> None:
-        """What its leader said last of what may be given."""
-        ...
-
-    def forget(self, opened: OpenLog) -> None:
-        """The log is closed: what was told of it says nothing of the next one."""
-        ...
 
 
 class Followed:
@@ -116,12 +87,11 @@ class Followed:
         self._damaged_offset = -1  # where what came was damaged last
         self._is_over = False
         self._ended = asyncio.Event()
-        self._pause_s = _AGAIN_S[0]
-        self._was_unusable = False  # what the bucket gave last
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
         self.follower.log_start_offset = local.log_start_offset  # of a checkpoint, or of its files
+        self._elsewhere = Elsewhere(opened, self.follower, logs, cold, clock, copied, self._ended)
         self._noting: asyncio.Task[None] | None = None
         self.reads: FollowedReads | None = None
         """Of consumers: made when the first one comes."""
@@ -191,14 +161,14 @@ class Followed:
             raise
         if headers and headers[0].base_offset < asked.offset:
             self.follower.leave()
-            self._begin(self._begin_before([memoryview(bytes(batch)) for batch in batches], headers))
+            self._begin(self._elsewhere.begin_before([memoryview(bytes(batch)) for batch in batches], headers))
             return False
         diverging = answer.diverging_epoch
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
         match self.follower.answered(asked, ends, answer.high_watermark):
             case Cut(offset):
                 log.warning("%s is cut to offset %d: its leader's log goes on otherwise", self._name, offset)
-                self._begin(self._cut(offset))
+                self._begin(self._elsewhere.cut(offset))
             case Take():
                 is_taken = bool(headers) and self._append(batches, headers)
                 if is_taken and self._damaged_offset >= 0:
@@ -253,7 +223,7 @@ class Followed:
                 await self._logs.checkpoint_start(self.log)
             except OSError as failure:
                 log.warning("%s: its log start %d is not noted yet: %s", self._name, start, failure)
-                await self._wait(_AGAIN_S[0])
+                await until(self._ended, _AGAIN_S)
             else:
                 self.follower.log_start_offset = start
                 self._moved()
@@ -269,7 +239,7 @@ class Followed:
             return False
         log.info("%s begins at offset %d: what lies below is not copied", self._name, start.offset)
         self.follower.leave()
-        self._begin(self._begin_at(start))
+        self._begin(self._elsewhere.begin_at(start))
         return True
 
     @property
@@ -290,42 +260,11 @@ class Followed:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         if self.reads is not None:
             self.reads.wake()
-        self._work = self._tasks.spawn(f"follow {self._name}", work, awaited=True)
+        self._work = self._tasks.spawn(f"follow {self._name}", self._worked(work), awaited=True)
 
-    async def _cut(self, offset: int) -> None:
-        await self._worked(self._logs.truncate(self.opened, offset), self.follower.cut)
-
-    async def _begin_at(self, start: Start) -> None:
-        async def begin() -> None:
-            epochs, producers, held_bytes = await self._state_at(start.offset)
-            await self._logs.begin_at(self.opened, start.offset, epochs, producers, forget_start=start.is_bare)
-            self._copied.bytes_skipped += held_bytes
-            self._copied.begun += not start.is_bare
-
-        await self._worked(begin(), self.follower.began_at)
-
-    async def _begin_before(self, batches: list[memoryview], headers: list[BatchHeader]) -> None:
-        """With these batches, of which the first reaches over the log start (as Kafka's follower does, KAFKA-6361)."""
-        start = self.log.log_start_offset
-
-        async def begin() -> None:
-            base = headers[0].base_offset
-            epochs, producers, _ = await self._state_at(base)
-            await self._logs.begin_at(self.opened, base, epochs, producers, forget_start=False)
-            self.log.append_as_follower(batches, headers, self._clock.wall_ms())
-            self.log.advance_log_start(start)
-            if self.log.config.waits_for_flush:
-                await self.opened.flusher.flush()
-
-        await self._worked(begin(), self.follower.cut)
-
-    async def _worked(self, work: Awaitable[None], then: Callable[[LeaderEpochs, int], None]) -> None:
+    async def _worked(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except Retryable as away:
-            log.warning("%s does not begin elsewhere yet: %s; it tries again", self._name, away)
-            await self._pause()
-            self.follower.cut(self.log.epochs, self.log.stable_end_offset)
         except (ThermoclineError, OSError) as failure:
             if isinstance(failure, OSError) and is_full(failure):
                 log.warning("%s is opened again, once there is room: %s", self._name, failure)
@@ -333,34 +272,8 @@ class Followed:
                 self._torn()
                 return
             self._fail(str(failure))
-        else:
-            self._pause_s, self._was_unusable, self.follower.copies_on = _AGAIN_S[0], False, False
-            self.follower.log_start_offset = self.log.log_start_offset
-            then(self.log.epochs, self.log.log_end_offset)
         self._work = None
         self._moved()
-
-    async def _state_at(self, offset: int) -> ColdStart:
-        """What the bucket gives may be damaged on its way, or gone since its root was read. Twice: it may be damaged
-        there, and the leader's disk the last place that has it. Raises Retryable."""
-        since = max(self.log.log_end_offset, self.log.log_start_offset)
-        try:
-            return await self._cold.state_at(self.topic_id, self.index, offset, since)
-        except (Corrupt, ObjectMissing) as passing:
-            self._was_unusable, self.follower.copies_on = True, self._was_unusable
-            raise Retryable(str(passing)) from passing
-
-    async def _pause(self) -> None:
-        """Before the bucket is asked again; the end of the role ends it."""
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _AGAIN_S[1])
-        await self._wait(pause_s)
-
-    async def _wait(self, at_most_s: float) -> None:
-        try:
-            async with asyncio.timeout(at_most_s):
-                await self._ended.wait()
-        except TimeoutError:
-            pass
 
     def _fail(self, why: str) -> None:
         self.failure = why

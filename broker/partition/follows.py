@@ -1,10 +1,10 @@
 """The partitions that this broker copies, and from whom: begun, moved to the next leader, ended.
 
-Owns which partitions are followed in which leader epoch, and a fetcher for each broker that leads some of them.
-Always true: a log has one role at a time, the next begins when the last one's work on it is over; before the first
-question its tail is flushed (D65), and no reservation of an earlier leadership lies beside it, but where nobody else is
-assigned it; an opening that fails is tried again, while its role lasts. Must not know how bytes are copied
-(`followed`), nor what leading takes.
+Owns which partitions are followed in which leader epoch; `fetchers` has who copies them from each leader. Always true:
+a log has one role at a time, the next begins when the last one's work on it is over; before the first question its tail
+is flushed (D65), and no reservation of an earlier leadership lies beside it, but where nobody else is assigned it; an
+opening that fails is tried again, while its role lasts. Must not know how bytes are copied (`followed`), nor what
+leading takes.
 """
 
 from __future__ import annotations
@@ -13,25 +13,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
-from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
 from broker.metadata.records import NO_LEADER, Node, Row
 from broker.metadata.row_steps import is_alone
-from broker.partition.followed import ColdState, Followed
+from broker.partition.cold_state import ColdState
+from broker.partition.fetchers import Connection, Fetchers
+from broker.partition.followed import Followed
 from broker.partition.follower_retention import expire_all
 from broker.partition.registry import Registry
-from broker.replication.asking import VERSION, Key, Limits, key_of, topic_id_of
-from broker.replication.fetcher import Fetcher
-from broker.replication.rate import Rate, is_throttled
-from broker.replication.throttled import Throttled
-from broker.wire.message import Message
-from broker.wire.messages import FetchRequest, FetchResponse
+from broker.replication.asking import Key, key_of
+from broker.replication.rate import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog
 from hotstore.log_host import LogHost, OpenLog
 from logformat.values import TopicPartition
@@ -41,16 +38,7 @@ from tiering.reservation import remove_reservation
 
 log = logging.getLogger(__name__)
 
-_PURPOSE: Final = "replicas"
-_LIMITS: Final = Limits(wait_ms=500, bytes_max=8 << 20, partition_bytes_max=1 << 20)
-_ANSWER_S: Final = 10.0
 _OPENING_MAX: Final = 16
-
-
-class Connection(Protocol):
-    """To one session of a broker."""
-
-    async def ask(self, request: Message, version: int, timeout_s: float) -> Message: ...
 
 
 class _Role:
@@ -90,9 +78,7 @@ class Follows:
         self._world = world
         self._logs = logs
         self._registry = registry
-        self._metadata = metadata
         self._cold = cold
-        self._to = to
         self._tasks = tasks
         self._report = report
         self._free = free
@@ -102,10 +88,7 @@ class Follows:
         self._node_id = config.now.node_id
         self._roles: dict[Key, _Role] = {}
         self._ending: dict[Key, asyncio.Task[None]] = {}
-        self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
-        now = config.now
-        self._rate = Rate(now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows)
-        config.tell(self._obey_rate)
+        self._fetchers = Fetchers(config, world.rng, metadata, to, tasks, report)
         self._slots = asyncio.Semaphore(_OPENING_MAX)
 
     @property
@@ -157,7 +140,7 @@ class Follows:
                 return
             if opened.log.config.waits_for_flush and not opened.log.failure:
                 await opened.flusher.flush()
-        fetcher = None if role.row.leader == NO_LEADER else self._fetcher(role.row.leader)
+        fetcher = None if role.row.leader == NO_LEADER else self._fetchers.of(role.row.leader)
         role.followed = followed = Followed(
             opened,
             role.row,
@@ -170,7 +153,7 @@ class Follows:
             self._registry.copied,
             (lambda: None) if fetcher is None else partial(fetcher.wake, key),
             lambda: self._again(key, role),
-            lambda: self._session()[1],
+            self._fetchers.broker_epoch,
         )
         self._registry.followed[role.topic.name, role.index] = followed
         self._opened((followed,))
@@ -244,8 +227,7 @@ class Follows:
 
     async def _end_copy(self, key: Key, followed: Followed) -> None:
         """Nothing is written into its log any more."""
-        for fetcher, _ in self._fetchers.values():
-            fetcher.leave(key, followed)
+        self._fetchers.leave(key, followed)
         await followed.over()
         self._registry.touched.discard(followed)
         self._registry.followed.pop((followed.topic, followed.index), None)
@@ -276,7 +258,7 @@ class Follows:
                 if role.followed is not None:
                     role.followed.log.reconfigure(config)
                     if role.row.leader != NO_LEADER:
-                        self._fetcher(role.row.leader).throttle(key, is_throttled=self._is_throttled(role))
+                        self._fetchers.of(role.row.leader).throttle(key, is_throttled=self._is_throttled(role))
 
     async def keep_expiring(self) -> None:
         """Until cancelled: local retention of the copies."""
@@ -290,46 +272,12 @@ class Follows:
     async def close(self) -> list[OpenLog]:
         """Fetch nothing more; the logs, flushed, stay open, each with its high watermark."""
         opened = [followed.opened for followed in self.all]
-        for _, keeping in self._fetchers.values():
-            keeping.cancel()
+        self._fetchers.cancel()
         for topic, index in [(role.topic, role.index) for role in self._roles.values()]:
             self.leave(topic, [index])
         if self._ending:
             await asyncio.wait(list(self._ending.values()))
         return opened
 
-    # ── fetchers ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def _fetcher(self, leader_id: int) -> Fetcher:
-        known = self._fetchers.get(leader_id)
-        if known is not None:
-            return known[0]
-        throttled = Throttled(self._rate, self._is_in_sync)
-        fetcher = Fetcher(leader_id, lambda request: self._ask(leader_id, request), self._session, _LIMITS, throttled)
-        name = f"fetch from {leader_id}"
-        keeping = self._tasks.spawn(name, supervise(name, fetcher.keep, self._world.rng, self._report))
-        self._fetchers[leader_id] = fetcher, keeping
-        return fetcher
-
-    def _obey_rate(self, now: BrokerConfig) -> None:
-        if now.follower_rate_max != self._rate.limit:
-            self._rate.limit = now.follower_rate_max
-            for fetcher, _ in self._fetchers.values():
-                fetcher.look_again()
-
     def _is_throttled(self, role: _Role) -> bool:
         return is_throttled(role.topic.configs, role.index, self._node_id)
-
-    def _is_in_sync(self, key: Key) -> bool:
-        topic = self._metadata.image.topics.get(str(topic_id_of(key[0])))
-        return topic is not None and self._node_id in topic.rows[key[1]].in_sync
-
-    async def _ask(self, leader_id: int, request: FetchRequest) -> FetchResponse:
-        node = self._metadata.image.nodes.get(leader_id)
-        if node is None:
-            raise ConnectionError(f"broker {leader_id} is not registered")
-        answer = await self._to(node, _PURPOSE).ask(request, VERSION, _ANSWER_S)
-        assert isinstance(answer, FetchResponse)
-        return answer
-
-    def _session(self) -> tuple[int, int]:
-        return self._node_id, self._metadata.broker_epoch(self._node_id)

@@ -270,17 +270,17 @@ def test_a_copy_asks_the_bucket_again_where_to_begin() -> None:
         moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
         moved.verified_end = 500
         for failure in (StoreUnavailable("down"), Corrupt("a flipped bit"), ObjectMissing("gone since")):
-            copy.it._cold = Away(failure)
+            copy.it._elsewhere._cold = Away(failure)
             assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
             await asyncio.sleep(10.0)
             # What is damaged there twice may be on its leader's disk alone.
             was_unusable = isinstance(failure, ObjectMissing)
             assert copy.asked() == FetchPosition(0, -1, EPOCH, copies_on=was_unusable) and not copy.it.failure
-        copy.it._cold = Cold()
+        copy.it._elsewhere._cold = Cold()
         assert copy.it.refused(copy.asked(), moved)
         await asyncio.sleep(0.1)
         assert copy.asked() == FetchPosition(500, 2, EPOCH)
-        copy.it._cold = Away(StoreUnavailable("down"))
+        copy.it._elsewhere._cold = Away(StoreUnavailable("down"))
         moved.verified_end = 900
         assert copy.it.refused(copy.asked(), moved)
         await asyncio.sleep(0.1)
