@@ -199,13 +199,14 @@ class Expirer:
     async def _expire_uncopied(self, config: LogConfig, visible: int, now_ms: int) -> None:
         """A log that is not tiered: plain retention; its start moves first, durably. Of a rebuilt cluster nothing goes
         that is nowhere else: what was set on all brokers is not known there (R29)."""
-        if not self._partition.is_complete():
+        partition, local = self._partition, self._partition.log
+        is_root_asked = not partition.is_alone  # whether this broker still leads, before anything goes (R6, R23)
+        if not partition.is_complete() or self._has_older_in_bucket() or (is_root_asked and not partition.claimed):
             self._is_behind = True  # it is looked at again
             return
-        local = self._partition.log
         if active_expired(local.active_info(), visible, now_ms, config):
             local.roll()
-            await self._partition.flusher.flush()
+            await partition.flusher.flush()
         sealed = local.sealed_segments()
         wanted = expirable(
             sealed,
@@ -219,14 +220,21 @@ class Expirer:
         if wanted.segment_count:
             await self._start_at(wanted.offset)
 
+    def _has_older_in_bucket(self) -> bool:
+        """The oldest goes first: what only the bucket has, and retention keeps, keeps all that is younger."""
+        manifest, start = self._partition.manifest, self._partition.log.log_start_offset
+        start = start if manifest is None else max(start, manifest.log_start_offset)
+        return first_local_offset(self._partition.log) > start
+
     async def _start_at(self, offset: int) -> None:
-        """The root first where it names objects; where it names none it follows at the next look (cold_expirer): an
-        outage of the store must not fill the disk."""
+        """The root first where others may lead next, or it names objects; one that names none follows at the next look
+        (cold_expirer): an outage of the store must not fill the disk."""
         partition = self._partition
-        partition.log.advance_log_start(offset)
         manifest = partition.manifest
-        if partition.claimed and manifest is not None and manifest.live.segments:
-            await partition.commit(lambda m: m.set_log_start(offset), lets_go=True)
+        if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
+            await partition.move_start(lambda m: m.set_log_start(offset))
+        else:
+            partition.log.advance_log_start(offset)
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 

@@ -386,3 +386,25 @@ def test_the_retention_of_a_log_whose_bucket_is_empty_does_not_wait_for_the_buck
         await life.kill()
 
     run_fast(scenario())
+
+
+def test_plain_retention_keeps_what_is_younger_than_a_cold_segment_that_stays() -> None:
+    """Copies were switched off. The oldest segment lies in the bucket alone and its timestamp keeps it; the local ones
+    are due. They go after it: the log start would have passed it, and its object gone."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True, tier=HALF_LOCAL)
+        life.append(1, timestamp=life.world.clock.wall_ms() + 10_000_000)
+        await life.fill(60)
+        base = opened.log.active_info().base_offset
+        await settle(lambda: opened.tier.remote_end_offset == base and 0 < opened.log.local_log_start_offset < base)
+        opened.log.reconfigure(replace(LOG, tiered=True))
+        opened.tier.reconfigure(replace(HALF_LOCAL, copy_disable=True, retention_ms=1000))
+        await asyncio.sleep(60)
+        assert (await house.manifest()).log_start_offset == 0
+        assert min(await read_everything(house, opened)) == 0
+        await life.kill()
+
+    run_fast(scenario())
