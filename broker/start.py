@@ -57,8 +57,8 @@ log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 10.0
 """How old the newest answer may be for what lets go of data (R23): two polls at their rarest (5 s), so that one that is
-slow holds nothing back; and about a session (9 s), which is when others may begin to lead what a broker that is cut off
-believes to lead."""
+slow holds nothing back. Others may lead before it is over, at once where this broker's port refuses: their claims fence
+it, and what it lets go of until then is what its newest configs ask for."""
 
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
