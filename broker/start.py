@@ -101,7 +101,7 @@ class Start:
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
-        self.rooms.links = links = Links(world.net, world.clock, config.node_id, listener, answer_bytes_max)
+        self.rooms.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
         self.rooms.session = session = self._session(store, cluster, links)
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())

@@ -69,7 +69,6 @@ class TierService:
         self._logs = logs
         self._tasks = tasks
         self._report = report
-        self._limits = limits
         self._cold = open_cold_reader(store, world, tasks, f"{logs.path}/{CACHE_DIRECTORY}", limits)
         backoff = Backoff(limits.copy_backoff_ms / 1000, limits.copy_backoff_ms_max / 1000, limits.copy_backoff_jitter)
         looks = Looks(world.rng)

@@ -52,7 +52,6 @@ class HttpServer:
     def __init__(self, views: Views) -> None:
         self._views = views
         self._runner: web.AppRunner | None = None
-        self._sealing: set[asyncio.Task[None]] = set()
         self.address = ("", 0)
 
     async def start(self, host: str, port: int) -> None:

@@ -84,7 +84,6 @@ class Replicas:
     ) -> None:
         self._node_id = config.now.node_id
         self._metadata = metadata
-        self._rng = world.rng
         self._logs = logs
         self._registry = registry
         self._tiers = tiers

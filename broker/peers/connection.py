@@ -1,8 +1,7 @@
 """The way to one broker: connected when it is first asked, and again after it broke.
 
-Owns whether there is a connection, and what is known when there is none: when the other side ended the last one, and
-whether its port refused since. Always true: a request is sent at most once and never again by itself; it ends with its
-answer, a ConnectionError or a TimeoutError, within its time. Must not know which broker it is, nor what is asked.
+Owns whether there is a connection. Always true: a request is sent at most once and never again by itself; it ends with
+its answer, a ConnectionError or a TimeoutError, within its time. Must not know which broker it is, nor what is asked.
 
 Refused, broken and late are told apart: ConnectionRefusedError (nobody listens there: nothing was sent), another
 ConnectionError (whether it was heard is unknown, unless it says that nothing was sent), TimeoutError. A request that is
@@ -17,25 +16,17 @@ import asyncio
 from broker.net.buffers import BufferPool
 from broker.peers.stream import PeerStream
 from broker.wire.message import Message
-from seams.clock import Clock
 from seams.net import Net
 
 Address = tuple[str, int]
 
 
 class PeerConnection:
-    """To one address. `closed_at`: monotonic seconds at which the other side, or the network, ended the last
-    connection; None before, and while there is one. `refused_at`: likewise, when the port refused last; None once it
-    took one."""
+    """To one address."""
 
-    def __init__(
-        self, net: Net, clock: Clock, address: Address, client_id: str, pool: BufferPool, frame_bytes_max: int
-    ) -> None:
+    def __init__(self, net: Net, address: Address, client_id: str, pool: BufferPool, frame_bytes_max: int) -> None:
         self.address = address
-        self.closed_at: float | None = None
-        self.refused_at: float | None = None
         self._net = net
-        self._clock = clock
         self._client_id = client_id
         self._pool = pool
         self._frame_bytes_max = frame_bytes_max
@@ -82,11 +73,10 @@ class PeerConnection:
             return self._stream
 
     async def _connect(self, timeout_s: float) -> PeerStream:
-        stream = PeerStream(self._who, self._client_id, self._pool, self._frame_bytes_max, self._ended)
+        stream = PeerStream(self._who, self._client_id, self._pool, self._frame_bytes_max)
         try:
             await self._net.connect(*self.address, stream, timeout_s)
         except ConnectionRefusedError:
-            self.refused_at = self._clock.monotonic_s()
             raise ConnectionRefusedError(f"{self._who}: nobody listens there; nothing was sent") from None
         except TimeoutError:
             raise
@@ -94,10 +84,4 @@ class PeerConnection:
             raise ConnectionError(f"{self._who}: no way there; nothing was sent: {unreachable}") from unreachable
         if self._is_closed:
             stream.end("closed on this side")
-        else:
-            self.closed_at = self.refused_at = None
         return stream
-
-    def _ended(self, by_peer: bool) -> None:
-        if by_peer:
-            self.closed_at = self._clock.monotonic_s()

@@ -14,7 +14,6 @@ from typing import Final
 from broker.metadata.records import Node
 from broker.net.buffers import BufferPool
 from broker.peers.connection import PeerConnection
-from seams.clock import Clock
 from seams.net import Net
 
 _IDLE_BYTES_MAX: Final = 8 << 20  # of receive buffers kept for the next answer
@@ -29,9 +28,8 @@ class Links:
     """Of broker `node_id`. `listener`: the name of the one that brokers use (`inter.broker.listener.name`), of this
     broker and of the others. `frame_bytes_max`: of an answer."""
 
-    def __init__(self, net: Net, clock: Clock, node_id: int, listener: str, frame_bytes_max: int) -> None:
+    def __init__(self, net: Net, node_id: int, listener: str, frame_bytes_max: int) -> None:
         self._net = net
-        self._clock = clock
         self._node_id = node_id
         self._listener = listener
         self._frame_bytes_max = frame_bytes_max
@@ -57,7 +55,7 @@ class Links:
         if known is not None:
             known[1].close()
         client_id = f"broker-{self._node_id}-{purpose}"
-        made = PeerConnection(self._net, self._clock, address, client_id, self._pool, self._frame_bytes_max)
+        made = PeerConnection(self._net, address, client_id, self._pool, self._frame_bytes_max)
         self._open[node.node_id, purpose] = node, made
         return made
 

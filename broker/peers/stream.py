@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -46,17 +45,13 @@ class _Asked:
 
 
 class PeerStream(asyncio.BufferedProtocol):
-    """Made for one connection. `who` stands in errors; `ended` is called once when it ended, with True where the other
-    side, or the network, ended it. Frames above `frame_bytes_max` end it."""
+    """Made for one connection. `who` stands in errors. Frames above `frame_bytes_max` end it."""
 
-    def __init__(
-        self, who: str, client_id: str, pool: BufferPool, frame_bytes_max: int, ended: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, who: str, client_id: str, pool: BufferPool, frame_bytes_max: int) -> None:
         self._who = who
         self._client_id = client_id
         # The budget is its own: a single owner always has room for the frame it is reading.
         self._reader = FrameReader(pool, FrameBudget(2 * frame_bytes_max, frame_bytes_max), frame_bytes_max)
-        self._ended = ended
         self._transport: asyncio.Transport | None = None
         self._in_flight: deque[_Asked] = deque()
         self._in_flight_bytes = 0
@@ -95,7 +90,7 @@ class PeerStream(asyncio.BufferedProtocol):
 
     def end(self, why: str) -> None:
         """Close now; whoever waits is told `why`."""
-        self._fail(why, by_peer=False)
+        self._fail(why)
 
     # -- the transport's calls
 
@@ -114,7 +109,7 @@ class PeerStream(asyncio.BufferedProtocol):
             while (frame := reader.next()) is not None:
                 self._answered(frame)
         except (FrameLengthRefused, MalformedFrame) as refused:
-            self._fail(f"its answer cannot be read: {refused}", by_peer=False)
+            self._fail(f"its answer cannot be read: {refused}")
         else:
             reader.settle()
 
@@ -123,7 +118,7 @@ class PeerStream(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._fail("the connection was closed" if exc is None else f"the connection broke: {exc}", by_peer=True)
+        self._fail("the connection was closed" if exc is None else f"the connection broke: {exc}")
 
     # -- within
 
@@ -150,7 +145,7 @@ class PeerStream(asyncio.BufferedProtocol):
         else:
             asked.answer.set_result(answer)
 
-    def _fail(self, why: str, *, by_peer: bool) -> None:
+    def _fail(self, why: str) -> None:
         if self._failure is not None:
             return
         self._failure = why
@@ -162,7 +157,6 @@ class PeerStream(asyncio.BufferedProtocol):
         self._reader.close()
         if self._transport is not None:
             self._transport.abort()
-        self._ended(by_peer)
 
     def _broken(self, key: ApiKey | None = None) -> ConnectionError:
         about = "" if key is None else f" {key.name} was asked, and nobody knows whether it was heard:"

@@ -172,9 +172,7 @@ class ReadOnlyStart:
     ) -> Context:
         config, world = self.config, self.world
         self.rooms.residency = residency = Residency(world.workers, report=self.report)
-        self.rooms.links = links = Links(
-            world.net, world.clock, config.node_id, config.brokers_listener, config.request_bytes_max
-        )
+        self.rooms.links = links = Links(world.net, config.node_id, config.brokers_listener, config.request_bytes_max)
         return Context(
             live=self.live,
             world=world,

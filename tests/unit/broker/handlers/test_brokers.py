@@ -99,7 +99,7 @@ async def controller(door: Door | None) -> AsyncIterator[tuple[RemoteBrokers, Li
     life = await place.start()
     life.dispatcher.context = replace(life.context, brokers=door)
     node = life.context.metadata.image.nodes[life.context.config.node_id]
-    links = Links(place.net, life.clock, 7, life.context.config.brokers_listener, 1 << 20)  # type: ignore[arg-type]
+    links = Links(place.net, 7, life.context.config.brokers_listener, 1 << 20)  # type: ignore[arg-type]
     yield RemoteBrokers(lambda purpose: links.to(node, purpose), ClusterTimes()), links, life
     links.close()
     await life.stop()

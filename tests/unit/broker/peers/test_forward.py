@@ -22,7 +22,6 @@ from broker.peers.links import Links
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import EnvelopeRequest, EnvelopeResponse
 from seams.rng import SeededRng
-from tests.sim.clock import SimClock
 from tests.sim.net import SimNet
 from tests.support.broker_kit import play
 from tests.support.scripted_broker import ScriptedBroker, Told
@@ -37,10 +36,9 @@ class Cluster:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.net = SimNet(self.loop, SeededRng("forward"))
-        clock = SimClock(self.loop, lambda: "boot")  # type: ignore[arg-type]
         self.metadata = MetadataCache("cluster")
         self.feed = ImageFeed(self)  # type: ignore[arg-type]
-        links = Links(self.net, clock, 1, "INNER", 1 << 20)  # type: ignore[arg-type]
+        links = Links(self.net, 1, "INNER", 1 << 20)  # type: ignore[arg-type]
         self.forward = Forward(self.metadata, self.feed, links, 1, "INNER")
         self.brokers = {at: ScriptedBroker(self.net, decided, ("127.0.0.1", 9500 + at)) for at in (2, 3)}
         self.obeys(10, 2)

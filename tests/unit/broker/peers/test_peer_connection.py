@@ -24,7 +24,6 @@ from broker.wire.messages import (
     FetchResponseTopic,
 )
 from seams.rng import SeededRng
-from tests.sim.clock import SimClock
 from tests.sim.net import SimNet
 from tests.support.broker_kit import play
 from tests.support.scripted_broker import ScriptedBroker, Told
@@ -40,9 +39,8 @@ class Trial:
         self.loop = asyncio.get_running_loop()
         self.net = SimNet(self.loop, SeededRng("peers"))
         self.broker = ScriptedBroker(self.net, rule)
-        clock = SimClock(self.loop, lambda: "boot")  # type: ignore[arg-type]
         pool = BufferPool()
-        self.connection = PeerConnection(self.net, clock, self.broker.address, "broker-1-test", pool, FRAME_MAX)  # type: ignore[arg-type]
+        self.connection = PeerConnection(self.net, self.broker.address, "broker-1-test", pool, FRAME_MAX)  # type: ignore[arg-type]
 
     async def ask(self, position: int = 0, timeout_s: float = 5.0) -> BrokerHeartbeatResponse:
         request = BrokerHeartbeatRequest(broker_id=1, current_metadata_offset=position)
@@ -104,10 +102,9 @@ def test_records_of_an_answer_stay_what_they_were() -> None:
 
 
 def test_refused_broken_and_late_are_told_apart() -> None:
-    """By their types; and the connection says since when the other side is gone, and whether its port refuses."""
+    """By their types; once the port takes connections again, the next request is answered."""
 
     async def scenario(made: Trial) -> None:
-        assert (made.connection.closed_at, made.connection.refused_at) == (None, None)
         assert (await made.ask(4)).controller_epoch == 4
         made.broker.rule = silent
         waiting = asyncio.ensure_future(made.ask(timeout_s=60))
@@ -118,23 +115,17 @@ def test_refused_broken_and_late_are_told_apart() -> None:
         with pytest.raises(ConnectionError, match="heard: the connection was closed") as broken:
             await waiting
         assert not isinstance(broken.value, ConnectionRefusedError)
-        closed_at = made.connection.closed_at
-        assert closed_at is not None and closed_at <= made.loop.time()
-        assert made.connection.refused_at is None
         with pytest.raises(ConnectionRefusedError, match="nothing was sent"):
             await made.ask()
-        assert made.connection.refused_at is not None and made.connection.closed_at == closed_at
         made.broker.rule = echo
         await made.broker.listen()
         assert (await made.ask(5)).controller_epoch == 5
-        assert (made.connection.closed_at, made.connection.refused_at) == (None, None)
 
     trial(echo, scenario)
 
 
 def test_a_late_answer_ends_the_connection_and_all_that_waits_behind_it() -> None:
-    """Within its own time; who waits longer is told at once; the next request gets a new connection. Not `closed_at`:
-    the other side did not end it."""
+    """Within its own time; who waits longer is told at once; the next request gets a new connection."""
 
     async def scenario(made: Trial) -> None:
         began = made.loop.time()
@@ -145,7 +136,6 @@ def test_a_late_answer_ends_the_connection_and_all_that_waits_behind_it() -> Non
         with pytest.raises(ConnectionError, match="an answer did not come within 2 s"):
             await behind
         assert made.loop.time() - began < 2.1
-        assert made.connection.closed_at is None
         made.broker.rule = echo
         assert (await made.ask(6)).controller_epoch == 6
         assert len(made.broker.connections) == 2

@@ -13,7 +13,6 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from seams.net import SocketBuffers
 from seams.rng import SeededRng
-from tests.sim.clock import SimClock
 from tests.sim.net import SimNet
 from tests.support.broker_kit import Place, play
 
@@ -24,8 +23,7 @@ def node(node_id: int = 2, broker_epoch: int = 5, port: int = 9500, listener: st
 
 
 def links(loop: asyncio.AbstractEventLoop) -> Links:
-    net, clock = SimNet(loop, SeededRng("links")), SimClock(loop, lambda: "boot")  # type: ignore[arg-type]
-    return Links(net, clock, 1, "INNER", 1 << 20)  # type: ignore[arg-type]
+    return Links(SimNet(loop, SeededRng("links")), 1, "INNER", 1 << 20)  # type: ignore[arg-type]
 
 
 def test_a_connection_is_kept_for_each_node_and_purpose() -> None:
@@ -93,7 +91,7 @@ def test_a_broker_answers_another_on_the_listener_of_brokers() -> None:
         asked = BrokerHeartbeatRequest(broker_id=9)
         answers = []
         for listener in (life.broker._config.brokers_listener, "PLAINTEXT"):
-            made = Links(place.net, life.clock, 1, listener, 1 << 20)  # type: ignore[arg-type]
+            made = Links(place.net, 1, listener, 1 << 20)  # type: ignore[arg-type]
             answers.append(await made.to(image.nodes[life.context.config.node_id], "heartbeat").ask(asked, 2, 5.0))
             made.close()
         inside, outside = answers
@@ -111,7 +109,7 @@ def test_a_port_refuses_accepts_or_swallows() -> None:
 
     async def scenario() -> None:
         net = SimNet(loop := asyncio.get_running_loop(), SeededRng("links"))  # type: ignore[arg-type]
-        made = Links(net, SimClock(loop, lambda: "boot"), 1, "INNER", 1 << 20)  # type: ignore[arg-type]
+        made = Links(net, 1, "INNER", 1 << 20)  # type: ignore[arg-type]
         assert await made.refuses(node())
         assert not await made.refuses(node(listener="OTHER"))
         listener = await net.bind("127.0.0.1", 9500, asyncio.Protocol, SocketBuffers())

@@ -116,7 +116,7 @@ def plan(
     alive = {one.node for one in there}
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
     gone = _to_give_up(brokers, partitions, lost, alive)
-    wanted = _targets(there, [one for one in partitions if gone.keys() & _assigned(one)], gone, default_factor)
+    wanted = _targets(there, [one for one in partitions if gone.keys() & _assigned(one)], default_factor)
     plans = []
     for one in partitions:
         place = (one.topic, one.partition)
@@ -149,9 +149,9 @@ def next_step(
     alive = {one.node for one in there}
     lost = {(one.topic, one.partition) for one in partitions if not alive.intersection(one.in_sync)}
     give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & set(may_give_up))
-    forgotten = {one.node: 0 for one in brokers if one.given_up}
-    holding = [one for one in partitions if not one.target and forgotten.keys() & set(one.replicas)]
-    move = {} if give_up or not there else _targets(there, holding, forgotten, default_factor)
+    forgotten = [one.node for one in brokers if one.given_up]
+    holding = [one for one in partitions if not one.target and not set(one.replicas).isdisjoint(forgotten)]
+    move = {} if give_up or not there else _targets(there, holding, default_factor)
     assigned = {node for one in partitions for node in _assigned(one)}
     leave = [] if give_up else [node for node in forgotten if node not in assigned and node != UNKNOWN_REPLICA]
     waits = [
@@ -178,7 +178,7 @@ def _to_give_up(
 
 
 def _targets(
-    there: Sequence[BrokerRow], partitions: Sequence[PartitionRow], gone: Mapping[int, int], default_factor: int
+    there: Sequence[BrokerRow], partitions: Sequence[PartitionRow], default_factor: int
 ) -> dict[Partition, Replicas]:
     """As many replicas as before, or as there are brokers: who holds it stays, and others, of other domains first, take
     the places of those that are gone."""
