@@ -19,8 +19,7 @@ def make_log(
 ) -> PartitionLog:
     """Blocking: a new, empty log. What checkpoints still say of an older one of that name is dropped first, durably:
     also what `mark_deleted` dropped from memory alone. The new log would be measured against it, and refused."""
-    data_dir.checkpoints.drop(place)
-    data_dir.checkpoints.save()
+    data_dir.checkpoints.forget(place)
     return PartitionLog.create(
         data_dir.disk,
         data_dir.log_path(place.topic, place.partition),

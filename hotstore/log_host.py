@@ -149,8 +149,12 @@ class LogHost:
     async def create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
         """A new, empty log; what lies in its place and is no log is set aside first. Raises OSError."""
         async with self._turn(place, topic_id):
-            await self.places.set_aside(place, None)
-            return self._add(await self._run(make_log, self._data_dir, place, topic_id.bytes, config))
+            return self._add(await self._run(self._make, place, topic_id, config))
+
+    def _make(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> PartitionLog:
+        """One call of a worker for both, as `_recover`."""
+        self.places.clear(place)
+        return make_log(self._data_dir, place, topic_id.bytes, config)
 
     def _add(self, local: PartitionLog) -> OpenLog:
         did, place = local.recovery, TopicPartition(local.topic, local.partition)

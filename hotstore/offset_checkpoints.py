@@ -58,6 +58,7 @@ class OffsetCheckpoints:
         """Files that could not be read and were taken for empty: logs are scanned further back than needed."""
         self._offsets: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
         self._unsaved: set[str] = set()  # files that say less than we know
+        self._dropped: set[TopicPartition] = set()  # logs that are gone, and perhaps not from the files
 
     @classmethod
     def read(cls, disk: Disk, path: str) -> OffsetCheckpoints:
@@ -135,9 +136,11 @@ class OffsetCheckpoints:
         """Write what is known now, where the files do not say it yet. Raises OSError."""
         writing = self._disk.lock(f"{self._path}/{CHECKPOINTS_LOCK_FILE}", wait_s=CHECKPOINTS_WAIT_S)
         try:
+            dropped = self._dropped.copy() if names == CHECKPOINTS else set()
             for name in names:
                 if name in self._unsaved:
                     self._save(name)
+            self._dropped -= dropped
         finally:
             writing.release()
 
@@ -171,7 +174,15 @@ class OffsetCheckpoints:
         """The log is gone. In memory: `save` writes it."""
         for name in CHECKPOINTS:
             if self._offsets[name].pop(key, None) is not None:
+                self._dropped.add(key)
                 self._unsaved.add(name)
+
+    def forget(self, key: TopicPartition) -> None:
+        """Durably: no file names a log of that name. Writes nothing where none did, whatever else is unsaved: a
+        thousand logs that are made are not to write the checkpoints of all of them a thousand times. Raises OSError."""
+        self.drop(key)
+        if key in self._dropped:
+            self.save()
 
     def _note(self, name: str, key: TopicPartition, offset: int) -> None:
         offsets = self._offsets[name]

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hotstore.ballast import Ballast
-from hotstore.durability import write_index_files, write_producer_files
+from hotstore.durability import write_index_files, write_producer_files, write_whole
 from hotstore.errors import OffsetOutOfRange
 from hotstore.local_files import drop_segment_files
 from hotstore.locator import ByteRange, LogSlice
@@ -30,7 +30,7 @@ from hotstore.timestamps import TimestampedOffset, find_timestamp, greatest_time
 from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from logformat.leader_epochs import LeaderEpochs
 from logformat.values import TopicPartition
-from seams.disk import Disk, replace_file
+from seams.disk import Disk
 
 __all__ = ["Appended", "LogCheckpoint", "LogState", "PartitionLog"]
 
@@ -65,9 +65,9 @@ class PartitionLog(LogAppend, LogCut):
         """Blocking: an empty log in a new directory, durable when it returns. Raises OSError."""
         cache, ballast = cache or IndexCache(), ballast or Ballast(disk, path)
         disk.make_dirs(path)
-        replace_file(disk, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
+        write_whole(disk, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
         segment = create_segment(disk, path, start_offset, config.index_interval_bytes)
-        disk.sync_dir(path)
+        disk.sync_dir(path)  # both names: recovery writes the topic id again where it is the one that is missing
         disk.sync_dir(path.rsplit("/", 1)[0] or "/")
         found = Recovered(
             [segment], start_offset, LeaderEpochs(), Producers(config.producer_id_expiration_ms), RecoveryReport()

@@ -31,7 +31,7 @@ SEEN_FILE: Final = "thermocline-stray"
 
 
 class Places:
-    """Of one data directory. Every method does its work in a worker."""
+    """Of one data directory. Every method that waits does its work in a worker."""
 
     def __init__(self, data_dir: DataDir, world: World) -> None:
         self._data_dir = data_dir
@@ -45,6 +45,10 @@ class Places:
         """Rename the directory of a closed log so that no start opens it; does nothing where a log of another topic
         than `topic_id` lies (None: whatever lies there). Durable when it returns. Raises OSError."""
         await self._run(self._set_aside, place, topic_id)
+
+    def clear(self, place: TopicPartition) -> None:
+        """Blocking: `set_aside` of whatever lies there."""
+        self._set_aside(place, None)
 
     def _set_aside(self, place: TopicPartition, topic_id: UUID | None) -> None:
         path = self._data_dir.log_path(place.topic, place.partition)

@@ -94,7 +94,7 @@ def recover(
     """Blocking: (topic id, the log), see the module. Raises DamagedLog, NewerFormat, OSError."""
     names = disk.list_dir(path)
     plan = plan_directory(path, names)
-    found_id = _topic_id(disk, path, topic_id, bool(plan.bases))
+    found_id = _topic_id(disk, path, topic_id, plan.bases)
     restart = pending_restart(names)
     if restart is not None:
         finish_restart(disk, path, restart, config.index_interval_bytes)
@@ -116,11 +116,11 @@ def recover(
     return found_id, found
 
 
-def _topic_id(disk: Disk, path: str, expected: bytes | None, has_segments: bool) -> bytes:
+def _topic_id(disk: Disk, path: str, expected: bytes | None, bases: Sequence[int]) -> bytes:
     """The directory's topic id; written where a creation was interrupted before there was any data."""
     file = f"{path}/{PARTITION_METADATA_FILE}"
     if disk.stat(file) is None:
-        if expected is None or has_segments:
+        if expected is None or any(_has_bytes(disk, f"{path}/{offset_file(base, LOG)}") for base in bases):
             raise DamagedLog(file, 0, 0, "missing", "a log without topic id is not opened; restore the file")
         replace_file(disk, file, encode_partition_metadata(expected))
         return expected
@@ -131,6 +131,11 @@ def _topic_id(disk: Disk, path: str, expected: bytes | None, has_segments: bool)
             "move it away, or wait for its topic's deletion"
         )
     return found
+
+
+def _has_bytes(disk: Disk, path: str) -> bool:
+    found = disk.stat(path)
+    return found is not None and found.size > 0
 
 
 class _Recovery:

@@ -266,6 +266,8 @@ class LostTail:
         epochs, producers, _ = await state_at(
             of.store, of.manifests, (of.topic_id, of.partition), manifest.remote_end_offset, of.limits.store_timeout_s
         )
+        # In the same write: claimed by now, and else the first record's sync would write the file again.
+        epochs = epochs.assign(of.epoch, start)
         forget_start = not manifest.live.segments
         await self._logs.start_at(self._opened, start, epochs, producers, forget_start=forget_start)
 

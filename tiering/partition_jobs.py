@@ -59,10 +59,12 @@ class PartitionJobs:
         self._collecting: Job = queues.gc.add(f"gc {partition.name}", self._collect)
         self._progress = asyncio.Event()
         self._broken: Exception | None = None
+        self._is_started = False  # what wakes a job earlier is seen to by `start`
         partition.on_claimed = self._claimed
 
     def start(self) -> None:
         """Begin to claim, copy and expire."""
+        self._is_started = True
         self.keep_up()
         if self._partition.claimed:
             self._claimed()
@@ -78,15 +80,25 @@ class PartitionJobs:
 
     # ── woken ────────────────────────────────────────────────────────────────────────────────────────────────────
     def keep_up(self) -> None:
-        """Look at claim, reservation and configs now."""
+        """Look at claim, reservation and configs now. Held back by nothing: an append may wait for offsets."""
         self._queues.commits.wake(self._upkeep)
+
+    def reconfigured(self) -> None:
+        """Look at what other configs ask for."""
+        if self._is_started:
+            self.keep_up()
+            self.copy()
+            self.expire()
 
     def copy(self) -> None:
         """There may be something to seal or to copy."""
-        self._queues.copies.wake(self._copying)
+        if self._is_started:
+            self._queues.copies.wake(self._copying)
 
     def expire(self, in_ms: int = 0) -> None:
         """Look at retention, in so many milliseconds at the latest."""
+        if not self._is_started:
+            return
         if in_ms:
             self._queues.expiry.wake_in(self._expiring, in_ms / 1000)
         else:
@@ -102,6 +114,8 @@ class PartitionJobs:
 
     # ── done ─────────────────────────────────────────────────────────────────────────────────────────────────────
     def _claimed(self) -> None:
+        if not self._is_started:
+            return
         self._queues.copies.wake(self._copying)
         self._queues.expiry.wake_in(self._expiring, min(1.0, self._limits.retention_check_interval_ms / 1000))
         if self._partition.epoch == 0:

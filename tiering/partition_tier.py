@@ -55,9 +55,10 @@ class PartitionTier:
         )
 
     def start(self) -> None:
-        """Begin to claim, copy and expire."""
-        self._backlog.note(self)
-        self._jobs.start()
+        """Begin to claim, copy and expire; one that is closed by now does not."""
+        if not self._partition.closed:
+            self._backlog.note(self)
+            self._jobs.start()
 
     # ── what the request path asks ───────────────────────────────────────────────────────────────────────────────
     @property
@@ -214,9 +215,7 @@ class PartitionTier:
     def reconfigure(self, config: TierConfig) -> None:
         """Obey another topic configuration from now on."""
         self._partition.config = config
-        self._jobs.keep_up()
-        self._jobs.copy()
-        self._jobs.expire()
+        self._jobs.reconfigured()
 
     async def close(self) -> None:
         """Stop every job of this partition; what is being copied is left to gc."""

@@ -1,16 +1,16 @@
 """Tiering of one broker: attaches logs, shares the places for their background work.
 
 Owns the queues (commits, copies, expiry, gc), the cold reader, the disk watch, and what is attached. Always true:
-reservations never wait for uploads, nor produce for either; a tier begins to work when it is attached, at a start when
-all are. Must not know topics beyond what a `Lead` says, nor Kafka's requests.
+reservations never wait for uploads, nor produce for either; a tier begins to work when nothing is
+being opened any more. Must not know topics beyond what a `Lead` says, nor Kafka's requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Final
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from tiering.cold_view import ColdView
 from tiering.collector import Collector
 from tiering.copier import CopyCounters
 from tiering.disk_watch import DiskView, DiskWatch
+from tiering.held_back import HeldBack
 from tiering.looks import Looks
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier
@@ -80,7 +81,7 @@ class TierService:
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
         self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh, is_complete)
-        self._held_back: list[PartitionTier] | None = None
+        self._held_back = HeldBack()
         self.watch = DiskWatch(logs, self._cold, self._attached, world.workers, limits)
         self._backlog = Backlog()
         self._started_s = world.clock.monotonic_s()
@@ -96,6 +97,7 @@ class TierService:
 
     async def close(self) -> None:
         """Stop all background work; what is still attached gives nothing back."""
+        self._held_back.close()
         await self._attached.close()
         for queue in self._queues.all:
             queue.close()
@@ -111,12 +113,9 @@ class TierService:
         return await self._attached.open_copy(place, topic_id, config)
 
     async def attach(self, opened: OpenLog, lead: Lead) -> PartitionTier:
-        """See `Attached.attach`. It begins to claim, copy and expire now."""
+        """See `Attached.attach`. It begins to claim, copy and expire when nothing is being opened (`holding_back`)."""
         tier = await self._attached.attach(opened, lead)
-        if self._held_back is None:
-            tier.start()
-        else:
-            self._held_back.append(tier)
+        self._held_back.attached(tier.start)
         return tier
 
     async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
@@ -139,15 +138,9 @@ class TierService:
         """The log is closed."""
         self._attached.forget(UUID(bytes=opened.log.topic_id), opened.log.partition)
 
-    @contextmanager
-    def holding_back(self) -> Iterator[None]:
-        """What is attached in here begins to claim, copy and expire when all is: until then clients wait."""
-        held_back: list[PartitionTier] = []
-        self._held_back = held_back
-        yield
-        self._held_back = None
-        for tier in held_back:
-            tier.start()
+    def holding_back(self, *, is_start: bool = False) -> AbstractContextManager[None]:
+        """See `HeldBack.while_opening`. At a start clients wait until all is open."""
+        return self._held_back.while_opening(is_start=is_start)
 
     def _make_tier(self, partition: TieredPartition) -> PartitionTier:
         return PartitionTier(

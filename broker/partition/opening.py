@@ -27,6 +27,7 @@ from hotstore.errors import DamagedLog
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
+from tiering.partition_tier import PartitionTier
 from tiering.service import TierService
 from tiering.tier_config import NO_SESSION, Lead, TierConfig
 
@@ -78,23 +79,27 @@ class Opening:
             troubles, of = self._registry.troubles, (topic.topic_id, index)
             lead = replace(lead, on_behind=lambda why: troubles.damaged(of, why))
         resigned = self._registry.resigned.get((topic.name, index))
-        async with self._slots:
-            if resigned is not None:
-                resigned.lead(await self._tiers.attach(resigned.opened, lead), row)
-                return resigned
-            place = TopicPartition(topic.name, index)
-            opened = await self._open_log(place, topic, lead)
-            try:
-                tier = await self._tiers.attach(opened, lead)
-                if lead.unclean_after is not None:  # what was damaged is cut
-                    self._registry.troubles.over((topic.topic_id, index))
-            except (Retryable, Fenced):
-                raise  # the log is as its disk says: it waits for the bucket, or for a higher epoch
-            except BaseException:
-                await self._close(opened)
-                raise
+        with self._tiers.holding_back():  # also while others have all the slots
+            async with self._slots:
+                if resigned is not None:
+                    resigned.lead(await self._tiers.attach(resigned.opened, lead), row)
+                    return resigned
+                opened, tier = await self._attached(TopicPartition(topic.name, index), topic, lead)
         registry = self._registry
         return Partition(opened, tier, row, config, registry.touched, registry.restless, registry.troubles, node_id)
+
+    async def _attached(self, place: TopicPartition, topic: Topic, lead: Lead) -> tuple[OpenLog, PartitionTier]:
+        opened = await self._open_log(place, topic, lead)
+        try:
+            tier = await self._tiers.attach(opened, lead)
+            if lead.unclean_after is not None:  # what was damaged is cut
+                self._registry.troubles.over((topic.topic_id, place.partition))
+        except (Retryable, Fenced):
+            raise  # the log is as its disk says: it waits for the bucket, or for a higher epoch
+        except BaseException:
+            await self._close(opened)
+            raise
+        return opened, tier
 
     async def _open_log(self, place: TopicPartition, topic: Topic, lead: Lead) -> OpenLog:
         """One that is damaged is reported, so that another one leads (R18); where nobody has all that was acknowledged,

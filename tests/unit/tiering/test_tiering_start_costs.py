@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.tier_kit import BLOCK, House, Life
+from tests.support.tier_kit import BLOCK, TIER, House, Life
+from tiering.held_back import HOLD_S
 
 PARTITIONS = 3
 
@@ -50,7 +52,7 @@ def test_tiering_waits_until_all_logs_are_open() -> None:
         await (await opened(house, house.memory, new=True)).kill()
         store = MeteredStore(house.memory, FastClock())
         life = await house.start(store=store)
-        with life.service.holding_back():
+        with life.service.holding_back(is_start=True):
             for partition in range(PARTITIONS):
                 await life.open(partition=partition)
                 await asyncio.sleep(60)
@@ -61,6 +63,72 @@ def test_tiering_waits_until_all_logs_are_open() -> None:
         await asyncio.sleep(60)
         assert late.tier.partition_state.claimed, "one that comes later starts by itself"
         await life.stop()
+
+    run_fast(scenario())
+
+
+def test_tiers_that_are_opened_while_others_are_begin_when_all_are() -> None:
+    """A restore elects a thousand leaders at once on brokers that serve: copies took half of what opening needs. A
+    config that comes meanwhile, or what was declared a gap, wakes no job, either."""
+
+    async def scenario() -> None:
+        house = House()
+        first = await opened(house, house.memory, new=True)
+        for partition in range(PARTITIONS):
+            await first.fill(30, partition=partition)
+        await asyncio.sleep(60)
+        await first.lose_disk()
+        life = await house.start()
+        held = [len(house.objects(partition=partition)) for partition in range(PARTITIONS)]
+        with life.service.holding_back():
+            for partition in range(PARTITIONS):
+                with life.service.holding_back():
+                    tier = (await life.open(partition=partition)).tier
+                assert tier.lost is not None
+                tier.reconfigure(replace(TIER, retention_ms=86_400_000))
+                tier.rolled()
+                tier.expire_soon()
+                await asyncio.sleep(HOLD_S / PARTITIONS / 2)
+            assert held == [len(house.objects(partition=partition)) for partition in range(PARTITIONS)]
+        await asyncio.sleep(5)
+        assert all(len(house.objects(partition=partition)) > held[partition] for partition in range(PARTITIONS))
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_one_that_does_not_open_keeps_others_from_their_work_for_a_while_only() -> None:
+    """R23: a new leader claims within a minute, whatever happens to its neighbours."""
+
+    async def scenario() -> None:
+        house = House()
+        await (await opened(house, house.memory, new=True)).kill()
+        life = await house.start()
+        with life.service.holding_back():
+            tier = (await life.open()).tier
+            await asyncio.sleep(HOLD_S - 1)
+            assert not tier.partition_state.claimed
+            await asyncio.sleep(2)
+            assert tier.partition_state.claimed
+        await life.stop()
+
+    run_fast(scenario())
+
+
+def test_one_that_was_detached_while_it_was_held_back_does_not_begin() -> None:
+    """Its place belongs to another tier by then."""
+
+    async def scenario() -> None:
+        house = House()
+        await (await opened(house, house.memory, new=True)).kill()
+        store = MeteredStore(house.memory, FastClock())
+        life = await house.start(store=store)
+        with life.service.holding_back():
+            tier = (await life.open()).tier
+            await life.service.detach(tier, give_back=False)
+        await asyncio.sleep(60)
+        assert root_writes(store) == 0 and not tier.partition_state.claimed
+        await life.kill()
 
     run_fast(scenario())
 

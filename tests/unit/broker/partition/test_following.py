@@ -224,7 +224,7 @@ def test_a_replica_below_the_log_start_begins_there() -> None:
 
 @pytest.mark.parametrize(
     ("operation", "where"),
-    [("write", ".restart-producers.tmp"), ("write", "leader-epoch-checkpoint.tmp"), ("create", f"{4:020}.log")],
+    [("write", ".restart.tmp"), ("write", "leader-epoch-checkpoint.tmp"), ("create", f"{4:020}.log")],
 )
 def test_a_copy_that_met_a_full_disk_as_it_began_elsewhere_goes_on_when_there_is_room(
     operation: str, where: str

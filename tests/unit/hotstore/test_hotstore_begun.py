@@ -1,0 +1,135 @@
+"""A log that is made, or begins elsewhere: whatever a crash leaves opens, and a thousand of them cost few writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hotstore.data_dir import DataDir
+from hotstore.kept_log import make_log, recover_log
+from hotstore.log_config import LogConfig
+from logformat.leader_epochs import EpochStart, LeaderEpochs
+from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState, encode_producer_state
+from logformat.values import TopicPartition
+from seams.disk import replace_file
+from seams.rng import SeededRng
+from tests.support.crash_disk import CrashDisk
+from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, TOPIC_ID, append, batch, flush, new_log, open_log
+
+TIERED = LogConfig(tiered=True)
+LINEAGE = LeaderEpochs((EpochStart(3, 0), EpochStart(5, 700)))
+BEGUN = LINEAGE.truncate_from_start(1000)  # no checkpoint says that the log starts below its first segment
+PRODUCERS = (ProducerEntry(7, 0, (BatchRecord(0, 4, 990, 994, 10_000),), 10_000),)
+
+
+class PowerCut(BaseException):
+    """No handler of ours takes it for an error."""
+
+
+def cut_before(number: int) -> Callable[[str, str], None]:
+    left = number
+
+    def hook(kind: str, path: str) -> None:
+        nonlocal left
+        if left == 0:
+            raise PowerCut
+        left -= 1
+
+    return hook
+
+
+def cut_off(disk: CrashDisk, number: int, work: Callable[[], object]) -> bool:
+    """Do `work` up to its effect `number`; whether it came to its end before."""
+    disk.on_effect = cut_before(number)
+    try:
+        work()
+    except PowerCut:
+        return False
+    finally:
+        disk.on_effect = None
+    return True
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.6, 1.0])
+def test_a_log_that_begins_elsewhere_knows_lineage_and_producers_wherever_it_is_cut_off(keep: float) -> None:
+    """One file decides it, with both inside: where that survives, all of it comes true at the next open."""
+    number, ends = 0, set()
+    while True:
+        disk = CrashDisk()
+        _, log = new_log(disk, TIERED)
+        append(log, batch(9, producer_id=5, epoch=0, sequence=0))
+        flush(log)
+        done = cut_off(disk, number, lambda log=log: log.start_at(1000, LINEAGE, PRODUCERS))  # type: ignore[misc]
+        _, again = open_log(disk.crash(SeededRng(f"{keep}/{number}"), keep), TIERED)
+        ends.add(again.log_end_offset)
+        if again.log_end_offset == 1000:
+            assert again.epochs == BEGUN
+            assert [entry.producer_id for entry in again.producers.at(1000).state().producers] == [7]
+        else:
+            assert not done and again.log_end_offset == 9, number
+            assert [entry.producer_id for entry in again.producers.at(9).state().producers] == [5]
+        if done:
+            break
+        number += 1
+    assert ends == {9, 1000}
+
+
+def test_a_restart_that_an_earlier_version_decided_is_finished() -> None:
+    """Its marker has the epochs alone; the producers lie in a file beside it."""
+    disk = CrashDisk()
+    _, log = new_log(disk, TIERED)
+    append(log, batch(9))
+    flush(log)
+    staged = encode_producer_state(ProducerState(1000, PRODUCERS))
+    replace_file(disk, f"{LOG_PATH}/{1000:020}.restart-producers", staged)
+    replace_file(disk, f"{LOG_PATH}/{1000:020}.restart", LINEAGE.to_bytes())
+    for _ in range(2):
+        disk = disk.kill()
+        _, again = open_log(disk, TIERED)
+        assert again.log_end_offset == again.local_log_start_offset == 1000 and again.epochs == BEGUN
+        assert [entry.producer_id for entry in again.producers.at(1000).state().producers] == [7]
+    assert not [name for name in disk.list_dir(LOG_PATH) if ".restart" in name]
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.6, 1.0])
+def test_a_log_whose_making_was_cut_off_anywhere_opens_empty_or_is_not_there(keep: float) -> None:
+    """Both its names may be new at once: an empty segment without a topic id is a log that nobody wrote to."""
+    number = 0
+    while True:
+        disk = CrashDisk()
+        directory = DataDir.open(disk, DATA)
+        directory.format(META)
+        disk.sync_dir("/")
+        done = cut_off(disk, number, lambda at=directory: make_log(at, ORDERS, TOPIC_ID, TIERED, 0))  # type: ignore[misc]
+        after = DataDir.open(disk.crash(SeededRng(f"{keep}/{number}"), keep), DATA)
+        if ORDERS in after.partitions():
+            again = recover_log(after, ORDERS, TIERED, 0, TOPIC_ID)
+            assert again.log_end_offset == 0 and again.topic_id == TOPIC_ID
+        assert not done or ORDERS in after.partitions()
+        if done:
+            break
+        number += 1
+    assert number > 5
+
+
+def test_a_log_that_is_made_writes_no_checkpoint_of_others() -> None:
+    """A thousand logs that are made wrote the checkpoints of all of them a thousand times, ever longer."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, TIERED)
+    directory.checkpoints.sample([log]).run()
+    append(log, batch(9))
+    flush(log)
+    directory.checkpoints.sample([log])  # noted, and not written yet
+    before = disk.hits["sync"], disk.hits["sync_dir"]
+    make_log(directory, TopicPartition("orders", 1), TOPIC_ID, TIERED)
+    assert (disk.hits["sync"] - before[0], disk.hits["sync_dir"] - before[1]) == (1, 2)
+
+
+def test_what_a_log_costs_that_begins_where_the_bucket_ends() -> None:
+    """A restore does it for each partition, and syncs are most of its time: a bound that only a reason may raise."""
+    disk = CrashDisk()
+    _, log = new_log(disk, TIERED)
+    before = disk.hits["sync"], disk.hits["sync_dir"]
+    log.start_at(1000, LINEAGE, PRODUCERS)
+    assert (disk.hits["sync"] - before[0], disk.hits["sync_dir"] - before[1]) == (4, 3)
