@@ -186,6 +186,21 @@ def test_a_new_broker_gets_its_share_and_leads_its_share() -> None:
     assert [after.leads[node] for node in (1, 2, 3, 4)] == [3, 3, 3, 3]
 
 
+def test_a_new_broker_gets_its_share_of_small_topics_too() -> None:
+    """Fifty partitions of offsets once gave all that moved, and the new broker had nothing of what users wrote."""
+    found = places("a", "b", "c", "d")
+    sizes = {"__consumer_offsets": 50, "orders": 6, "events": 6}
+    rings = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
+    partitions = [
+        replace(each, topic=topic)
+        for topic, count in sizes.items()
+        for each in held(*(rings[at % 3][: 1 if topic == "events" else 3] for at in range(count)))
+    ]
+    plan = rebalance(found, partitions)
+    gets = Counter(move.topic for move in plan.moves if 4 in move.added)
+    assert gets["orders"] in (4, 5, 6) and gets["events"] in (1, 2, 3) and gets.total() <= 44
+
+
 def test_each_topic_gives_of_what_it_has_most() -> None:
     """A broker that joins gets of every topic, not all of one."""
     found = places("a", "b", "c")

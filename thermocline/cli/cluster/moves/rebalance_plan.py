@@ -125,7 +125,7 @@ def _crowded(state: _State, at: int) -> tuple[int, int] | None:
 
 # ── replicas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _level_replicas(state: _State) -> bool:
-    """Brokers above the band give, those below it get; each gives of the topics it has most of."""
+    """Brokers above the band give, those below it get; each gives of all topics alike."""
     counts, active = state.loads.replicas, state.loads.active
     whole = band(sum(counts[node] for node in active), len(active))
     giving: dict[int, list[int]] = {}
@@ -169,15 +169,16 @@ def _uneven(
 
 
 def _to_give(state: _State, source: int) -> list[int]:
-    """A broker's partitions in the order in which they go: as if the topic that has most there gave the next one, of
-    middling heat, so that what is even in number is about even in hot bytes."""
+    """A broker's partitions in the order in which they go: each topic gives the same share of what it has there, or one
+    of many partitions would keep all others where they are; of middling heat first, so that what is even in number is
+    about even in hot bytes."""
     on = state.on[source]
     middle = sum(state.hot(at) for at in on) // max(len(on), 1)
     of_topic: dict[str, list[int]] = {}
     for at in sorted(on, key=lambda at: (abs(state.hot(at) - middle), at)):
         of_topic.setdefault(state.rows[at].topic, []).append(at)
-    ranked = [(place - len(found), place, at) for found in of_topic.values() for place, at in enumerate(found)]
-    return [at for _, _, at in sorted(ranked)]
+    ranked = [((place + 0.5) / len(found), at) for found in of_topic.values() for place, at in enumerate(found)]
+    return [at for _, at in sorted(ranked)]
 
 
 # ── hot bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
