@@ -38,9 +38,8 @@ def plan_lines(plan: Plan) -> list[str]:
     """The moves, those that go on from before, and what all of them copy."""
     lines = []
     if plan.moves:
-        rows = [
-            (move.name, nodes(move.before), nodes(move.after), *_sizes(move)) for move in plan.moves[:_MOVES_SHOWN_MAX]
-        ]
+        shown = sorted(plan.moves, key=lambda move: move.topic.startswith("__"))[:_MOVES_SHOWN_MAX]  # users' first
+        rows = [(move.name, nodes(move.before), nodes(move.after), *_sizes(move)) for move in shown]
         header = ("partition", "from", "to", "copied", "in the bucket")
         lines = table(header, rows, right=("copied", "in the bucket")).splitlines()
         if (more := len(plan.moves) - _MOVES_SHOWN_MAX) > 0:

@@ -111,7 +111,8 @@ def _print_plan(look: Look, found: RestorePlan, groups: Sequence[GroupHeld], now
     print(f"cluster {look.cluster_id}: {_consequence(found)}")
     for one in look.brokers:
         print(f"  broker {one.node}: {_state_words(one.node, one.given_up, found)}")
-    if rows := [_row(part) for part in found.partitions][:_SHOWN_MAX]:
+    shown = sorted(found.partitions, key=lambda part: _is_internal(part.topic))[:_SHOWN_MAX]
+    if rows := [_row(part) for part in shown]:
         print()
         print(table(_HEADER, rows, right=("log start", "remote end", "cold")))
         if (more := len(found.partitions) - _SHOWN_MAX) > 0:
@@ -197,9 +198,18 @@ def _consequence(found: RestorePlan) -> str:
         parts.append(f"{len(kept)} are whole")
     if offline := found.of(Fate.OFFLINE):
         parts.append(f"{len(offline)} stay offline")
-    lost = sum(part.gap[1] - part.gap[0] for part in found.partitions if part.gap)
-    parts.append(f"{lost} offsets at most were given and are lost" if lost else "no offset is lost")
+    gaps = [(_is_internal(part.topic), part.gap[1] - part.gap[0]) for part in found.partitions if part.gap]
+    inner, of_users = (sum(gap for internal, gap in gaps if internal is which) for which in (True, False))
+    if inner or of_users:
+        beside = f" ({inner} of internal ones)" if inner else ""
+        parts.append(f"at most {of_users} offsets of your topics, reserved and perhaps given, are lost{beside}")
+    else:
+        parts.append("no offset is lost")
     return ", ".join(parts) + "."
+
+
+def _is_internal(topic: str) -> bool:
+    return topic.startswith("__")
 
 
 def _age(age_ms: int) -> str:
