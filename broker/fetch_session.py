@@ -54,6 +54,7 @@ class Target:
         "topic",
         "topic_id",
         "turn",
+        "verified_end",
         "wanted",
     )
 
@@ -64,6 +65,7 @@ class Target:
         self.wanted = wanted
         self.high_watermark = -1
         self.log_start_offset = -1
+        self.verified_end = -1  # told to replicas alone
         self.turn = 0
         self.session: FetchSession | None = None
         self.source: Source | None = None
@@ -102,6 +104,7 @@ class Target:
             answer.high_watermark != self.high_watermark
             or answer.error_code
             or answer.log_start_offset != self.log_start_offset
+            or answer.verified_end != self.verified_end
             or answer.records
             or answer.diverging_epoch is not None
             or answer.preferred_read_replica >= 0
@@ -113,6 +116,7 @@ class Target:
             answer.records
             or answer.error_code
             or answer.log_start_offset != self.log_start_offset
+            or answer.verified_end != self.verified_end
             or answer.diverging_epoch is not None
         )
 
@@ -122,6 +126,7 @@ class Target:
             self.session.heard(self)
         self.high_watermark = -1 if answer.error_code else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
+        self.verified_end = answer.verified_end
 
     def follow(self, source: Source) -> None:
         """Let `source` tell the session of the next move."""

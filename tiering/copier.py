@@ -168,6 +168,7 @@ class Copier:
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
         partition.verified.note(entry, era)
+        partition.on_verified()
         self._counters.verified_segments += 1
 
     async def _check_named(self, entry: RemoteSegment) -> None:

@@ -101,6 +101,7 @@ class TieredPartition:
         self.is_noted = True  # the copy on disk says what `log.reserved_end` does
         self.on_claimed: Callable[[], None] = lambda: None
         self.on_remote_end: Callable[[int], None] = lambda _: None  # told what the root says when it was claimed
+        self.on_verified: Callable[[], None] = lambda: None  # told that one more object was seen whole
         self._on_fenced = on_fenced
         self.on_behind = on_behind
         self.verified = Verified()

@@ -111,6 +111,14 @@ class PartitionTier:
         self._partition.on_remote_end = on_remote_end
 
     @property
+    def on_verified(self) -> Callable[[], None]:
+        return self._partition.on_verified
+
+    @on_verified.setter
+    def on_verified(self, on_verified: Callable[[], None]) -> None:
+        self._partition.on_verified = on_verified
+
+    @property
     def partition_state(self) -> TieredPartition:
         return self._partition
 

@@ -127,6 +127,7 @@ class Partition:
             log.begin_epoch(row.leader_epoch)
         tier.visible_end = lambda: self.high_watermark
         tier.on_remote_end = self._held
+        tier.on_verified = self.waiters.verified
         self.leader.held(tier.remote_end_offset)
         self._follow_leader()
         if not self.leader.is_end_known:

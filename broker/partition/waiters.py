@@ -118,6 +118,10 @@ class Waiters:
             else:
                 one()
 
+    def verified(self) -> None:
+        """The bucket is known to hold more: replicas let go of it, nobody else is to know."""
+        self.appended()
+
     def wake(self) -> None:
         """Tell all of them to look again."""
         for watcher in tuple(self._watchers):

@@ -248,6 +248,31 @@ def test_a_copy_that_met_a_full_disk_as_it_began_elsewhere_goes_on_when_there_is
     play(scenario())
 
 
+def test_a_copy_of_an_idle_partition_hears_how_far_the_bucket_is_verified() -> None:
+    """It heard with the next append only: after the last write its local bytes stayed for ever."""
+
+    async def scenario() -> None:
+        pair = await both(**SMALL_SEGMENTS)
+        followed = pair.followed(2)
+        assert followed is not None
+        for operation in (Operation.HEAD, Operation.GET):
+            pair.places[1].store.script(operation, Fault.BEFORE, match="/segments/", times=100_000)
+        for _ in range(40):
+            assert (await pair.lives[1].produce(NAME, b"x" * 100)).error_code == 0
+        leader = pair.lives[1].partition(NAME)
+        sealed_end = leader.log.active_info().base_offset
+        await until(lambda: leader.tier.remote_end_offset == sealed_end, "the root names all that is sealed")
+        await asyncio.sleep(10)
+        assert followed.verified_end == 0
+        pair.places[1].store.calm()
+        await until(lambda: leader.tier.sure_end_offset == sealed_end, "all that is sealed is verified")
+        await until(lambda: followed.log.local_log_start_offset == sealed_end, "the copy lets go of it")
+        assert leader.log.log_end_offset == 40
+        await pair.stop()
+
+    play(scenario())
+
+
 def test_a_copy_drops_what_the_bucket_verifiably_holds() -> None:
     """R6: by its own local retention, below the verified end that its leader tells; what is deleted goes, too."""
 
