@@ -18,7 +18,11 @@ ROW = Row(replicas=(0, 1), leader=0, leader_epoch=5, partition_epoch=7, in_sync=
 
 
 def image(row: Row, *, active: bool = True, broker_epoch: int = 3) -> ClusterImage:
-    nodes = {0: Node(0, broker_epoch, "directory", "incarnation", "boot", (), active=active)}
+    """Node 1 is registered, and has no session."""
+    nodes = {
+        0: Node(0, broker_epoch, "directory", "incarnation", "boot", (), active=active),
+        1: Node(1, 3, "directory", "incarnation", "boot", (), active=False),
+    }
     return ClusterImage(topics={"id": Topic("id", "log", (row,), {}, False)}, nodes=nodes)
 
 
@@ -65,6 +69,13 @@ def test_a_leader_without_a_session_is_told() -> None:
     for wrong in (image(ROW, active=False), image(replace(ROW, leader=1))):
         found = list(of_step(None, wrong, "here"))
         assert len(found) == 1 and "has no session" in found[0]
+
+
+def test_a_replica_on_a_node_that_left_is_told() -> None:
+    """A broker leaves the cluster when nothing is assigned to it any more, nor on its way to it."""
+    for row in (replace(ROW, replicas=(0, 2), in_sync=(0,)), replace(ROW, target=(0, 2))):
+        (found,) = of_step(None, image(row), "here")
+        assert "assigned to nodes [2], which left" in found
 
 
 def copy(node_id: int, *digests: str, high_watermark: int, leads: int = -1, start: int = 0) -> Copy:
