@@ -38,7 +38,7 @@ class Campaign:
         lease = await self._lease.load()
         if lease is not None and lease.content.controller_epoch < controller_epoch:
             lease = None  # an older controller's: neither its counter nor its release says anything
-        return self._watch.polled(None if lease is None else lease.content, before_read)
+        return self._watch.polled(None if lease is None else lease.content, before_read, controller_epoch)
 
     @property
     def stood_s(self) -> float:

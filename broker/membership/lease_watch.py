@@ -1,7 +1,8 @@
 """What a watcher may conclude from polling `lease.json`: a pure machine.
 
 Owns the rule "the counter stood still over a whole lease of *successful* polls, by my own monotonic clock" (C19:
-after an outage everyone would think so). Always true: failed polls prove nothing; a released lease is free at once.
+after an outage everyone would think so). Always true: failed polls prove nothing; a released lease is free at once; a
+claim is a sign of life, too: who claimed has a whole lease from then on, though it has not bumped yet.
 Must not know the store.
 """
 
@@ -43,19 +44,21 @@ class Lease(msgspec.Struct, frozen=True):
 class LeaseWatch:
     """Feed it every successful poll; `sight` says what is known. `lease_s`: length of a lease in seconds."""
 
-    __slots__ = ("_last", "_lease_s", "_moved_at", "_of_holder_s", "_polled_at", "_started_at", "sight")
+    __slots__ = ("_epoch", "_last", "_lease_s", "_moved_at", "_of_holder_s", "_polled_at", "_started_at", "sight")
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._last: Lease | None = None
+        self._epoch = 0  # of the controller, as polled last
         self._started_at: float | None = None
         self._moved_at = 0.0
         self._polled_at = 0.0
         self._of_holder_s = lease_s
         self.sight = LeaseSight.WATCHING
 
-    def polled(self, lease: Lease | None, now_s: float) -> LeaseSight:
-        """A poll succeeded at monotonic `now_s` and read `lease` (None: there is none)."""
+    def polled(self, lease: Lease | None, now_s: float, controller_epoch: int = 0) -> LeaseSight:
+        """A poll succeeded at monotonic `now_s` and read `lease` (None: there is none, or none of the controller that
+        `cluster.json` names, which is of `controller_epoch`)."""
         if self._started_at is None:
             self._started_at = self._moved_at = self._polled_at = now_s
             self._last = lease
@@ -65,9 +68,9 @@ class LeaseWatch:
         # A gap between polls longer than a lease means we slept: what we saw before it says nothing about now.
         slept = now_s - self._polled_at > lease_s
         self._polled_at = now_s
-        if lease != self._last or slept:
+        if lease != self._last or slept or controller_epoch > self._epoch:
             self._moved_at = now_s
-        self._last = lease
+        self._last, self._epoch = lease, controller_epoch
         if lease is not None and lease.released:
             self.sight = LeaseSight.RELEASED
         elif now_s - self._moved_at >= lease_s:

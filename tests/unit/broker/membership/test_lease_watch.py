@@ -95,3 +95,14 @@ def test_design_c19_still_means_a_whole_lease_of_close_polls_without_a_beat(step
                     break
                 trusted.append(earlier)
             assert trusted[0][0] - trusted[-1][0] >= 15.0 - 1e-6
+
+
+def test_a_claim_gives_its_author_a_whole_lease() -> None:
+    """Simulated seed 2289: of two candidates each counted the silence of the one before last, claimed half a second
+    after the other did, before he had bumped anything, and so on for ever: nobody led for longer than that."""
+    watch = LeaseWatch(5.0)
+    sights = [watch.polled(None, float(now), 7) for now in range(6)]
+    assert sights[-1] is LeaseSight.STILL
+    assert watch.polled(None, 6.0, 8) is not LeaseSight.STILL and watch.stood_s == 0
+    sights = [watch.polled(None, 6.0 + after, 8) for after in range(1, 6)]
+    assert LeaseSight.STILL not in sights[:-1] and sights[-1] is LeaseSight.STILL
