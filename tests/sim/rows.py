@@ -29,7 +29,7 @@ ROWS = {
     "T1' clocks": ("wall clock jump",),
     "Z1 two brokers": ("a second broker beside it",),
     "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
-    "moves": ("reassignment", "replicas drained", "drain"),
+    "moves": ("reassignment", "replicas drained", "drain", "let go, begun empty"),
     "read-only beside them": ("read-only broker",),
 }
 

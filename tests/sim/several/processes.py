@@ -60,11 +60,21 @@ class Processes:
         for at_s, name, code in self._fleet.exits[self._judged :]:
             if code == 3 and name not in served:
                 self._hits["refused at start"] += 1
+                self._begin_empty(name)
             elif code == 4 and name in full and name.partition("#")[0] not in begun:
                 self._hits["no room to begin"] += 1
             elif code != 0 or name not in self._stopping:
                 self._stage.unexpected.append(f"{name} ended with exit {code} at {at_s:.3f} s")
         self._judged = len(self._fleet.exits)
+
+    def _begin_empty(self, name: str) -> None:
+        """A broker that the cluster let go, though who drained it had no answer in time: its operator does what the
+        refusal says, and gives it an empty directory."""
+        newest = self._fleet.newest()
+        seat = next((seat for seat in self._fleet.seats if seat.node is not None and seat.node.name == name), None)
+        if newest is not None and seat is not None and seat.node_id not in newest.image.nodes:
+            self._fleet.replace(seat)
+            self._hits["let go, begun empty"] += 1
 
     async def strike(self, kind: Kind, seat: Seat) -> None:
         """One kind of `OF_PROCESSES`."""
