@@ -57,11 +57,6 @@ class Residency:
         self._reading: dict[Step, asyncio.Future[None]] = {}
         self._failed: OrderedDict[Step, OSError] = OrderedDict()
         self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not read since
-        self.hits = 0
-        self.reads = 0
-        self.read_bytes = 0
-        self.read_errors = 0
-        self.refused = 0
 
     @property
     def waiting(self) -> int:
@@ -88,7 +83,6 @@ class Residency:
             elif missing is None:
                 missing = number
         if missing is None:
-            self.hits += 1
             self._read_ahead(file, last + 1)
             return None
         return self._read(file, missing, last)
@@ -118,13 +112,11 @@ class Residency:
 
     def _met(self, step: Step, failure: OSError) -> None:
         """Told to the operator now, to the client at its next call."""
-        self.read_errors += 1
         self._report(f"read of {step[0]} {step[1]}", failure)
         _note(self._failed, step, failure, self._waiting_max)
 
     def _check_room(self, what: str) -> None:
         if len(self._reading) >= self._waiting_max:
-            self.refused += 1
             raise Retryable(f"{what}: {self._waiting_max} reads of old segments wait already; fetch again")
 
     def forget(self, path: str) -> None:
@@ -174,14 +166,13 @@ class Residency:
     async def _bring_in(self, file: File, step: Step) -> None:
         position = step[1] * self._step_bytes
         try:
-            self.read_bytes += await self._workers.run(
+            await self._workers.run(
                 read_through, file, position, self._step_bytes, step in self._suspect, lane=Lane.HOT_READ
             )
         except OSError as failure:
             self._met(step, failure)
             _note(self._suspect, step, None, self._waiting_max)
         else:
-            self.reads += 1
             self._suspect.pop(step, None)
             _note(self._known, step, None, self._steps_max)
         finally:

@@ -18,7 +18,7 @@ from broker.controller import elections, moves, registrations, topics
 from broker.controller.decision import Decider, Decides, Decision, T
 from broker.controller.elections import Election, ElectionType
 from broker.controller.elsewhere import Elsewhere
-from broker.controller.fitness import Told
+from broker.controller.fitness import FitnessByNode
 from broker.controller.moves import Move, Outcome, UnderWay
 from broker.controller.unclean import HeardNow
 from broker.error_codes import ErrorCode
@@ -48,7 +48,7 @@ class ControllerDoor:
         opened: Callable[[str], Awaitable[None]],
         elsewhere: Elsewhere | None = None,
         hear: Hear | None = None,
-        said: Callable[[ClusterImage], Told | None] = lambda _: None,
+        said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None,
     ) -> None:
         self._office = office
         self._metadata = metadata

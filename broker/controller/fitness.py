@@ -41,7 +41,7 @@ FIT: Final = Fitness()
 Unfit = Mapping[int, Fitness]
 """Brokers with a session that say that they are not fit to lead everything, by node id."""
 
-Told = Mapping[int, Fitness]
+FitnessByNode = Mapping[int, Fitness]
 """What sessions said of themselves to this controller, by node id; of who is missing nothing is known yet."""
 
 _CAN, _RATHER_NOT, _NEVER = range(3)
@@ -63,7 +63,7 @@ def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
     return told is None or not (told.unfit_all or place in told.unfit)
 
 
-def judge(told: Told | None) -> Callable[[LogPlace], Said | None]:
+def judge(told: FitnessByNode | None) -> Callable[[LogPlace], Said | None]:
     """What `told` means for who holds a partition, by its place; None: nobody is asked."""
     if told is None:
         return lambda _: None

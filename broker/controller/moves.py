@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from broker.controller.decision import Decision
-from broker.controller.fitness import Told, judge
+from broker.controller.fitness import FitnessByNode, judge
 from broker.controller.placement import check_assignment
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -54,7 +54,7 @@ class UnderWay(NamedTuple):
 
 
 def reassign(
-    image: ClusterImage, wanted: Sequence[Move], told: Told | None = None, *, allows_factor_change: bool = True
+    image: ClusterImage, wanted: Sequence[Move], told: FitnessByNode | None = None, *, allows_factor_change: bool = True
 ) -> Decision[tuple[Outcome, ...]]:
     """One outcome for each of `wanted`, in order; of a partition named twice the last one that is right counts. `told`:
     what brokers say of their logs (None: they are all sound)."""
@@ -88,7 +88,7 @@ def _found(topics: dict[str, Topic], move: Move) -> Topic:
     return topic
 
 
-def over(image: ClusterImage, told: Told | None = None) -> Decision[None]:
+def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[None]:
     """Moves that something else than a proposal ended: who was waited for has a session, or is fit again. 30 000 rows
     that do not move take 1 ms."""
     said_of = judge(told)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from broker.controller.brokers import ProposalsAsked
 from broker.controller.decision import Decision
-from broker.controller.fitness import Told, judge
+from broker.controller.fitness import FitnessByNode, judge
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
@@ -19,7 +19,9 @@ from broker.metadata.rows import proposed, rows_set
 from broker.replication.proposal import PartitionProposal
 
 
-def decide(image: ClusterImage, asked: ProposalsAsked, told: Told | None = None) -> Decision[tuple[ErrorCode, ...]]:
+def decide(
+    image: ClusterImage, asked: ProposalsAsked, told: FitnessByNode | None = None
+) -> Decision[tuple[ErrorCode, ...]]:
     """One code for each proposal, in order. `told`: see `moves.reassign`. ApiError STALE_BROKER_EPOCH: the asker has
     not this session."""
     if not image.has_session(asked.node_id, asked.broker_epoch):

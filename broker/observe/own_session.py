@@ -23,7 +23,6 @@ def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> 
         None if controller is None else controller.epoch,
         int((context.world.clock.monotonic_s() - metadata.controller_since_s) * 1000),
         int(heartbeat_age_s(sources) * 1000),
-        int(lease_age_s(sources) * 1000),
         late,
         strays,
         "" if idle_s is None else throttling(metadata.image),

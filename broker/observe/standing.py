@@ -49,16 +49,15 @@ class ReadOnly(msgspec.Struct, frozen=True):
 class InCluster(msgspec.Struct, frozen=True):
     """`version`: how many records of `cluster.json` it obeys; `controller_for_ms`: how long it has known the
     controller; `heartbeat_age_ms`: since the last heartbeat was sent that was answered, 0 for the controller;
-    `lease_age_ms`: since it bumped the lease, 0 for whoever is no controller; `late`: replicas of what it leads that
-    are behind; `strays`: directories of its disk that the cluster does not assign to it; `throttled`: what of
-    replication is throttled, and `throttled_idle_ms`: for how long it has been so while nothing moved."""
+    `late`: replicas of what it leads that are behind; `strays`: directories of its disk that the cluster does not
+    assign to it; `throttled`: what of replication is throttled, and `throttled_idle_ms`: for how long it has been so
+    while nothing moved."""
 
     version: int
     controller: int | None
     controller_epoch: int | None
     controller_for_ms: int
     heartbeat_age_ms: int
-    lease_age_ms: int
     late: list[LateReplica] = []
     strays: list[str] = []
     throttled: str = ""

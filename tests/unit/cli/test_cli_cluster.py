@@ -18,7 +18,7 @@ BROKERS = tuple(
     BrokerRow(node, "127.0.0.1", 9091 + node, None, True, node + 10, 1, 1, f"10.0.0.{node}:7000", f"boot {node}")
     for node in (1, 2, 3)
 )
-WELL = InCluster(12, 1, 4, 65_000, 900, 0)
+WELL = InCluster(12, 1, 4, 65_000, 900)
 LOG = PartitionRow("log", 0, 1, 2, (1, 2, 3), (1, 2, 3), (), False, False, False, False)
 OFFLINE = replace(LOG, leader=None, under_replicated=True, below_min=True, offline=True)
 
