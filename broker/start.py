@@ -116,7 +116,7 @@ class Start:
             self.tasks,
             limits,
             report=self.report,
-            is_fresh=lambda: world.clock.boottime_s() - session.confirmed_s <= _FRESH_S,
+            is_fresh=lambda: world.clock.boottime_s() - session.fresh.confirmed_s <= _FRESH_S,
             is_complete=lambda: not is_rebuilt(following.metadata.image),
         )
         assert joined.identity.cluster_id is not None
@@ -205,7 +205,7 @@ class Start:
         config, world = self.live.now, self.world
 
         def in_session() -> bool:
-            return world.clock.boottime_s() - session.in_session_s < config.times.session_s
+            return world.clock.boottime_s() - session.fresh.in_session_s < config.times.session_s
 
         registry, metadata, replicas = following.registry, following.metadata, following.replicas
         self.rooms.groups = groups = GroupCoordinator(

@@ -1,10 +1,11 @@
-"""This process in its cluster: its session, following `cluster.json`, how fresh that is, and three fences (R1).
+"""This process in its cluster: its session, following `cluster.json`, and three fences (R1).
 
-Owns the shell around `joining`, `heartbeat`, `reign` and `gate`. Always true: whoever loses the controller epoch
-decides nothing more and goes on serving what it leads; whoever reads another incarnation under its node id answers
-nothing more and ends; who loses the leader epoch of a partition is the partition's business (`broker.partition`), not
-this room's. A session that ended is begun anew when the image shows its end. The lease is released as the last act; a
-store that is away stops nothing but decisions. Must not know topics or partitions.
+Owns the shell around `joining`, `heartbeat`, `reign`, `telling` and `gate`. Always true: whoever loses the controller
+epoch decides nothing more and goes on serving what it leads; whoever reads another incarnation under its node id
+answers nothing more and ends; who loses the leader epoch of a partition is the partition's business
+(`broker.partition`), not this room's. A session that ended is begun anew when the image shows its end. The lease is
+released as the last act; a store that is away stops nothing but decisions. Must not know topics or partitions, nor how
+fresh what it obeys is (freshness).
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from typing import Final
 
 from broker.config.times import ClusterTimes
 from broker.controller.brokers import RegistrationAsked
-from broker.controller.fitness import FIT
 from broker.controller.remote_brokers import RemoteBrokers
 from broker.errors import ApiError
 from broker.following.image_feed import ImageFeed
 from broker.membership import leaving
 from broker.membership.campaign import Campaign
-from broker.membership.fitness import CUT_OFF_S, OwnFitness
+from broker.membership.fitness import OwnFitness
+from broker.membership.freshness import Freshness
 from broker.membership.gate import Gate
 from broker.membership.heartbeat import Heartbeats
 from broker.membership.identity import DirectoryIdentity
 from broker.membership.joining import Joined, Joining, Refused, Whose
 from broker.membership.registration import Standing, standing
 from broker.membership.reign import Reign, Ruling
+from broker.membership.telling import Telling
 from broker.metadata.cluster_root import ClusterRoot, ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Listener
@@ -76,9 +78,7 @@ class Session:
         self._feed: ImageFeed | None = None
         self._reign: Reign | None = None
         self._heartbeats: Heartbeats | None = None
-        self._fitness: OwnFitness | None = None
-        self._told = FIT
-        self._polled_s = float("-inf")
+        self._telling: Telling | None = None
         self._followed = asyncio.Event()
         self._at = ImageAt(-1, ClusterImage())
         self._look_again = asyncio.Event()
@@ -88,6 +88,7 @@ class Session:
         # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
         # stopped: a shorter pause than a lease may be enough for them to take over.
         self.gate = Gate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
+        self.fresh = Freshness(world.clock)
         self.outage = Outage(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
 
     @property
@@ -137,10 +138,10 @@ class Session:
     def follow(self, feed: ImageFeed, ruling: Ruling, joined: Joined, fitness: OwnFitness) -> None:
         """From now on `feed` gets each image that is found, `ruling` hears whether this process is the controller, and
         whoever is hears of `fitness`; feed and ruling know `joined`."""
-        assert self._reign is not None
-        self._feed, self._reign.ruling, self._fitness = feed, ruling, fitness
-        fitness.watch(self._look_at_fitness)
-        self._heartbeats = Heartbeats(
+        reign = self._reign
+        assert reign is not None
+        self._feed, reign.ruling = feed, ruling
+        self._heartbeats = heartbeats = Heartbeats(
             self._links,
             self._world,
             self.gate,
@@ -153,6 +154,8 @@ class Session:
             self._times,
             self._look_again.set,
         )
+        self._telling = Telling(self._node_id, fitness, heartbeats, reign, self.outage, lambda: self._at)
+        self.fresh.follow(reign, heartbeats)
         self._followed.set()
         feed.watch(self._obeyed)
         self._obeyed(joined.at)
@@ -175,52 +178,16 @@ class Session:
         """Until cancelled. Beside the polls: one that hangs is no pause of ours, and must not pass for one."""
         while True:
             self.gate.is_open()
-            self._look_at_fitness()
+            if self._telling is not None:
+                self._telling.look()
             await self._world.beats.wait(min(_TICK_S, self._times.interval_s))
-
-    def _look_at_fitness(self) -> None:
-        """What is new about it is said at once."""
-        fitness, heartbeats, reign = self._fitness, self._heartbeats, self._reign
-        if fitness is None or heartbeats is None or reign is None:
-            return
-        fitness.is_cut_off = min(self.outage.seconds, heartbeats.heard_for_s) >= CUT_OFF_S
-        now = fitness.now()
-        if reign.is_controller and reign.ruling is not None:
-            reign.ruling.told(self._node_id, self._at.image.nodes[self._node_id].broker_epoch, now)
-        elif now != self._told:
-            heartbeats.tell()
-        self._told = now
-
-    # ── how fresh it is ──────────────────────────────────────────────────────────────────────────────────────────
-    @property
-    def confirmed_s(self) -> float:
-        """When the last question was *sent* whose answer showed what this broker obeys to be the newest: a poll of
-        `cluster.json`, or a heartbeat to a controller that beats its lease (R23). Seconds of the boot clock; −inf:
-        none was answered yet."""
-        heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.fresh_s
-        return max(self._polled_s, heard_s)
-
-    @property
-    def in_session_s(self) -> float:
-        """When the last question was sent whose answer showed this broker to be in session (R25): a heartbeat that the
-        controller answered, "store away" too, for it ends a session so long after it *heard* one, which is later than
-        that was sent. The controller itself is in session while others take it for that, and alone always."""
-        ruling = None if self._reign is None else self._reign.ruling
-        if not self.is_controller or ruling is None:
-            return self.heartbeat_s
-        is_alone = self._at.image.nodes.keys() == {self._node_id}
-        return max(self.confirmed_s, self._world.clock.boottime_s() if is_alone else ruling.asked_s)
-
-    @property
-    def heartbeat_s(self) -> float:
-        """When the last heartbeat was sent that the controller answered, "store away" too; −inf: none was."""
-        return float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
 
     @property
     def unfit_because(self) -> str:
-        """Why this broker is to lead only what no other can; empty while it may lead all."""
-        return "" if self._fitness is None else self._fitness.why
+        """See `Telling`; empty before this broker follows its images."""
+        return "" if self._telling is None else self._telling.unfit_because
 
+    # ── following `cluster.json` ─────────────────────────────────────────────────────────────────────────────────
     async def _poll_until_replaced(self) -> None:
         interval_s = self._times.interval_s
         polled_s = -interval_s - _POLL_HEARD_S
@@ -247,7 +214,7 @@ class Session:
             async with asyncio.timeout(max(2 * self._times.interval_s, _POLL_LEAST_S)):
                 seen = await self._cluster.poll()
                 self._take(seen.at)
-                self._polled_s = sent_s
+                self.fresh.polled_s = sent_s
                 if paused and self.gate.superseded_by is None:
                     log.warning("the clock jumped by more than a lease; still in session, serving again")
                     self.gate.reopen(pauses)
@@ -272,6 +239,20 @@ class Session:
                 async with asyncio.timeout(self._times.interval_s):
                     await self._campaign.beat(self._cluster.epoch)
 
+    def _unreachable(self, failure: Exception) -> None:
+        # A root that is gone is an outage too, a directory that was unmounted perhaps; so are credentials that expired
+        # (fault O8), and a root that rotted: nobody took our place in it.
+        if self.outage.failed(failure):
+            log.warning(
+                "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads go on, nothing is "
+                "copied; check the network and the bucket's service",
+                self.outage,
+            )
+
+    def _answered(self) -> None:
+        if lasted := self.outage.answered():
+            log.info("the bucket answers again, after %s", lasted)
+
     # ── images, and what they say of this process ────────────────────────────────────────────────────────────────
     def _take(self, at: ImageAt) -> None:
         """Obey an image that was read: the second fence first, for what another process leads it leads."""
@@ -291,6 +272,7 @@ class Session:
     def _obeyed(self, at: ImageAt) -> None:
         assert self._reign is not None
         self._at = at
+        self.fresh.is_alone = at.image.nodes.keys() == {self._node_id}
         self._reign.obeyed(at)
 
     def step_back(self) -> None:
@@ -315,28 +297,10 @@ class Session:
             log.warning("not registered again yet: %s", refused)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
-    def _unreachable(self, failure: Exception) -> None:
-        # A root that is gone is an outage too, a directory that was unmounted perhaps; so are credentials that expired
-        # (fault O8), and a root that rotted: nobody took our place in it.
-        if self.outage.failed(failure):
-            log.warning(
-                "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads go on, nothing is "
-                "copied; check the network and the bucket's service",
-                self.outage,
-            )
-
-    def _answered(self) -> None:
-        if lasted := self.outage.answered():
-            log.info("the bucket answers again, after %s", lasted)
-
     async def hand_over(self) -> None:
         """The first act of a clean stop: others lead what they can (R9)."""
-        if self._reign is None or self._heartbeats is None or self._fitness is None or len(self._at.image.nodes) == 1:
-            return
-        self._fitness.is_stopping = True
-        if self.is_controller:
-            self._look_at_fitness()
-        await leaving.hand_over(self._reign, self._heartbeats)
+        if self._telling is not None and len(self._at.image.nodes) > 1:
+            await self._telling.hand_over()
 
     async def release(self) -> None:
         """The last act of a clean stop."""

@@ -41,7 +41,7 @@ def heartbeat_age_s(sources: Sources) -> float:
         return 0.0
     clock, metadata = sources.context.world.clock, sources.context.metadata
     known_s = clock.monotonic_s() - metadata.controller_since_s
-    return max(min(clock.boottime_s() - sources.session.heartbeat_s, known_s), 0.0)
+    return max(min(clock.boottime_s() - sources.session.fresh.heartbeat_s, known_s), 0.0)
 
 
 def lease_age_s(sources: Sources) -> float:

@@ -145,20 +145,22 @@ def test_what_is_known_to_be_fresh_is_told_by_when_it_was_asked_for() -> None:
             sessions = [session for life in it.lives.values() if (session := life.broker.rooms.session) is not None]
             assert len(sessions) == 3
             for session in sessions:
-                assert clock.boottime_s() - 6 < session.confirmed_s <= clock.boottime_s()
-                assert clock.boottime_s() - 3 < session.in_session_s <= clock.boottime_s()
+                assert clock.boottime_s() - 6 < session.fresh.confirmed_s <= clock.boottime_s()
+                assert clock.boottime_s() - 3 < session.fresh.in_session_s <= clock.boottime_s()
             for store in it.stores.values():
                 store.down = True
             went_s = clock.boottime_s()
             await asyncio.sleep(30)
             for session in sessions:
-                assert session.confirmed_s <= went_s + 8, (
+                assert session.fresh.confirmed_s <= went_s + 8, (
                     "the controller knows after half a lease that it cannot beat it"
                 )
-                assert session.in_session_s > clock.boottime_s() - 3
+                assert session.fresh.in_session_s > clock.boottime_s() - 3
             await it.kill(2, 3)
             await asyncio.sleep(30)
-            assert sessions[0].in_session_s < clock.boottime_s() - 25, "nobody takes it for the controller any more"
+            assert sessions[0].fresh.in_session_s < clock.boottime_s() - 25, (
+                "nobody takes it for the controller any more"
+            )
 
     play(scenario())
 

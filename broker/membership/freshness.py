@@ -1,0 +1,51 @@
+"""When this broker last knew that what it obeys is the newest image, and that it is in session (R23, R25).
+
+Owns two moments, and what either rests on. Always true: a moment is when a question was *sent*, never when its answer
+came; "store away" keeps a session and says nothing of how fresh an image is; the controller is in session while others
+take it for that, and alone always. Must not know what an age means for whoever reads it.
+"""
+
+from __future__ import annotations
+
+from broker.membership.heartbeat import Heartbeats
+from broker.membership.reign import Reign
+from seams.clock import Clock
+
+
+class Freshness:
+    """Of one process. All is in seconds of the boot clock; −inf: nothing was answered yet."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._reign: Reign | None = None
+        self._heartbeats: Heartbeats | None = None
+        self.polled_s = float("-inf")
+        """When the last poll of `cluster.json` was sent that was answered."""
+        self.is_alone = False
+        """Whether the image has no other broker."""
+
+    def follow(self, reign: Reign, heartbeats: Heartbeats) -> None:
+        """From now on heartbeats count, too."""
+        self._reign, self._heartbeats = reign, heartbeats
+
+    @property
+    def confirmed_s(self) -> float:
+        """When the last question was sent whose answer showed what this broker obeys to be the newest: a poll of
+        `cluster.json`, or a heartbeat to a controller that beats its lease (R23)."""
+        heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.fresh_s
+        return max(self.polled_s, heard_s)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """When the last heartbeat was sent that the controller answered, "store away" too."""
+        return float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
+
+    @property
+    def in_session_s(self) -> float:
+        """When the last question was sent whose answer showed this broker to be in session (R25): a heartbeat that the
+        controller answered, "store away" too, for it ends a session so long after it *heard* one, which is later than
+        that was sent."""
+        ruling = None if self._reign is None or not self._reign.is_controller else self._reign.ruling
+        if ruling is None:
+            return self.heartbeat_s
+        return max(self.confirmed_s, self._clock.boottime_s() if self.is_alone else ruling.asked_s)
