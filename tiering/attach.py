@@ -198,6 +198,7 @@ class Attached:
             await tail.secure()
         else:
             await tail.begin_uncleanly(lead.unclean_after)
+        partition.chooses_start |= lead.is_alone and tail.is_own
         if partition.claimed and partition.is_to_be_switched_off:
             with suppress(Retryable):  # the next look at retention does it
                 await partition.switch_off()

@@ -59,7 +59,8 @@ def tail_of(reservation: LocalReservation | None, *, new: bool, boot_id: str, cl
 
 
 class LostTail:
-    """Of one open log in one leader epoch; one use. `lost`: what it declared a gap, [first, end)."""
+    """Of one open log in one leader epoch; one use. `lost`: what it declared a gap, [first, end). `is_own`: nobody but
+    this broker led the log since it holds what it does, alone as far as its disk knows."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class LostTail:
         self._led_before = led_before  # the epoch it was led in before it resigned: another may have led since
         self._told = told  # in this session, by the leader before or as that leader, and nothing was lost since
         self.lost: tuple[int, int] | None = None
+        self.is_own = False
 
     async def secure(self) -> None:
         """Let the log have a `reserved_end` up to which it may append. Raises Retryable (the store is needed and away;
@@ -97,6 +99,7 @@ class LostTail:
         reservation = await self._run(
             read_reservation, world.disk, self._log.path, partition.topic_id, partition.partition
         )
+        self.is_own = reservation is not None  # a log that is copied has none (R21)
         boot_id = world.clock.boot_id()
         match tail_of(reservation, new=self._new, boot_id=boot_id, clean=self._logs.was_clean):
             case Tail.NEW:
@@ -262,6 +265,7 @@ class LostTail:
         start = manifest.bucket_end_offset
         if self._log.log_end_offset >= start:
             return
+        self.is_own = False
         of = self._partition
         epochs, producers, _ = await state_at(
             of.store, of.manifests, (of.topic_id, of.partition), manifest.remote_end_offset, of.limits.store_timeout_s

@@ -83,6 +83,7 @@ class TieredPartition:
         self.is_complete = is_complete
         """Whether what is believed of topics and configs is all there is; else nothing goes, here or there (R29)."""
         self.is_alone = is_alone  # no other broker is assigned it
+        self.chooses_start = config.enabled  # whether its local start is the log's, where tiering is switched off
         self.topic_id = topic_id
         self.partition = partition
         self.epoch = epoch
@@ -199,6 +200,11 @@ class TieredPartition:
         manifest = await self.commit(edit, lets_go=True)
         self.log.advance_log_start(min(manifest.log_start_offset, self.log.log_end_offset))
 
+    def obey(self, config: TierConfig) -> None:
+        """The topic's configs are others from now on."""
+        self.config = config
+        self.chooses_start |= config.enabled
+
     @property
     def is_to_be_switched_off(self) -> bool:
         """Whether the topic is tiered no more, and the root does not say so yet."""
@@ -206,8 +212,10 @@ class TieredPartition:
         return manifest is not None and manifest.is_switched_off_by(self.config.configs)
 
     async def switch_off(self) -> None:
-        """See `Manifest.switch_off`. Raises as `commit`."""
-        topic, configs, start = self.config.topic, dict(self.config.configs), self.log.local_log_start_offset
+        """See `Manifest.switch_off`; who did not lead when that was asked, and may lack what the leader then had, moves
+        no start. Raises as `commit`."""
+        topic, configs = self.config.topic, dict(self.config.configs)
+        start = self.log.local_log_start_offset if self.chooses_start else self.log_start_offset
         await self.move_start(lambda m: m.switch_off(topic, configs, start))
         log.info("%s is tiered no more: its log starts at offset %d", self.name, self.log_start_offset)
 

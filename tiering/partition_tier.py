@@ -222,7 +222,7 @@ class PartitionTier:
 
     def reconfigure(self, config: TierConfig) -> None:
         """Obey another topic configuration from now on."""
-        self._partition.config = config
+        self._partition.obey(config)
         self._jobs.reconfigured()
 
     async def close(self) -> None:

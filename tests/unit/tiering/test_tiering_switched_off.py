@@ -119,7 +119,8 @@ def test_such_a_log_waits_for_its_bucket() -> None:
 
 
 def test_an_old_copy_of_such_a_log_goes_on_where_the_bucket_says() -> None:
-    """It is behind what was copied since: no offset is given twice, as for a log that is tiered."""
+    """It is behind what was copied since: no offset is given twice, and all that the bucket holds stays readable, as
+    for a log that is tiered."""
 
     async def scenario() -> None:
         house = House()
@@ -135,9 +136,35 @@ def test_an_old_copy_of_such_a_log_goes_on_where_the_bucket_says() -> None:
         house.disk = old
         life = await house.start()
         opened = await life.open(tier=OFF)
-        assert opened.log.log_start_offset == 120
+        assert opened.log.local_log_start_offset == 120
         assert life.append() >= 120
+        await opened.flusher.flush()
+        await asyncio.sleep(3 * GRACE_S)
+        assert (await house.manifest()).log_start_offset == opened.log.log_start_offset == 0
+        assert set(range(120)) <= set(await read_everything(house, opened))
         await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_disk_that_is_lost_while_the_switch_is_not_done_costs_nothing_that_was_copied() -> None:
+    """The new one's local start is the bucket's end: it became the log start, and every object went, though the disk
+    that was to keep the records was gone."""
+
+    async def scenario() -> None:
+        house = House()
+        life, opened = await half_local(house)
+        end = opened.tier.remote_end_offset
+        await life.kill()
+        await life.lose_disk()
+        for _ in range(2):  # it leads alone, as the first of its kind, and again
+            life = await house.start()
+            opened = await life.open(tier=OFF)
+            await asyncio.sleep(3 * GRACE_S)
+            assert (await house.manifest()).log_start_offset == 0
+            assert set(range(end)) <= set(await read_everything(house, opened))
+            assert (await house.manifest()).configs == dict(OFF.configs)
+            await life.kill()
 
     run_fast(scenario())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.metadata.records import ConfigsSet
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, until
@@ -94,6 +96,33 @@ def test_who_is_left_alone_with_a_hot_tail_keeps_what_the_bucket_holds() -> None
         await until(lambda: pair.leads(2), "it leads")
         await asyncio.sleep(GRACES_S)
         assert await offsets(pair, 2) == list(range(leading(pair, 2).log.log_end_offset))
+        await pair.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("stays", [(1, 2), (2,)])
+def test_a_switch_that_its_leader_did_not_live_to_do_moves_no_start(stays: tuple[int, ...]) -> None:
+    """It waited for the bucket. Whoever led next did it, at a local start that may be far above: 1's disk had all, 2's
+    the hot tail alone. As in Kafka, whose next leader leaves the log as it is."""
+
+    async def scenario() -> None:
+        pair = await hot_tail_joined()
+        pair.store_away(True)
+        switch_off(pair)
+        await asyncio.sleep(GRACES_S)
+        assert "false" not in (await pair.manifest()).configs.values(), "it is not done"
+        pair.change(replicas=stays, leader=2, leader_epoch=1, in_sync=stays)
+        pair.publish()
+        await until(lambda: pair.leads(2), "by what it was told")
+        pair.store_away(False)
+        for node_id in (2, *stays):
+            if node_id != pair.row.leader:
+                await elected(pair, node_id)
+            await asyncio.sleep(GRACES_S)
+            assert await offsets(pair, node_id) == list(range(leading(pair, node_id).log.log_end_offset))
+        manifest = await pair.manifest()
+        assert manifest.log_start_offset == 0 and manifest.configs["remote.storage.enable"] == "false", "it is done"
         await pair.stop()
 
     play(scenario())
