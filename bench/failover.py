@@ -1,10 +1,12 @@
 """Three real brokers, and how long nobody leads when one of them ends: a stock client's gap, and a whole node's share.
 
     bench/failover.py                      all rows; writes its section of bench/RESULTS.md
-    bench/failover.py --only leader --kills 3    a look; nothing is written
+    bench/failover.py --only many-put      one row; its line is replaced (--dry: nothing is written)
+    bench/failover.py --only leader --kills 3    a look; nothing is written below 20 kills
 
 A gap is the longest time between two acknowledgements of one producer (confluent-kafka, acks=all, idempotent, back-off
-100 ms, a record each 5 ms) around the kill: what clients wait. Default settings, directory bucket, RF 3, min 2.
+100 ms, a record each 5 ms) around the kill: what clients wait. Default settings, directory bucket, RF 3, min 2;
+`many-put` has versitygw behind a proxy that lets each PUT take 100 ms longer.
 librdkafka asks once a second who leads what a broker led that is down, so kills are spread over that second. From 2.10
 on it needs two answers: the first has the new leader and no dead broker, and with that broker it drops the leader too.
 """
@@ -21,8 +23,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -35,11 +37,14 @@ from bench.many import BENCH, Figures, Wire, replace_section
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
 from tests.support.broker_process import BrokerProcess, start_broker
+from tests.support.s3_servers import Fault, store_proxy, versitygw_server
 
 SECTION: Final = "## Failover"
 NODES: Final = (1, 2, 3)
 READY_S: Final = 60.0
+KILLS: Final = 20
 PARTITIONS: Final = 1_000
+PUT_S: Final = 0.1
 TOPIC_PARTITIONS: Final = 200
 STOPPED_S: Final = 25.0
 """Beyond every time-out; an ack after it comes of the stopped one."""
@@ -53,8 +58,10 @@ _ENDED: Final = re.compile("session ended and others lead")
 class Brokers:
     """Three of one cluster, by node id."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, bucket: str | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._root = root
+        self._bucket = bucket or f"file://{root}/bucket"
+        self._environment = environment
         self._ports: dict[int, str] = {}
         self.running: dict[int, BrokerProcess] = {}
         for node_id in NODES:
@@ -65,9 +72,10 @@ class Brokers:
         """On its directory and, from the second time on, its port."""
         self.running[node_id] = broker = start_broker(
             self._root / str(node_id),
-            f"file://{self._root}/bucket",
+            self._bucket,
             "--node-id",
             str(node_id),
+            environment=self._environment,
             listen=self._ports.get(node_id, "127.0.0.1:0"),
         )
         self._ports[node_id] = broker.kafka
@@ -241,9 +249,9 @@ def _ends(left: set[tuple[str, int]]) -> ListOffsetsRequest:
     return ListOffsetsRequest(topics=[ListOffsetsRequestTopic(name=name, partitions=of) for name, of in topics.items()])
 
 
-def served_s(brokers: Brokers) -> float:
-    """From the moment that the controller ended a dead broker's session until every partition that it led is served by
-    another one: its end is told."""
+def served_s(brokers: Brokers) -> tuple[float, float]:
+    """From the moment that the controller told that a dead broker's session ended (its commit stands), and from the
+    kill, until every partition that it led is served by another one: its end is told."""
     decides = brokers.controller()
     dead = next(node_id for node_id in NODES if node_id != decides)
     others = [node_id for node_id in NODES if node_id != dead]
@@ -255,26 +263,28 @@ def served_s(brokers: Brokers) -> float:
     log = brokers.running[decides]
     had = len(_ENDED.findall(log.log()))
     brokers.running[dead].kill()
-    deadline = time.monotonic() + READY_S
+    killed_s = time.monotonic()
+    deadline = killed_s + READY_S
     while len(_ENDED.findall(log.log())) == had:
         if time.monotonic() > deadline:
             raise RuntimeError("the session of the dead broker did not end")
         time.sleep(0.005)
     began = time.monotonic()
     all_served([brokers.running[node_id].kafka for node_id in others], topics)
-    took = time.monotonic() - began
+    over = time.monotonic()
     brokers.start(dead)
     brokers.settled()
     brokers.delete(*topics)
-    return took
+    return over - began, over - killed_s
 
 
 @contextmanager
-def cluster() -> Iterator[Brokers]:
+def cluster(bucket: str | None = None, environment: Mapping[str, str] | None = None) -> Iterator[Brokers]:
+    """Three brokers that are there; on a directory bucket of their own, where no other is named."""
     root = Path(tempfile.mkdtemp(prefix="thermocline-failover-"))
     brokers = None
     try:
-        brokers = Brokers(root)
+        brokers = Brokers(root, bucket, environment)
         yield brokers
     finally:
         if brokers is not None:
@@ -282,25 +292,46 @@ def cluster() -> Iterator[Brokers]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def shown(found: list[float]) -> str:
+@contextmanager
+def slow_puts() -> Iterator[Brokers]:
+    """Three brokers on S3 whose every PUT takes PUT_S longer; what they make first, topics too, takes that as well."""
+    with versitygw_server() as server, store_proxy(server) as proxy:
+        url = proxy.bucket_url("failover")
+        proxy.faults(Fault("slow", method="PUT", seconds=PUT_S))
+        with cluster(url, server.environment()) as brokers:
+            yield brokers
+
+
+def shown(found: Sequence[float]) -> str:
     return f"p50 {statistics.median(found):.2f} s, most {max(found):.2f} s of {len(found)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("leader", "controller", "stopped", "many"))
-    parser.add_argument("--kills", type=int, default=20, help="of leaders; half as many controllers, a fourth stopped")
+    parser.add_argument("--only", choices=("leader", "controller", "stopped", "many", "many-put"))
+    parser.add_argument(
+        "--kills", type=int, default=KILLS, help="of leaders; half as many controllers, a fourth stopped"
+    )
+    parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
-    figures = Figures()
+    kills, figures = options.kills, Figures()
 
-    def row(name: str, what: str, bound: str, measure: Callable[[Brokers], str]) -> None:
+    def row(
+        name: str,
+        what: str,
+        bound: str,
+        measure: Callable[[Brokers], str],
+        place: Callable[[], AbstractContextManager[Brokers]] = cluster,
+    ) -> None:
         if options.only in (None, name):
             print(what, flush=True)
-            with cluster() as brokers:
+            with place() as brokers:
                 figures.add(what, measure(brokers), bound)
-            print(f"  {figures.rows[-1][1]} ({bound})", flush=True)
 
-    kills = options.kills
+    def many(brokers: Brokers) -> str:
+        since_ended, since_killed = zip(*(served_s(brokers) for _ in range(3)), strict=True)
+        return f"{shown(since_ended)}; since kill -9 most {max(since_killed):.2f} s"
+
     row(
         "leader",
         "kill -9 of a leader that is not the controller: last ack → first ack",
@@ -321,22 +352,23 @@ def main() -> None:
             gaps(brokers, max(kills // 4, 1), stopped, controller=False, **{"socket.timeout.ms": REQUEST_S * 1000})
         ),
     )
-    row(
-        "many",
-        f"{PARTITIONS:,} partitions of a dead broker: session ended → all served",
-        "≤ 1 s",
-        lambda brokers: shown([served_s(brokers) for _ in range(3)]),
-    )
-    if options.only is None and kills >= 20:
+    served = f"{PARTITIONS:,} partitions of a dead broker: session ended → all served"
+    row("many", served, "≤ 1 s", many)
+    row("many-put", f"{served}; S3, each PUT {PUT_S * 1000:.0f} ms longer", "≤ 1.5 s", many, slow_puts)
+    if not options.dry and (kills >= KILLS or (options.only or "").startswith("many")):
         write(figures)
 
 
 def write(figures: Figures) -> None:
-    """Replace our section of bench/RESULTS.md."""
-    lines = [SECTION, "", f"`bench/failover.py`, {time.strftime('%Y-%m-%d')}; three brokers, default settings,"]
-    lines += ["directory bucket.", "", "| what | figure | bound |", "|---|---|---|"]
-    lines += [f"| {what} | {figure} | {bound} |" for what, figure, bound in figures.rows]
-    replace_section(BENCH / "RESULTS.md", SECTION, "\n".join(lines))
+    """Put these lines into our section of bench/RESULTS.md, each where one says the same, else at its end."""
+    path, head = BENCH / "RESULTS.md", "| what | figure | bound |"
+    before = path.read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    lines = [line for line in before.partition(f"{head}\n|---|---|---|\n")[2].splitlines() if line.startswith("| ")]
+    kept = {line.split(" | ")[0]: line for line in lines}
+    kept |= {f"| {what}": f"| {what} | {figure} | {bound} |" for what, figure, bound in figures.rows}
+    text = [SECTION, "", f"`bench/failover.py`, {time.strftime('%Y-%m-%d')}; three brokers, default settings,"]
+    text += ["directory bucket where a line does not say else.", "", head, "|---|---|---|", *kept.values()]
+    replace_section(path, SECTION, "\n".join(text))
 
 
 if __name__ == "__main__":
