@@ -203,6 +203,7 @@ class LogHost:
         opened again."""
         checkpoints = self._data_dir.checkpoints
         await opened.flusher.flush()
+        opened.is_torn = True  # first: a checkpoint meanwhile would claim again what is about to be cut
         async with self._checkpointing:
             await self._run(checkpoints.lower_recovery_point, opened.place, offset)
         await self._alone(opened, opened.log.truncate_to, offset, self._world.clock.wall_ms())
@@ -217,16 +218,18 @@ class LogHost:
         forget_start: bool,
     ) -> None:
         """`start_at` of a log that was appended to. Raises as `truncate`."""
+        opened.is_torn = True
         if forget_start:
             async with self._checkpointing:
                 await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)
         else:
             await self.checkpoint_start(opened.log)  # the first local segment will not tell where the log starts
         await self._alone(opened, opened.log.start_at, offset, epochs, producers)
+        if forget_start:
+            opened.log.advance_log_start(offset)  # else the next checkpoint claims what is in no tier
 
     async def _alone(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
-        """While no sync and no sealing job runs: its flusher ends, another takes over."""
-        opened.is_torn = True
+        """While no sync and no sealing job runs: its flusher ends, another takes over. It is torn until then."""
         await opened.flusher.close()
         await self._run(work, *args)
         opened.is_torn = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from hotstore.data_dir import DataDir
 from hotstore.errors import ForeignLog
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost
+from logformat.leader_epochs import LeaderEpochs
 from seams.disk import read_file
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
@@ -27,10 +29,10 @@ CONFIG = LogConfig()
 DAY_S = 24 * 3600.0
 
 
-def host(disk: CrashDisk) -> LogHost:
-    workers: Any = SteppedWorkers(immediate=True)
+def host(disk: CrashDisk, workers: Any = None) -> LogHost:
+    at_once: Any = SteppedWorkers(immediate=True)
     net: Any = None
-    world = World(disk, workers, WorkerSyncs(workers), FastClock(), SeededRng(1), net)
+    world = World(disk, workers or at_once, WorkerSyncs(at_once), FastClock(), SeededRng(1), net)
     directory = DataDir.open(disk, DATA)
     if directory.meta is None:
         directory.format(META)
@@ -135,6 +137,48 @@ def test_a_log_that_cannot_be_left_clean_says_so_and_is_closed() -> None:
         assert failed is not None
         failed.log.fail(OSError(errno.EIO, "a sync failed"))
         assert not await logs.close(failed, clean=True)
+
+    run_fast(scenario())
+
+
+class _SlowWorkers:
+    """What is asked takes a moment, in which the loop has others to serve."""
+
+    async def run(self, function: Callable[..., Any], *args: Any, lane: object = None) -> Any:
+        result = function(*args)
+        await asyncio.sleep(0.01)
+        return result
+
+
+@pytest.mark.parametrize("how", ["cut", "begun bare"])
+def test_a_checkpoint_beside_a_cut_claims_nothing_that_goes(how: str) -> None:
+    """Found by reading: a follower that began an epoch has a checkpoint due within a second, just when it is cut. It
+    noted the recovery point of before once more, between its lowering and the cut; killed then, the log was refused as
+    damaged, and the replica lost its seat though it lacked nothing."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk, _SlowWorkers())
+        opened = await logs.create(ORDERS, ID, CONFIG)
+        for _ in range(10):
+            append(opened.log, batch(1))
+        await opened.flusher.flush()
+        await logs.checkpoint({opened.log: 3})
+
+        async def beside() -> None:
+            await asyncio.sleep(0.005)
+            await logs.checkpoint({opened.log: 3})
+
+        checkpoint = asyncio.create_task(beside())
+        if how == "cut":
+            await logs.truncate(opened, 4)
+        else:
+            await logs.begin_at(opened, 40, LeaderEpochs(), (), forget_start=True)
+        await checkpoint
+        found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+        assert found is not None and found.log.log_end_offset == opened.log.log_end_offset
+        await logs.checkpoint({opened.log: 3})  # it is whole again
+        assert (await host(disk.kill()).open(ORDERS, ID, CONFIG)) is not None
 
     run_fast(scenario())
 
