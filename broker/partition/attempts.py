@@ -162,6 +162,11 @@ class Attempts:
         self._healing[place] = task
         task.add_done_callback(lambda _: self._healing.pop(place, None))
 
+    def on_its_way(self, topic_id: str, index: int) -> list[Partition]:
+        """What is open of a partition here and waits for its neighbours to be published."""
+        of_topic = self._of_topic.get(topic_id, {}).values()
+        return [found for progress in of_topic if (found := progress.opened.get(index)) is not None]
+
     async def opened(self, topic_id: str) -> bool:
         """Wait until every attempt begun so far at the topic is over; whether none of them was given up."""
         waiting = list(self._of_topic.get(topic_id, ()))

@@ -154,10 +154,14 @@ class Replicas:
             self._fenced(topic, index, row.leader_epoch, why)
 
         try:
-            return await self._opening.open(topic, index, row, new=new, on_fenced=fenced)
+            partition = await self._opening.open(topic, index, row, new=new, on_fenced=fenced)
         except ForeignLog:
             await self.aside.make_way(TopicPartition(topic.name, index))
             raise  # the next attempt finds the place free, now or when the purge of that topic is done
+        now = self._row_to_lead(self._topics.get(topic.topic_id, topic), index)
+        if now is None or now.leader_epoch != row.leader_epoch:
+            partition.tier.resigned()  # meanwhile: its jobs do not wait until its neighbours are open too
+        return partition
 
     def _row_to_lead(self, topic: Topic, index: int) -> AppliedRow | None:
         """By what the image wants this broker to lead; None: somebody else leads, or nobody."""
@@ -182,6 +186,8 @@ class Replicas:
         for index in indexes:
             if (partition := self._registry.led(topic.name, index)) is not None:
                 self._resign(partition, f"leader epoch {partition.leader_epoch} is over; refresh metadata")
+            for unpublished in self._attempts.on_its_way(topic.topic_id, index):
+                unpublished.tier.resigned()  # it resigns when it is published, its jobs let nothing go from now on
 
     def _resign(self, partition: Partition, why: str) -> None:
         place = TopicPartition(partition.topic, partition.index)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from typing import Any
 
+import pytest
+
+from broker.metadata.records import Row, TopicCreated
+from logformat.errors import Fenced
 from tests.support.broker_kit import play
-from tests.support.shared_bucket import NAME, both, until
+from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, both, until
 
 
 def test_a_zombie_that_is_cut_off_lets_nothing_go_by_size() -> None:
@@ -53,6 +59,53 @@ def test_a_leader_that_is_asked_lets_go_by_size_what_is_due() -> None:
         start = pair.lives[1].partition(NAME).log_start_offset
         assert start > 0 and (await pair.manifest()).log_start_offset == start
         await until(lambda: (copy := pair.followed(2)) is not None and copy.log.log_start_offset == start, "2 is told")
+        await pair.stop()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("when", ["open", "being opened"])
+def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_leads(when: str) -> None:
+    """Found by reading: `log-0` is open here, `log-1` finds no room on the disk, so neither is published. Another broker
+    leads `log-0` since: nobody told its tier, which was in order with the newest image and might have moved the log
+    start in the root, for as long as the disk was full."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        await pair.start(1)
+        await pair.start(2)
+        row = Row((1, 2), 1, 0, 0, (1, 2), 0)
+        pair.note(TopicCreated(TOPIC_ID, NAME, (row, row), {}))
+        pair.places[1].disk.inject("sync_dir", errno.ENOSPC, "log-1", times=-1)
+        replicas: Any = pair.lives[1].broker.rooms.replicas
+        goes_on, is_open, opening = asyncio.Event(), asyncio.Event(), replicas._opening.open
+
+        async def held_up(*args: Any, **named: Any) -> Any:
+            partition = await opening(*args, **named)
+            is_open.set()
+            await goes_on.wait()
+            return partition
+
+        if when == "being opened":
+            replicas._opening.open = held_up
+        else:
+            goes_on.set()
+        pair.publish()
+        if when == "being opened":
+            await is_open.wait()
+        else:
+            await until(lambda: replicas.opened_count == 1, "one of two is open")
+        (tier,) = [tier for tier in replicas._tiers._attached if tier.name == f"{NAME}-0"]
+        tier.partition_state.check_fresh()
+        pair.elect(2, (1, 2))
+        pair.publish()
+        await until(lambda: pair.leads(2), "2 leads")
+        goes_on.set()
+        await until(lambda: replicas.opened_count == 1, "one of two is open")
+        with pytest.raises(Fenced):
+            tier.partition_state.check_fresh()
+        pair.places[1].disk.heal()
+        await until(lambda: pair.followed(1) is not None, "1 follows")
         await pair.stop()
 
     play(scenario())
