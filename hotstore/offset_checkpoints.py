@@ -153,9 +153,12 @@ class OffsetCheckpoints:
             raise
 
     def lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
-        """Before a truncation to `offset`: nothing above it is claimed durable any more. Durable when it returns."""
+        """Before a truncation to `offset`: nothing above it is claimed durable any more, nor committed: an unclean
+        start may have overruled that, and what comes in its place is not. Durable when it returns."""
         if self.recovery_point(key) > offset:
             self._note(RECOVERY_POINT_FILE, key, offset)
+        if self.high_watermark(key) > offset:
+            self._note(REPLICATION_FILE, key, offset)
         self.save()  # also where an attempt that failed noted it already
 
     def forget_log_start(self, key: TopicPartition) -> None:

@@ -183,6 +183,26 @@ def test_a_checkpoint_beside_a_cut_claims_nothing_that_goes(how: str) -> None:
     run_fast(scenario())
 
 
+def test_what_comes_after_a_cut_is_not_taken_for_committed() -> None:
+    """Found by reading: a follower of an unclean start is cut below its high watermark, and copies what nobody
+    committed yet. Killed before the next checkpoint, the high watermark of before covered that: it was served."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        opened = await logs.create(ORDERS, ID, CONFIG)
+        for _ in range(10):
+            append(opened.log, batch(1))
+        await logs.checkpoint({opened.log: 10})
+        await logs.truncate(opened, 4)
+        append(opened.log, batch(3))
+        await opened.flusher.flush()
+        found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+        assert found is not None and (found.high_watermark, found.log.log_end_offset) == (4, 7)
+
+    run_fast(scenario())
+
+
 def test_a_stray_is_removed_a_week_after_it_was_seen() -> None:
     """Not a day before, whatever restarts come between."""
 

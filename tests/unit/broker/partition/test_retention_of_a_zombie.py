@@ -66,9 +66,9 @@ def test_a_leader_that_is_asked_lets_go_by_size_what_is_due() -> None:
 
 @pytest.mark.parametrize("when", ["open", "being opened"])
 def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_leads(when: str) -> None:
-    """Found by reading: `log-0` is open here, `log-1` finds no room on the disk, so neither is published. Another broker
-    leads `log-0` since: nobody told its tier, which was in order with the newest image and might have moved the log
-    start in the root, for as long as the disk was full."""
+    """Found by reading: `log-0` is open here, `log-1` finds no room on the disk, so neither is published. Another
+    broker leads `log-0` since: nobody told its tier, which was in order with the newest image and might have moved the
+    log start in the root, for as long as the disk was full."""
 
     async def scenario() -> None:
         pair = Pair()
