@@ -21,6 +21,7 @@ from logformat.checkpoints import MetaProperties
 from seams.disk import is_full
 from seams.workers import Workers
 from seams.world import World
+from tiering.reservation import remove_reservation
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ async def enter(
     whose = partial(Places(data_dir, world).topic_ids, ())
     if identity.incarnations is not None:  # before anybody can learn of this process
         await _note(data_dir, (*identity.incarnations, session.incarnation), workers)
+    doubt = partial(workers.run, _doubt, data_dir)
     joined = await session.join(
-        identity, config.node_id, listeners, whose, rack=config.rack, take_over=config.take_over
+        identity, config.node_id, listeners, whose, doubt, rack=config.rack, take_over=config.take_over
     )
     settled = joined.identity
     assert settled.cluster_id is not None and settled.directory_id is not None
@@ -53,13 +55,21 @@ async def enter(
 
 
 async def _note(data_dir: DataDir, incarnations: tuple[str, ...], workers: Workers) -> None:
-    """Note who writes here. Where the disk has no room for it the next start copies from others what it has."""
+    """Note who writes here. Where the disk has no room for it the next start takes it for an older copy: it copies from
+    others what they have too, and asks the bucket for the rest."""
     try:
         await workers.run(data_dir.note_incarnations, incarnations)
     except OSError as failure:
         if not is_full(failure):
             raise
         log.warning("this process is not noted in %s: %s", data_dir.path, failure)
+
+
+def _doubt(data_dir: DataDir) -> None:
+    """Blocking: an older copy of the directory, in which offsets were given since. Its logs ask the bucket before they
+    give any: what only they held is a declared gap then, as where a disk is lost."""
+    for place in data_dir.partitions():
+        remove_reservation(data_dir.disk, data_dir.log_path(*place))
 
 
 def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:

@@ -27,7 +27,7 @@ from broker.membership.campaign import Campaign
 from broker.membership.gate import Gate
 from broker.membership.identity import Admittance, BucketIdentity, DirectoryIdentity, Verdict, admit
 from broker.membership.lease_watch import LeaseSight
-from broker.membership.lost_logs import held_logs, lost_logs
+from broker.membership.lost_logs import held_logs, is_older_copy, lost_logs
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot, ImageAt, Loaded
 from broker.metadata.rebuilt import is_rebuilt
@@ -41,6 +41,7 @@ from seams.world import World
 log = logging.getLogger(__name__)
 
 Whose: TypeAlias = Callable[[], Awaitable[Mapping[TopicPartition, UUID]]]
+Doubt: TypeAlias = Callable[[], Awaitable[None]]
 
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
@@ -48,6 +49,10 @@ _TELL_S: Final = 3.0  # between two lines about one wait
 _DUPLICATE_SESSIONS: Final = 2
 """So many sessions is waited for another process's to end, as one controller has it; then it lives, and this one is
 refused. A new controller gives every session its full time anew (D8)."""
+
+
+async def _no_doubt() -> None:
+    """Nothing lies there."""
 
 
 class Refused(InvalidRequest):
@@ -94,12 +99,16 @@ class Joining:
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
         self._duplicate: tuple[int, float] | None = None  # the controller's epoch that said so first, and when
         self._told = "", 0.0  # what was logged to be waited for, numbers left out, and when
+        self._doubt: Doubt = _no_doubt
         self._not_there: int | None = None  # the epoch of the controller whose port refused when it was asked last
 
-    async def join(self, directory: DirectoryIdentity, who: RegistrationAsked, whose: Whose) -> Joined:
+    async def join(
+        self, directory: DirectoryIdentity, who: RegistrationAsked, whose: Whose, doubt: Doubt = _no_doubt
+    ) -> Joined:
         """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet; `whose`
-        tells of the directory's logs which topics they are of, and is asked where the cluster was rebuilt."""
-        wait_s = 0.2
+        tells of the directory's logs which topics they are of, and is asked where the cluster was rebuilt; `doubt` has
+        no log there be believed to know its end, and is asked where this is an older copy."""
+        wait_s, self._doubt = 0.2, doubt
         while True:
             try:
                 joined = await self._try_join(directory, who, whose)
@@ -143,6 +152,8 @@ class Joining:
         lost: tuple[LogPlace, ...] = ()
         held: tuple[LogPlace, ...] = ()
         if found is not None and admission.verdict is Verdict.RESUME:
+            if is_older_copy(found.image, who.node_id, directory):
+                await self._doubt()  # before the session: the next start finds its process noted here, and cannot tell
             lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
             held = held_logs(found.image, await whose()) if bucket is not None and bucket.is_rebuilt else ()
         directory_id = directory.directory_id or self._new_directory_id

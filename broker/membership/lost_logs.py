@@ -32,8 +32,7 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
     node = image.nodes.get(node_id)
     if node is None:
         return ()
-    is_older_copy = directory.incarnations is not None and node.incarnation not in directory.incarnations
-    all_may_lack = is_older_copy or (directory.is_unsynced and node.boot_id != boot_id)
+    all_may_lack = is_older_copy(image, node_id, directory) or (directory.is_unsynced and node.boot_id != boot_id)
     return tuple(
         (topic.topic_id, index)
         for topic in image.topics.values()
@@ -42,6 +41,13 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
         and not is_alone(row, node_id)
         and (all_may_lack or TopicPartition(topic.name, index) not in directory.logs)
     )
+
+
+def is_older_copy(image: ClusterImage, node_id: int, directory: DirectoryIdentity) -> bool:
+    """Whether the node's last process did not write here: what it acknowledged, and the offsets it gave, are not known
+    here. Where none was ever noted nobody can tell."""
+    node, noted = image.nodes.get(node_id), directory.incarnations
+    return node is not None and noted is not None and node.incarnation not in noted
 
 
 def held_logs(image: ClusterImage, found: Mapping[TopicPartition, UUID]) -> tuple[LogPlace, ...]:

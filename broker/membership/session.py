@@ -30,7 +30,7 @@ from broker.membership.freshness import Freshness
 from broker.membership.gate import Gate
 from broker.membership.heartbeat import Heartbeats
 from broker.membership.identity import DirectoryIdentity
-from broker.membership.joining import Joined, Joining, Refused, Whose
+from broker.membership.joining import Doubt, Joined, Joining, Refused, Whose
 from broker.membership.registration import Standing, standing
 from broker.membership.reign import Reign, Ruling
 from broker.membership.telling import Telling
@@ -102,15 +102,15 @@ class Session:
         node_id: int,
         listeners: tuple[Listener, ...],
         whose: Whose,
+        doubt: Doubt,
         *,
         rack: str | None = None,
         take_over: bool = False,
     ) -> Joined:
         """Wait until this broker has a session as `node_id`. Raises Refused.
 
-        A store that does not answer is waited for, saying why; the caller decides how long. `whose`: see `Joining`;
-        `take_over`: the operator's
-        word that the broker that served from another directory is dead.
+        A store that does not answer is waited for, saying why; the caller decides how long. `whose` and `doubt`: see
+        `Joining`; `take_over`: the operator's word that the broker that served from another directory is dead.
         """
         boot_id = self._world.clock.boot_id()
         who = RegistrationAsked(node_id, "", self.incarnation, "", boot_id, listeners, rack, take_over=take_over)
@@ -124,7 +124,7 @@ class Session:
             self._times,
             waits_for=self._waits_for,
         )
-        joined = await joining.join(directory, who, whose)
+        joined = await joining.join(directory, who, whose, doubt)
         self._node_id = node_id
         self._asked = asked = replace(joined.asked, take_over=False, lost_logs=(), held_logs=())
         controller = joined.at.controller

@@ -46,6 +46,7 @@ CHECKS = {
     "Spark tests": "tests/integration/test_spark_s*.py",
     "three real brokers": "tests/integration/test_cluster_cases.py",
     "lost logs": "tests/unit/broker/membership/test_lost_logs.py",
+    "an older copy": "tests/unit/broker/membership/test_older_copy.py",
     "several simulated brokers": "tests/sim/test_sim_several.py",
     "cluster status": "tests/integration/test_cluster_status.py",
     "two brokers in every order": "tests/unit/broker/partition/test_log_start_of_replicas.py",
