@@ -1,7 +1,8 @@
 """The power goes at every effect on the disk of a produce-roll-copy-expire life, and the broker comes back.
 
-The directory bucket lies on the same disk, so the cut hits it too. One run records the disk before every effect; each
-of those moments is cut with two kept subsets of what was unsynced, and a new broker is started on what survived.
+The directory bucket lies on the same disk, so the cut hits it too. A run records the disk before effects; each of those
+moments is cut with two kept subsets of what was unsynced, and a new broker is started on what survived. The script is
+played anew for every `MOMENTS_AT_ONCE` of them, which it can be because it is the same each time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.support.crash_disk import CrashDisk
 
 KEEPS = (0.0, 0.5)
 CUTS_IN_MAKE_TEST = 220  # of about 2 000; `make test-all` cuts at every one
+MOMENTS_AT_ONCE = 110  # two disks each, which grow while a broker lives on them: all of them at once were 7 GB
 
 
 @dataclass
@@ -35,8 +37,8 @@ class Moment:
     now_s: float
 
 
-def record(flush: str, stride: int) -> tuple[int, list[Moment]]:
-    """Play the script once; the disk is cut, in thought, before every `stride`-th effect."""
+def record(flush: str, wanted: range) -> tuple[int, list[Moment]]:
+    """Play the script once; the disk is cut, in thought, before every effect whose number is `wanted`."""
     moments: list[Moment] = []
     count = 0
 
@@ -47,7 +49,7 @@ def record(flush: str, stride: int) -> tuple[int, list[Moment]]:
 
         def before(kind: str, path: str) -> None:
             nonlocal count
-            if count % stride == 0:
+            if count in wanted:
                 disks = [story.cluster.machines[0].disk.crash(SeededRng(f"{count}/{keep}"), keep) for keep in KEEPS]
                 moments.append(Moment(f"{kind} {path}", disks, story.known(), copy.copy(story.tail), loop.time()))
             count += 1
@@ -79,18 +81,19 @@ def restart(moment: Moment, disk: CrashDisk, flush: str) -> list[Finding]:
 
 def cut_everywhere(flush: str, cuts_max: int) -> tuple[int, int, list[str]]:
     """(effects, restarts, findings). Evenly sampled when there are more than `cuts_max` restarts."""
-    effects, _ = record(flush, 1 << 30)
-    stride = max(1, -(-effects * len(KEEPS) // cuts_max))
-    effects, moments = record(flush, stride)
+    effects, _ = record(flush, range(0))
+    numbers = range(0, effects, max(1, -(-effects * len(KEEPS) // cuts_max)))
     failed: list[str] = []
     restarts = 0
-    for moment in moments:
-        for keep, disk in zip(KEEPS, moment.disks, strict=True):
-            restarts += 1
-            failed += [
-                f"cut at {moment.now_s:.3f} s before {moment.effect}, keeps {keep}: {finding.kind}: {finding.detail}"
-                for finding in restart(moment, disk, flush)
-            ]
+    for first in range(0, len(numbers), MOMENTS_AT_ONCE):
+        again, moments = record(flush, numbers[first : first + MOMENTS_AT_ONCE])
+        assert again == effects, "the script is not the same twice"
+        for moment in moments:
+            at = f"cut at {moment.now_s:.3f} s before {moment.effect}"
+            for keep in KEEPS:
+                restarts += 1
+                found = restart(moment, moment.disks.pop(0), flush)
+                failed += [f"{at}, keeps {keep}: {finding.kind}: {finding.detail}" for finding in found]
     return effects, restarts, failed
 
 
