@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from broker.error_codes import ErrorCode
 from broker.partition.followed import Followed
 from broker.partition.replica import Partition
-from tests.support.broker_kit import SMALL_SEGMENTS, play
+from broker.wire.apis import ApiKey
+from tests.support.broker_kit import SMALL_SEGMENTS, batch_of, play, produce_request
 from tests.support.shared_bucket import NAME, Pair, both, until
 
 KEEPING = {**SMALL_SEGMENTS, "local_retention_bytes": "-1"}
@@ -100,6 +102,43 @@ def test_an_empty_replica_copies_the_hot_tail_alone() -> None:
         epochs = leading(pair).log.epochs
         assert followed.log.epochs == epochs.truncate_from_start(followed.log.epochs.entries[0].start_offset)
         await is_read_whole(pair, 2)
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_a_copy_that_begins_in_the_bucket_knows_whose_batches_lie_below() -> None:
+    """From the footer: it never had a byte of them, and as leader it answers a resend of each of the last five with its
+    offset, and takes the next."""
+
+    async def scenario() -> None:
+        pair = await both(replicas=(1,), **KEEPING)
+        producer_id = 5 << 36
+        batches = [
+            batch_of(b"own %d" % n, producer_id=producer_id, producer_epoch=0, base_sequence=n) for n in range(7)
+        ]
+
+        async def written(number: int, by: int) -> tuple[int, int]:
+            request = produce_request(NAME, batches[number])
+            answer = (await pair.lives[by].call(ApiKey.PRODUCE, request, 9)).responses[0].partition_responses[0]
+            return answer.error_code, answer.base_offset
+
+        for number in range(6):
+            assert await written(number, by=1) == (ErrorCode.NONE, number)
+        await produced(pair)
+        tier = leading(pair).tier
+        await until(lambda: tier.sure_end_offset == leading(pair).log.active_segment.base_offset, "all is verified")
+        assert tier.sure_end_offset > 20
+        pair.change(replicas=(1, 2))
+        pair.publish()
+        followed = await caught_up(pair)
+        assert followed.log.local_log_start_offset == tier.sure_end_offset
+        await is_read_whole(pair, 2)
+        end = leading(pair, 2).log.log_end_offset
+        for number in range(1, 6):
+            assert await written(number, by=2) == (ErrorCode.NONE, number)
+        assert leading(pair, 2).log.log_end_offset == end, "none of them was appended again"
+        assert await written(6, by=2) == (ErrorCode.NONE, end)
         await pair.stop()
 
     play(scenario())
