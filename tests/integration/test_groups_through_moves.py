@@ -1,7 +1,8 @@
 """Stock clients that write and commit while the brokers they talk to are killed, one after the other, and come back.
 
 Three replicas, min.insync.replicas=2, an idempotent producer, a group that commits what it reads: a coordinator dies,
-then the leader of a partition. No position goes back below a commit that was acknowledged; every record that was
+then the leader of a partition dies with its disk, and an empty one takes its place. No client shows an error, but such
+as it tries again by itself; no position goes back below a commit that was acknowledged; every record that was
 acknowledged is there once, where the client was told, in the order it was sent.
 """
 
@@ -13,6 +14,8 @@ import pytest
 
 from broker.groups.records import partition_of
 from broker.groups.topic import OFFSETS_TOPIC
+from tests.integration.test_replacement import metrics
+from tests.support.buckets import manifest_of
 from tests.support.committing import CLIENTS, PARTITIONS, Run
 from tests.support.committing_java import begin_java
 from tests.support.kafka_tools import require_kafka
@@ -23,6 +26,7 @@ from tests.support.three_brokers import Three, three
 pytestmark = pytest.mark.timeout(300)
 
 TOPIC = "ledger"
+SMALL = {"internal_segment_bytes": 4096, "local_retention_bytes": 1}
 WAIT_S = 90.0  # an election and a client's patience, on a busy machine
 
 
@@ -43,39 +47,46 @@ def _coordinator(cluster: Three, group: str) -> int:
 
 
 @pytest.mark.parametrize("client", sorted(CLIENTS))
-def test_a_group_and_an_idempotent_producer_live_through_killed_coordinators_and_leaders(
+def test_a_group_and_an_idempotent_producer_live_through_a_killed_coordinator_and_a_replaced_leader(
     directory_site: Site, client: str
 ) -> None:
     """One client of each kind, with one replica of everything on each of three brokers."""
     with three(directory_site) as cluster:
-        cluster.create(TOPIC, PARTITIONS, min_insync_replicas=2)
+        cluster.create(TOPIC, PARTITIONS, min_insync_replicas=2, **SMALL)
         run = Run(cluster.everywhere, TOPIC, f"group-{client}")
         run.begin(*CLIENTS[client])
         _lives_through(cluster, run)
 
 
 @pytest.mark.peer
-def test_the_java_client_lives_through_killed_coordinators_and_leaders(directory_site: Site, tmp_path: Path) -> None:
+def test_the_java_client_lives_through_a_killed_coordinator_and_a_replaced_leader(
+    directory_site: Site, tmp_path: Path
+) -> None:
     """The same, with Apache Kafka's own producer and consumer."""
     require_kafka()
     with three(directory_site) as cluster:
-        cluster.create(TOPIC, PARTITIONS, min_insync_replicas=2)
+        cluster.create(TOPIC, PARTITIONS, min_insync_replicas=2, **SMALL)
         run = Run(cluster.everywhere, TOPIC, "group-java")
         begin_java(run, tmp_path)
         _lives_through(cluster, run)
 
 
 def _lives_through(cluster: Three, run: Run) -> None:
-    """A coordinator dies and comes back, then a leader; then nothing is missing."""
+    """A coordinator dies and comes back, then a leader is replaced; then nothing is missing."""
     _goes_on(cluster, run)
     for who in ("coordinator", "leader"):
         victim = _coordinator(cluster, run.group) if who == "coordinator" else cluster.rows(TOPIC)[0].leader
+        if who == "leader":
+            cluster.wait(lambda: manifest_of(cluster.site.bucket, TOPIC)[1]["remote_end_offset"] > 0, "copies", WAIT_S)
         cluster.kill(victim)
         _goes_on(cluster, run)
         assert victim not in (_coordinator(cluster, run.group), cluster.rows(TOPIC)[0].leader)
+        if who == "leader":
+            cluster.site.lose_data_dir(str(victim))
         cluster.start(victim)
         cluster.wait(cluster.is_whole, "all three in sync again", WAIT_S)
         _goes_on(cluster, run)
+    assert metrics(cluster, victim)["thermocline_replicas_begun_in_bucket_total"] >= 1, "its history was not copied"
     run.end("write", WAIT_S)
     cluster.wait(lambda: run.check() or run.has_read_all, "everything read", WAIT_S)
     run.end("read", WAIT_S)

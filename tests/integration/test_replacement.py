@@ -1,7 +1,7 @@
 """A machine is lost with its disk and replaced by an empty one, under load: what moves, who notices, what is there.
 
 Three real brokers whose logs keep everything on their disks, while the bucket holds ten times what is hot. Bytes are
-counted by the replaced broker, and by the links that carry them.
+counted by the replaced broker, and by the links that carry them; requests by the replaced broker.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ PARTITIONS = 3
 RECORDS = 1_600
 SEGMENT_BYTES = 150_000
 GETS = 'thermocline_store_requests_total{operation="get"}'
+GET_BYTES = 'thermocline_store_bytes_total{operation="get"}'
+OTHERS = [
+    f'thermocline_store_requests_total{{operation="{name}"}}'
+    for name in ("put_segment", "put_root", "delete", "list", "head")
+]
 DEAD = 2
 """It leads all of them, and who leads then has verified nothing."""
 
@@ -40,7 +45,8 @@ def site(request: pytest.FixtureRequest, stores: Stores, tmp_path: Path) -> Iter
 
 @contextmanager
 def filled(site: Site) -> Iterator[tuple[Three, Links]]:
-    """1.6 MB in each partition, of which the bucket holds all but the last segment; broker 2 leads."""
+    """1.6 MB in each partition, of which the bucket holds all but the last segment, ten times what it does not; broker
+    2 leads."""
     with Links() as links, three(site, links) as cluster:
         configs = {
             "remote.storage.enable": "true",
@@ -55,6 +61,7 @@ def filled(site: Site) -> Iterator[tuple[Three, Links]]:
             records = [Written(None, value(index, at)) for at in range(RECORDS)]
             write_confluent(cluster.everywhere, TOPIC, index, records, "none", True)
         cluster.wait(lambda: all(of["remote_end_offset"] > 0.9 * RECORDS for of in manifests(site)), "copies")
+        cluster.wait(lambda: cold_bytes(site) >= 10 * (log_bytes(site, "1") - cold_bytes(site)), "ten times the tail")
         yield cluster, links
 
 
@@ -67,6 +74,11 @@ def manifests(site: Site) -> list[dict]:
     found = [manifest for manifest in roots(site.bucket).values() if manifest["topic"] == TOPIC]
     assert len(found) == PARTITIONS
     return sorted(found, key=lambda manifest: manifest["partition"])
+
+
+def cold_bytes(site: Site) -> int:
+    """Of the topic, as its manifests say."""
+    return sum(manifest["live"]["log_bytes"] for manifest in manifests(site))
 
 
 def log_bytes(site: Site, name: str) -> int:
@@ -93,13 +105,12 @@ def replaced(site: Site, cluster: Three, reading: Callable[[], None]) -> None:
 
 def test_a_replaced_broker_takes_the_hot_tail_and_nobody_notices(site: Site) -> None:
     """What crosses the links is at most 1.1 times what the bucket did not hold; it asks the bucket for a root and a
-    footer a partition; every client library reads through it; and what it serves as leader afterwards is the same, in
-    both tiers."""
+    footer a partition, and for nothing else; every client library reads through it; and what it serves as leader
+    afterwards is the same, in both tiers."""
     with filled(site) as (cluster, links), SteadyLoad(cluster.everywhere, (TOPIC,)) as load:
         cluster.wait(lambda: load.acked_count > 100, "load")
-        gets_of_a_start = metrics(cluster, 3)[GETS]  # it leads nothing, and copied everything
-        before = manifests(site)
-        cold_bytes = sum(manifest["live"]["log_bytes"] for manifest in before)
+        of_a_start = metrics(cluster, 3)  # it leads nothing, and copied everything
+        cold = cold_bytes(site)
         carried_before = carried_to(links, DEAD)
         seen: dict[str, list[Record]] = {}
 
@@ -114,14 +125,17 @@ def test_a_replaced_broker_takes_the_hot_tail_and_nobody_notices(site: Site) -> 
         cluster.wait(cluster.is_whole, "all of the load in sync")
         counted, carried = metrics(cluster, DEAD), carried_to(links, DEAD) - carried_before
 
-        hot_bytes = log_bytes(site, "1") - cold_bytes
+        hot = log_bytes(site, "1") - cold
         moved = counted["thermocline_replication_bytes_in_total"]
-        assert cold_bytes > 4_000_000 and moved <= 1.1 * hot_bytes
+        assert cold > 4_000_000 and moved <= 1.1 * hot
         assert moved <= carried <= 1.1 * moved + 200_000, "the counter says what crossed the links, but for what asks"
         assert counted["thermocline_replicas_begun_in_bucket_total"] == PARTITIONS
-        assert 0.9 * cold_bytes <= counted["thermocline_replication_bytes_skipped_total"] <= log_bytes(site, "1")
+        assert 0.9 * cold <= counted["thermocline_replication_bytes_skipped_total"] <= log_bytes(site, "1")
 
-        assert counted[GETS] <= gets_of_a_start + 4 * PARTITIONS, "a root and a footer each; twice where it was sent on"
+        each = (counted[GETS] - of_a_start[GETS]) / PARTITIONS
+        assert each <= 4 and counted[GETS] >= 2 * PARTITIONS, "a root and a footer each; twice where it was sent on"
+        assert counted[GET_BYTES] - of_a_start[GET_BYTES] <= 0.01 * cold, "of the history it reads footers"
+        assert all(counted[name] <= of_a_start[name] for name in OTHERS), "it leads nothing, so it writes nothing"
 
         for name, records in seen.items():
             assert_whole(records, f"{name}, while it was replaced")
@@ -130,7 +144,7 @@ def test_a_replaced_broker_takes_the_hot_tail_and_nobody_notices(site: Site) -> 
         records = READS["confluent-kafka"][0](cluster.everywhere, TOPIC, ends)
         assert_whole([record for record in records if record.offset < RECORDS], "of the replaced broker")
         assert_kept(load.acked[TOPIC], [record for record in records if record.offset >= RECORDS])
-        assert log_bytes(site, str(DEAD)) < cold_bytes, "the rest came out of the bucket"
+        assert log_bytes(site, str(DEAD)) < cold, "the rest came out of the bucket"
 
 
 def carried_to(links: Links, node_id: int) -> int:

@@ -134,8 +134,8 @@ def read_confluent(run: Run) -> None:
     try:
         while not run.reading_ends.is_set():
             for message in consumer.consume(100, timeout=0.2):
-                if message.error() is None:
-                    run.came(message.partition(), message.offset(), message.value())
+                assert message.error() is None, message.error()  # what it may try again it does not show
+                run.came(message.partition(), message.offset(), message.value())
             try:
                 done = consumer.commit(asynchronous=False)
             except KafkaException:
