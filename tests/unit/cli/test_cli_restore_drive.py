@@ -13,10 +13,12 @@ from broker.error_codes import ErrorCode
 from broker.metadata.image import ClusterImage
 from broker.wire.messages import AlterPartitionReassignmentsResponse, UnregisterBrokerResponse
 from tests.support.broker_kit import play
-from tests.unit.cli.test_cli_restore_plan import ALL_LOST, brokers
+from tests.unit.cli.test_cli_restore_plan import ALL_LOST, HELD, brokers
 from thermocline.cli.clients.wire_client import BrokerUnreachable
 from thermocline.cli.cluster.restore import drive
+from thermocline.cli.cluster.restore.command import _print_report
 from thermocline.cli.cluster.restore.drive import BrokersThere, Ends, Restoring
+from thermocline.cli.cluster.restore.plan import Held, plan
 from thermocline.cli.cluster.restore.source import Look
 from thermocline.cli.terminal.outcome import CommandFailed
 
@@ -143,3 +145,18 @@ def test_who_has_left_already_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     refused = UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="broker 3 has a session")
     with pytest.raises(CommandFailed, match="broker 3 was not given up: broker 3 has a session"):
         ask(monkeypatch, refused, lambda there: there.give_up({}, 3))
+
+
+def test_a_partition_that_stays_offline_is_told_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its manifest is damaged; or it is whole, and nobody answered, which was told with an empty reason."""
+    rows = [replace(LOST, partition=n) for n in range(3)]
+    there = brokers(11, 12, gone=(1, 2, 3))
+    held = {("log", 0): Held(damage="manifest.json is no JSON"), ("log", 1): HELD, ("log", 2): HELD}
+    look, found = Look("c", ClusterImage(), there, rows), plan(there, rows, held)
+    _print_report(look, found, {("log", 2): Ends(5, 100)}, as_json=False)
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "log-0 is offline: manifest.json is no JSON",
+        "log-1 is offline: it has no leader that answers",
+    ]
+    assert "1 of 3 partitions serve" in printed.err

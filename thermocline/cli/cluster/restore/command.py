@@ -241,6 +241,6 @@ def _print_report(look: Look, found: RestorePlan, ends: Mapping[Partition, Ends]
             }
             print(json_line(row))
         elif end is None:
-            why = part.held.damage if part and part.held else "it has no leader that answers"
-            print(f"{one.topic}-{one.partition} is offline: {why}")
+            why = part.held.damage if part and part.held else ""
+            print(f"{one.topic}-{one.partition} is offline: {why or 'it has no leader that answers'}")
     note(f"{served} of {len(look.partitions)} partitions serve; `thermocline tier status` names the gaps")
