@@ -28,12 +28,17 @@ from broker.config.definitions import BROKER
 from broker.observe.conditions import Condition
 from tests.integration.test_cluster_restore import SETTINGS, check_restored, lose_a_cluster, started
 from tests.integration.test_cluster_restore import TOPIC as LEDGER
+from tests.integration.test_docs_readme import Reader
+from tests.integration.test_read_only import COUNT as ARCHIVED_COUNT
+from tests.integration.test_read_only import TOPIC as ARCHIVED
+from tests.integration.test_read_only import begin as begin_archive
+from tests.integration.test_read_only import tree
 from tests.support import operations_kit as kit
 from tests.support.broker_process import running_broker, start_broker
 from tests.support.kafka_tools import SCRIPT as KAFKA
 from tests.support.kafka_tools import require_kafka
 from tests.support.s3_servers import S3Server, StoreProxy, moto_server, store_proxy
-from tests.support.site import Site
+from tests.support.site import Site, thermocline
 from tests.support.stock_clients import commit_offset, committed_offset, create_topic, end_offsets, read_confluent
 from tests.support.three_brokers import Three, three
 from tests.support.waiting import wait_until
@@ -310,6 +315,37 @@ def test_a_lost_cluster_is_restored_and_a_lost_root_rebuilt(directory_site: Site
         assert sum(record.value is not None and record.value.startswith(b"after") for record in found) == 3
         type_it(done)
         assert "nothing is deleted" not in type_it(look, brokers[11].kafka)
+
+
+def test_somebodys_archive_is_read(directory_site: Site, tmp_path: Path) -> None:
+    """The line of the page, on a bucket whose owner was killed: all of both partitions, a write refused in words,
+    positions of a group until it ends, and not a byte written."""
+    text = PAGE.read_text()
+    begin = text.index("\n### Read somebody's archive\n")
+    (line,) = re.findall(r"^thermocline serve --read-only .*$", text[begin : text.index("\n## ", begin)], re.M)
+    with directory_site.broker("owner") as owner:
+        begin_archive(owner)
+        owner.kill()
+    path: Path = directory_site.bucket.path  # type: ignore[attr-defined]
+    before = tree(path)
+    line = line.replace("s3://their-bucket/log", directory_site.bucket.url)
+    reader = Reader(tmp_path)
+    ready = reader.serve(line.replace("/var/lib/reader", str(tmp_path / "reader")))
+    assert reader.broker is not None
+    try:
+        assert ready.rstrip().endswith("mode=read-only")
+        read = reader.type(f"thermocline consume -t {ARCHIVED} -o beginning -e -g mine -f '%p %o\\n'").splitlines()
+        assert sorted(read) == sorted(f"{index} {at}" for index in (0, 1) for at in range(ARCHIVED_COUNT))
+        assert "mine" in reader.type("thermocline group list")
+        refused = thermocline("produce", "-t", ARCHIVED, "-b", reader.kafka, stdin="no\n")
+        assert refused.returncode != 0 and "authorization failed" in refused.stderr.lower(), refused
+        assert "read-only" in reader.type("thermocline tier status")
+        assert reader.stop() == 0
+    finally:
+        if reader.broker.poll() is None:
+            reader.broker.kill()
+            reader.broker.wait()
+    assert tree(path) == before
 
 
 # --- queries --------------------------------------------------------------------------------------------------------
