@@ -1,7 +1,7 @@
 """From the leadership of partitions to the log of one internal topic.
 
-Owns the filter by the topic's name: it is a `broker.partition.replicas.LeadershipWatcher`. Must not know what the log
-does then.
+Owns the filter by the topic's name: it is a `broker.partition.leaderships.LeadershipWatcher`. Must not know what the
+log does then.
 """
 
 from __future__ import annotations
