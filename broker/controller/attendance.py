@@ -3,8 +3,8 @@
 Owns `Brokers` of this broker, and whether it is the one who may answer. Always true: a heartbeat is noted before
 anything is done about it (D9); what leaves with an answer was seen committed before; a controller that cannot beat its
 lease says so and ends nobody's session; one that hears fewer than half of the cluster gives its lease away before it
-ends a session (R27); how fit brokers are to lead is known from their own words alone, and of this epoch. Must not know
-requests' bytes, nor who may be the controller (membership).
+ends a session (R27). Must not know requests' bytes, what follows from how fit brokers are (settling), nor who may be
+the controller (membership).
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
-from broker.controller import fitness as fitnesses
-from broker.controller import moves, proposals, registrations
+from broker.controller import proposals, registrations
 from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
 from broker.controller.decision import not_controller
 from broker.controller.fitness import Fitness
 from broker.controller.office import Office
 from broker.controller.registrations import SessionId
 from broker.controller.sessions import Sessions
-from broker.controller.told import Told
+from broker.controller.settling import Settling
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import LogPlace, Node
+from broker.metadata.records import Node
 from logformat.errors import ThermoclineError
 from seams.world import World
 
@@ -76,9 +74,8 @@ class Attendance:
         self._lease_counter = -1
         self._beaten_s = 0.0
         self._news = asyncio.Event()
-        self._told = Told()
-        self._is_settled = True  # nobody unfit leads what somebody fitter could
         self._wake = asyncio.Event()
+        self._settling = Settling(office, self._wake.set)
         self.asked_s = float("-inf")
         """When another broker took this one for the controller last; boot clock."""
 
@@ -95,15 +92,14 @@ class Attendance:
     def end(self) -> None:
         """Another one decides."""
         self._sessions = None
-        self._told.clear()
+        self._settling.clear()
         self._office.stand_down()
         self._tell()
 
     def obey(self, at: ImageAt) -> None:
         """This broker obeys `at`."""
         self._at = at
-        self._is_settled = False
-        self._told.obey(at.image)
+        self._settling.obey(at.image)
         if self._sessions is not None:
             self._sessions.follow(at.image, self._clock.monotonic_s())
         self._tell()
@@ -162,59 +158,20 @@ class Attendance:
     # ── who is fit to lead ───────────────────────────────────────────────────────────────────────────────────────
     def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool:
         """This session says how fit it is to lead; whether that is new. What follows is decided at once (`settled`)."""
-        is_first = not self._told.has_spoken((node_id, broker_epoch))
-        is_new = self._told.hear((node_id, broker_epoch), fitness)
-        if is_first or is_new:  # a move may wait for its word
-            self._is_settled = False
-            self._wake.set()
-        if not is_new:
-            return False
-        if fitness.may_lead_all:
-            log.info("broker %d is fit to lead again", node_id)
-        else:
-            what = "anything" if fitness.unfit_all else f"{len(fitness.unfit)} partitions whose logs failed there"
-            log.warning("broker %d is unfit to lead %s", node_id, what)
-        return True
+        return self._settling.hear((node_id, broker_epoch), fitness)
 
     async def settled(self) -> None:
         """Wait until nobody unfit leads what somebody fitter could. The caller bounds the wait."""
-        while self._sessions is not None and not self._is_settled:
+        while self._sessions is not None and not self._settling.is_settled:
             await self._news.wait()
-
-    async def _settle(self) -> None:
-        """Let fitter brokers lead what unfit ones do, where there are any, and moves be over that waited for them."""
-        self._is_settled = True  # but for what is said, and for an image that comes, meanwhile
-        assert self._at is not None
-        try:
-            await self._settle_lost()
-            if self.unfit(self._at.image) or fitnesses.waits(self._at.image):
-                await self._office.decide(lambda image: fitnesses.moved(image, self.unfit(image)))
-            if moves.over(self._at.image, self.said(self._at.image)).records:
-                await self._office.decide(lambda image: moves.over(image, self.said(image)))
-        except (ThermoclineError, OSError) as refused:
-            self._is_settled = False
-            log.warning("unfit brokers lead on for now: %s", refused)
-            await asyncio.sleep(_REFUSED_S)
-        if self._is_settled:
-            self._tell()
-
-    async def _settle_lost(self) -> None:
-        """Take brokers out of the in-sync sets of the logs that they lost while they run, once each (R18)."""
-        for session in self._told.with_lost:
-            places = self._told.take_lost(session)
-            decided = frozenset[LogPlace]()
-            try:
-                decided = await self._office.decide(partial(registrations.lost_logs, session=session, places=places))
-            finally:
-                self._told.undecided(session, places - decided)
 
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
         """See `Told`."""
-        return self._told.unfit(image)
+        return self._settling.told.unfit(image)
 
     def said(self, image: ClusterImage) -> dict[int, Fitness]:
         """See `Told`."""
-        return self._told.said(image)
+        return self._settling.told.said(image)
 
     async def alter_partition(self, asked: ProposalsAsked) -> tuple[ErrorCode, ...]:
         """See `Brokers`."""
@@ -246,8 +203,8 @@ class Attendance:
                 self._step_back()
             elif due.ended:
                 await self._end_silent(due.ended)
-            elif not self._is_settled:
-                await self._settle()
+            elif not self._settling.is_settled and await self._settling.settle():
+                self._tell()
             await asyncio.gather(*map(self._knock, due.knocks))
 
     async def _knock(self, session: SessionId) -> None:
@@ -288,7 +245,7 @@ class Attendance:
             now_s = asyncio.get_running_loop().time()
             async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):
                 while self._sessions is not None and (self._at is None or self._at.position <= position):
-                    if until_settled and self._is_settled:
+                    if until_settled and self._settling.is_settled:
                         return
                     await self._news.wait()
 
