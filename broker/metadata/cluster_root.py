@@ -3,9 +3,9 @@
 Owns how the image is kept: a page under a unique name, and the records since then in the root itself. Always true: the
 root alone says what the cluster is; what a batch of records makes is checked before it is written; a page is written
 before the root that names it, and one that no root names is garbage; the root stays below 64 KiB, because a commit that
-does not fit beside the records there writes a page of all of them instead (two PUTs); pages are made and read in a
-worker, and a commit costs the loop only what it changes. Must not know what content and pages look like
-(cluster_content), nor who may decide (membership).
+does not fit beside the records there writes a page of all of them instead (two PUTs), made in a worker. Must not know
+what content and pages look like (cluster_content), how an image is made of them (cluster_images), nor who may decide
+(membership).
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from broker.metadata.cluster_content import (
     Controller,
     ControllerAt,
     PagePointer,
-    check_page,
     controller_of,
     encode_page,
-    image_of,
 )
-from broker.metadata.image import ClusterImage, check
-from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
+from broker.metadata.cluster_images import Images, Made
+from broker.metadata.image import ClusterImage
+from broker.metadata.records import MetadataRecord
 from coldstore.keys import cluster_key, metadata_key
 from coldstore.object_store import AccessRefused, Got, ObjectMissing, ObjectStore, Upload
 from coldstore.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootCodec, RootStore
@@ -48,7 +47,6 @@ COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes that are put together into one 
 _CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
 _TRIES: Final = 3
 _CODEC: Final[RootCodec[Content]] = RootCodec(CLUSTER_FORMAT)
-_ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; what has more is applied and checked in a worker
 
 
 class ImageAt(NamedTuple):
@@ -93,7 +91,7 @@ class ClusterRoot:
         self.commit_times = Latencies(1)
         """Of commits, however they end."""
         self._root: RootStore[Content] = RootStore(store, cluster_key(), CLUSTER_FORMAT, rng, clock)
-        self._latest: tuple[Content, ImageAt] | None = None
+        self._images = Images(store, workers)
         self.epoch = 0
 
     @property
@@ -148,7 +146,7 @@ class ClusterRoot:
     async def _loaded(self, root: Root[Content]) -> Loaded:
         while True:
             try:
-                position, image, _ = await self._at(root.content)
+                position, image = await self._images.of(root.content)
                 controller = controller_of(root.content, root.epoch)
                 return Loaded(root.content.cluster_id, image, position, root.epoch, controller)
             except ObjectMissing as missing:
@@ -169,7 +167,7 @@ class ClusterRoot:
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
-        image = (await self._at(before)).image
+        image = (await self._images.of(before)).image
         try:
             added = await self._workers.run(records, image)
             root = await self._write(before, added, controller, epoch, claim=True)
@@ -217,7 +215,7 @@ class ClusterRoot:
         an image with another's session may name our node, and what it leads there, the other process leads."""
         if root.epoch != self.epoch:
             raise Fenced(f"controller epoch {self.epoch} is over: {root.epoch} was claimed on top of its last commit")
-        position, image, _ = await self._at(root.content)
+        position, image = await self._images.of(root.content)
         return ImageAt(position, image, controller_of(root.content, root.epoch))
 
     async def _write(
@@ -231,13 +229,8 @@ class ClusterRoot:
     ) -> Root[Content]:
         """Replace `before`, the newest content known. Raises _Moved when that is not what stands there."""
         added = tuple(records)
-        position, image, _ = await self._at(before)
-        rows = sum(len(record.rows) for record in added if isinstance(record, RowsSet | TopicCreated))
-        if rows > _ROWS_ON_LOOP_MAX:
-            after = await self._workers.run(_applied, image, added)
-        else:
-            after = _applied(image, added)
-        content = await self._content(before, ImageAt(position + len(added), after), added, controller, epoch)
+        after = await self._images.after(await self._images.of(before), added)
+        content = await self._content(before, after, added, controller, epoch)
 
         def edit(now: Content) -> Content:
             # A commit that is made again after an unknown outcome finds its records at the end: the controller is the
@@ -251,7 +244,7 @@ class ClusterRoot:
         known, initial = self._root.known, before if self._root.known is None else None
         root = await self._root.commit(edit, epoch=epoch, claim=claim, exclusive=claim, initial=initial)
         if root.content == content:
-            self._latest = content, ImageAt(position + len(added), after)
+            self._images.note(content, after)
         if known is not None and before.page not in (None, root.content.page) and self._root.settled:
             assert before.page is not None
             await self._delete_page(before.page.key)
@@ -265,7 +258,7 @@ class ClusterRoot:
             log.warning("metadata page %s, which nothing names any more, stays in the bucket: %s", key, refused)
 
     async def _content(
-        self, before: Content, after: ImageAt, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int
+        self, before: Content, after: Made, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int
     ) -> ClusterContent:
         """What holds `after`, which is `before` and the records `added`: with a new page where that does not fit."""
         if isinstance(before, ClusterContent):
@@ -281,30 +274,3 @@ class ClusterRoot:
         # Written before we know whether the commit stands: a page that no root names is garbage.
         await self._store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
         return ClusterContent(before.cluster_id, controller, page, after.position)
-
-    async def _at(self, content: Content) -> ImageAt:
-        latest = self._latest
-        if latest is not None and latest[0] is content:
-            return latest[1]
-        at = await self._read(content, latest)
-        self._latest = content, at
-        return at
-
-    async def _read(self, content: Content, latest: tuple[Content, ImageAt] | None) -> ImageAt:
-        position = 0
-        if isinstance(content, ClusterContent):
-            position = content.position
-            if latest is not None and isinstance(latest[0], ClusterContent) and latest[0].page == content.page:
-                records = latest[0].records
-                if content.records[: len(records)] == records:
-                    added = content.records[len(records) :]
-                    return ImageAt(position, _applied(latest[1].image, added) if added else latest[1].image)
-        pointer = content.page
-        page = None if pointer is None else check_page((await self._store.get(pointer.key)).data, pointer)
-        return ImageAt(position, await self._workers.run(image_of, content, page))
-
-
-def _applied(image: ClusterImage, records: tuple[MetadataRecord, ...]) -> ClusterImage:
-    after = image.with_records(records)
-    check(after, image)
-    return after

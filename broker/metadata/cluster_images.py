@@ -1,0 +1,77 @@
+"""Which image a `cluster.json` makes: its page, and the records since then.
+
+Owns the newest image that was made, and whether a page has to be read for the next. Always true: an image that comes
+out was checked; a page is read and made in a worker, and a root that adds records to the newest one costs the loop only
+what they change. Must not know when a root is read or written (cluster_root), nor what a page looks like
+(cluster_content).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from broker.metadata.cluster_content import ClusterContent, Content, check_page, image_of
+from broker.metadata.image import ClusterImage, check
+from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
+from coldstore.object_store import ObjectStore
+from seams.workers import Workers
+
+_ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; what has more is applied and checked in a worker
+
+
+class Made(NamedTuple):
+    """The image that the first `position` records make."""
+
+    position: int
+    image: ClusterImage
+
+
+class Images:
+    """Of one cluster. Pages are read from `store`."""
+
+    def __init__(self, store: ObjectStore, workers: Workers) -> None:
+        self._store = store
+        self._workers = workers
+        self._newest: tuple[Content, Made] | None = None
+
+    async def of(self, content: Content) -> Made:
+        """Raises Corrupt, and as `ObjectStore.get` when the page has to be read."""
+        newest = self._newest
+        if newest is not None and newest[0] is content:
+            return newest[1]
+        made = await self._read(content, newest)
+        self._newest = content, made
+        return made
+
+    def note(self, content: Content, made: Made) -> None:
+        """This content, which was just written, makes that image."""
+        self._newest = content, made
+
+    async def after(self, before: Made, records: Sequence[MetadataRecord]) -> Made:
+        """What `records` make of `before`. Raises Corrupt where that is impossible."""
+        rows = sum(len(record.rows) for record in records if isinstance(record, RowsSet | TopicCreated))
+        if rows > _ROWS_ON_LOOP_MAX:
+            image = await self._workers.run(_applied, before.image, records)
+        else:
+            image = _applied(before.image, records)
+        return Made(before.position + len(records), image)
+
+    async def _read(self, content: Content, newest: tuple[Content, Made] | None) -> Made:
+        position = 0
+        if isinstance(content, ClusterContent):
+            position = content.position
+            if newest is not None and isinstance(newest[0], ClusterContent) and newest[0].page == content.page:
+                records = newest[0].records
+                if content.records[: len(records)] == records:
+                    added, image = content.records[len(records) :], newest[1].image
+                    return Made(position, _applied(image, added) if added else image)
+        pointer = content.page
+        page = None if pointer is None else check_page((await self._store.get(pointer.key)).data, pointer)
+        return Made(position, await self._workers.run(image_of, content, page))
+
+
+def _applied(image: ClusterImage, records: Sequence[MetadataRecord]) -> ClusterImage:
+    after = image.with_records(records)
+    check(after, image)
+    return after
