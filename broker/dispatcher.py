@@ -30,6 +30,7 @@ from broker.handlers import (
     elections,
     envelope,
     fetch,
+    fetch_answers,
     group_admin,
     group_offsets,
     groups,
@@ -126,7 +127,7 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 REFUSALS: Final[dict[int, Refusal]] = {
-    ApiKey.FETCH: fetch.refused,
+    ApiKey.FETCH: fetch_answers.refused,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.refused,
     ApiKey.BROKER_REGISTRATION: brokers.registration_refused,
     ApiKey.BROKER_HEARTBEAT: brokers.heartbeat_refused,

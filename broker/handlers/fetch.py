@@ -1,9 +1,9 @@
-"""Fetch: which partitions a request looks at, whether what was found may leave, and what the answer says.
+"""Fetch: which partitions a request looks at, and whether what was found may leave.
 
 Always true: hot partitions are answered at once, whatever cold ones still load (kafka#20045); a cold read that outlives
 its fetch goes on into the cache, where the next poll finds it. Must not know how a partition is read (`fetch_attempt`),
-how a fetch waits (`long_poll`), nor the rules of sessions (`broker.fetch_sessions`): it looks at the targets it is
-given.
+how a fetch waits (`long_poll`), what an answer looks like (`fetch_answers`), nor the rules of sessions
+(`broker.fetch_sessions`): it looks at the targets it is given.
 
 An incremental fetch looks only at what moved since the last one: with nothing new it costs the same over 5 partitions
 and over 5 000 (bench/many.py).
@@ -11,7 +11,7 @@ and over 5 000 (bench/many.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.context import Context
@@ -20,6 +20,7 @@ from broker.errors import ApiError, code_of
 from broker.fetch_session import Target
 from broker.fetch_sessions import NO_SESSION, Full, Incremental
 from broker.handlers import replica_fetch
+from broker.handlers.fetch_answers import NO_RECORDS, by_topic, incremental
 from broker.handlers.fetch_attempt import FetchAttempt, check_leader_epoch
 from broker.handlers.led_elsewhere import leaders_of, refuse
 from broker.handlers.nearest_replica import send_to_nearest
@@ -32,12 +33,10 @@ from broker.wire.messages import (
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
-    FetchResponseTopic,
 )
 from logformat.errors import ThermoclineError
 from seams.turns import Turns, next_turn
 
-_NO_RECORDS: Final = b""
 _UNHEARD_S: Final = 0.01  # a replica's high watermark waits so long for records that it could leave with
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients know that they may be sent to one (KIP-392)
 LOOKED_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
@@ -142,7 +141,7 @@ class Fetch:
     def _answer(self, target: Target, result: FetchAttempt) -> None:
         """Add the target's answer, unless its session knows it already and nothing is left to read."""
         context, wanted = self._context, target.wanted
-        answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=_NO_RECORDS)
+        answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
         partition: Fetchable | None = None
         if target.topic is not None:
             partition = self._known.get((target.topic, target.index)) or self._followed(target.topic, target.index)
@@ -232,12 +231,12 @@ class Fetch:
             self._count(result)
         at = self._session
         if at is not None:
-            response = _incremental(at, result)
+            response = incremental(at, result)
             if result.unknown:
                 response.node_endpoints = leaders_of(self._context, self._peer.listener, result.unknown)
             return response
         answers = [*result.answers, *result.unknown]
-        response = FetchResponse(error_code=self._refused, session_id=NO_SESSION, responses=_by_topic(answers))
+        response = FetchResponse(error_code=self._refused, session_id=NO_SESSION, responses=by_topic(answers))
         if result.unknown:
             response.node_endpoints = leaders_of(self._context, self._peer.listener, result.unknown)
         if self._full is not None and self._full.wants_session:
@@ -287,54 +286,3 @@ class Fetch:
 
 def _now_ms(context: Context) -> int:
     return int(context.world.clock.monotonic_s() * 1000)
-
-
-def _incremental(at: Incremental, result: FetchAttempt) -> FetchResponse:
-    """What changed since the session was told last; from here on it counts as told."""
-    session = at.session
-    response = FetchResponse(session_id=session.session_id)
-    if session.epoch != at.epoch:
-        response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        return response
-    told = [(target, answer) for target, answer in (*result.answers, *result.unknown) if target.must_answer(answer)]
-    for target, answer in told:
-        target.answered(answer)
-        if answer.records:
-            session.last(target)
-    response.responses = _by_topic(told)
-    return response
-
-
-def _by_topic(answers: Iterable[tuple[Target, FetchResponsePartition]]) -> list[FetchResponseTopic]:
-    """Neighbours of one topic share its entry, as in Kafka."""
-    topics: list[FetchResponseTopic] = []
-    last: Target | None = None
-    for target, answer in answers:
-        if (
-            last is None
-            or target.topic != last.topic
-            or (target.topic_id is not last.topic_id and target.topic_id != last.topic_id)
-        ):
-            topics.append(FetchResponseTopic(topic=target.topic or "", topic_id=target.topic_id))
-            last = target
-        topics[-1].partitions.append(answer)
-    return topics
-
-
-async def refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
-    """The answer to a fetch that its peer may not make: every partition named, refused; its session is not touched."""
-    response = FetchResponse(error_code=code, session_id=NO_SESSION)
-    turns = Turns()
-    for wanted in request.topics:
-        topic = FetchResponseTopic(topic=wanted.topic, topic_id=wanted.topic_id)
-        for partition in wanted.partitions:
-            answer = FetchResponsePartition(partition_index=partition.partition, error_code=code, records=_NO_RECORDS)
-            answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
-            answer.aborted_transactions = None
-            topic.partitions.append(answer)
-            if turns.over():
-                await next_turn()
-        response.responses.append(topic)
-        if turns.over():
-            await next_turn()
-    return response
