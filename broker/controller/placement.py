@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Node, Row
+from broker.metadata.records import Row
 
 Replicas: TypeAlias = tuple[int, ...]
 """Node ids of one partition, the one to lead first."""
@@ -41,22 +41,29 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
         )
     if len(nodes) == 1:
         return [(nodes[0].node_id,)] * count
-    domains = {node.node_id: _domain(node) for node in nodes}
-    order = _from_the_idlest(_striped(nodes), image, rows)
+    domains = {node.node_id: domain(node.rack, node.boot_id) for node in nodes}
+    order = _from_the_idlest(_striped(domains), image, rows)
     return [_replicas(order, domains, turn, replication_factor) for turn in range(count)]
 
 
-def _domain(node: Node) -> str:
+def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:
+    """For each of `count` partitions all of these nodes, in the order in which it is to be held by them. `domains`:
+    what fails together with each."""
+    order = _striped(domains)
+    return [_replicas(order, domains, turn, len(order)) for turn in range(count)]
+
+
+def domain(rack: str | None, boot_id: str) -> str:
     """What fails together: a rack, else a machine since its last boot."""
-    return f"rack {node.rack}" if node.rack is not None else f"boot {node.boot_id}"
+    return f"rack {rack}" if rack is not None else f"boot {boot_id}"
 
 
-def _striped(nodes: Sequence[Node]) -> list[int]:
+def _striped(domains: Mapping[int, str]) -> list[int]:
     """One of each domain after the other, the largest domains first, so that neighbours are of different ones."""
-    domains: dict[str, list[int]] = {}
-    for node in nodes:
-        domains.setdefault(_domain(node), []).append(node.node_id)
-    rounds = zip_longest(*sorted(domains.values(), key=len, reverse=True))
+    members: dict[str, list[int]] = {}
+    for node_id in sorted(domains):
+        members.setdefault(domains[node_id], []).append(node_id)
+    rounds = zip_longest(*sorted(members.values(), key=len, reverse=True))
     return [node_id for each in rounds for node_id in each if node_id is not None]
 
 

@@ -87,7 +87,7 @@ def test_from_any_broker_and_while_the_controller_is_dead(directory_site: Site) 
         for broker in cluster.brokers.values():
             host, _, port = broker.kafka.rpartition(":")
             with WireClient(host, int(port)) as client:
-                assert (TOPIC, 0) in client.local_bytes(), "DescribeLogDirs left out what is copied"
+                assert (TOPIC, 0) in client.log_sizes(), "DescribeLogDirs left out what is copied"
         assert all(it.names == set() and it.cluster["brokers_active"] == 3 for it in looks)
         assert [note["what"] for note in looks[0].of("note")] == [
             f"{TOPIC}-0: all replicas are on one machine, and are lost with it"

@@ -121,13 +121,13 @@ def test_offsets_are_asked_in_a_version_both_sides_know(fake_broker: FakeBroker)
     """A partition with an error is left out; a sentinel the broker's version does not know is not asked."""
     with WireClient("127.0.0.1", fake_broker.port) as client:
         assert client.offsets({"t": [0, 1]}, LATEST_TIERED) == {("t", 0): 79}
-        assert client.local_bytes() == {("t", 0): 4096}
+        assert client.log_sizes() == {("t", 0): 4096}
     old = FakeBroker(versions={ApiKey.LIST_OFFSETS: (0, 8), ApiKey.METADATA: (0, 20)})
     with WireClient("127.0.0.1", old.port) as client:
         assert client.offsets({"t": [0]}, EARLIEST) == {("t", 0): 0}
         assert client.offsets({"t": [0]}, EARLIEST_LOCAL) == {("t", 0): 60}
         assert client.offsets({"t": [0]}, LATEST_TIERED) == {}
-        assert client.local_bytes() == {}
+        assert client.log_sizes() == {}
         assert client.version(ApiKey.METADATA) == APIS[ApiKey.METADATA].version_max
         with pytest.raises(BrokerUnreachable, match="PRODUCE"):
             client.call(ApiKey.PRODUCE, ListOffsetsRequest(), ListOffsetsResponse)

@@ -25,6 +25,7 @@ from broker.wire.messages import (
     DescribeConfigsRequestResource,
     DescribeConfigsResponse,
     DescribeLogDirsRequest,
+    DescribeLogDirsRequestTopic,
     DescribeLogDirsResponse,
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
@@ -178,11 +179,15 @@ class WireClient:
             if found.error_code == ErrorCode.NONE
         }
 
-    def local_bytes(self) -> dict[tuple[str, int], int]:
-        """Bytes of every local log of this broker (DescribeLogDirs); empty where that is not served."""
+    def log_sizes(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], int]:
+        """Bytes of this broker's own logs of these partitions, or of all (DescribeLogDirs, KIP-113); one that it does
+        not hold is missing, all are where that is not served."""
         if self.version(ApiKey.DESCRIBE_LOG_DIRS) < 0:
             return {}
-        answer = self.call(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+        topics = None
+        if partitions is not None:
+            topics = [DescribeLogDirsRequestTopic(name, indexes) for name, indexes in by_topic(partitions).items()]
+        answer = self.call(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=topics), DescribeLogDirsResponse)
         return {
             (topic.name, found.partition_index): found.partition_size
             for directory in answer.results

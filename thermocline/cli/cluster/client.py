@@ -1,7 +1,7 @@
-"""What commands that change a cluster ask of it: moves, what is under way, how large copies are, who leads, who leaves.
+"""What commands that change a cluster ask of it: moves, what is under way, who leads, who leaves.
 
 Owns the requests, and what their error codes mean here. Always true: any broker may be asked, and Apache Kafka's too; a
-refusal of one partition is said for that one. Must not know plans, nor when to ask. Source: KIP-455, KIP-460, KIP-113.
+refusal of one partition is said for that one. Must not know plans, nor when to ask. Source: KIP-455, KIP-460.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from broker.wire.messages import (
     AlterPartitionReassignmentsRequestPartition,
     AlterPartitionReassignmentsRequestTopic,
     AlterPartitionReassignmentsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsRequestTopic,
-    DescribeLogDirsResponse,
     ElectLeadersRequest,
     ElectLeadersRequestTopic,
     ElectLeadersResponse,
@@ -114,19 +111,6 @@ def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Ref
         for topic in answer.replica_election_results
         for each in topic.partition_result
         if each.error_code not in _WHOLE
-    }
-
-
-def log_sizes(client: WireClient, names: Iterable[Name]) -> dict[Name, int]:
-    """Bytes of the broker's own logs of these partitions; one that it does not hold is missing."""
-    topics = [DescribeLogDirsRequestTopic(name, indexes) for name, indexes in by_topic(names).items()]
-    answer = client.call(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=topics), DescribeLogDirsResponse)
-    return {
-        (topic.name, each.partition_index): each.partition_size
-        for directory in answer.results
-        for topic in directory.topics
-        for each in topic.partitions
-        if not each.is_future_key
     }
 
 

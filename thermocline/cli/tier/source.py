@@ -71,7 +71,7 @@ class TierSource:
             try:
                 with WireClient(broker.host, broker.port) as client:
                     offsets = _joined(offsets, _offsets(client, led))
-                    local_bytes |= {p: size for p, size in client.local_bytes().items() if p in set(led)}
+                    local_bytes |= {p: size for p, size in client.log_sizes().items() if p in set(led)}
                     if (address := http_of(client, broker.node_id)) is not None:
                         statuses += said(address, "/status", list[PartitionStatus]) or []
                         self._brokers += filter(None, [said(address, "/broker", BrokerStatus)])

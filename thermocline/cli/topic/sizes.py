@@ -79,7 +79,7 @@ def _bytes(metadata: MetadataResponse) -> tuple[dict[Partition, int], dict[Parti
         }
         try:
             with WireClient(broker.host, broker.port) as client:
-                local |= {partition: size for partition, size in client.local_bytes().items() if partition in led}
+                local |= {partition: size for partition, size in client.log_sizes().items() if partition in led}
                 address = http_of(client, broker.node_id)
         except BrokerUnreachable:
             continue  # its topics' sizes are not known

@@ -16,7 +16,7 @@ from broker.observe.cluster_status import BrokerRow, PartitionRow
 from thermocline.cli.clients.connections import said
 from thermocline.cli.clients.statuses import PartitionStatus
 from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
-from thermocline.cli.cluster.client import Name, UnderWay, log_sizes, under_way
+from thermocline.cli.cluster.client import Name, UnderWay, under_way
 from thermocline.cli.cluster.moves.copying import Copying
 from thermocline.cli.cluster.moves.plan import Held, Place
 from thermocline.cli.cluster.source import ClusterSource
@@ -131,7 +131,7 @@ class MovesSource:
             return {}  # one of ours, and how much of its disk the bucket has is not known
         try:
             with WireClient(broker.host, broker.port) as client:
-                return {name: Bytes(size) for name, size in client.local_bytes().items()}
+                return {name: Bytes(size) for name, size in client.log_sizes().items()}
         except BrokerUnreachable:
             return {}
 
@@ -142,7 +142,7 @@ def copied_bytes(brokers: Iterable[BrokerRow], wanted: Mapping[int, Sequence[Nam
     def ask(broker: BrokerRow) -> dict[tuple[Name, int], int]:
         try:
             with WireClient(broker.host, broker.port) as client:
-                return {(name, broker.node): size for name, size in log_sizes(client, wanted[broker.node]).items()}
+                return {(name, broker.node): size for name, size in client.log_sizes(wanted[broker.node]).items()}
         except BrokerUnreachable:
             return {}
 

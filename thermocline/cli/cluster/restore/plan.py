@@ -13,10 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from broker.controller.placement import spread
-from broker.metadata.image import ClusterImage
+from broker.controller.placement import domain, preferences
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
-from broker.metadata.records import Node
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 from thermocline.cli.clients.statuses import Partition
 
@@ -184,8 +182,8 @@ def _targets(
     the places of those that are gone."""
     if not there or not partitions:
         return {}
-    nodes = {one.node: Node(one.node, 0, "", "", one.machine, (), one.rack) for one in there}
-    orders = spread(ClusterImage(nodes=nodes), len(partitions), len(nodes))
+    nodes = {one.node: domain(one.rack, one.machine) for one in there}
+    orders = preferences(nodes, len(partitions))
     found = {}
     for one, order in zip(partitions, orders, strict=True):
         kept = [node for node in dict.fromkeys((*one.replicas, *(one.target or ()))) if node in nodes]
