@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
-
-from confluent_kafka import KafkaException
 
 from thermocline.demo import spark_act
 from thermocline.demo.broker import DemoBroker
 from thermocline.demo.clients import produce, replay, wait_sunk
-from thermocline.demo.payload import KILL_AFTER, RECORDS, VALUE_BYTES, Failed, Payload
+from thermocline.demo.payload import KILL_AFTER, RECORDS, VALUE_BYTES, Payload
 from thermocline.demo.picture import Picture
+from thermocline.demo.stage import play
 
 
 def run(root: Path) -> None:
@@ -92,20 +90,5 @@ def run(root: Path) -> None:
             broker.kill()
 
 
-def main() -> int:
-    """Run in a temporary directory that is removed afterwards."""
-    root = Path(tempfile.mkdtemp(prefix="thermocline-demo-"))
-    try:
-        run(root)
-    except (Failed, KafkaException) as failure:
-        logs = [log for name in ("broker.log", "spark.log") if (log := root / name).exists()]
-        told = "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
-        print(f"\nthe demo failed: {failure}\n{told}", file=sys.stderr)
-        return 1
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(play(run))

@@ -12,15 +12,12 @@ was measured in this run. Must not know the broker's code.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -29,6 +26,7 @@ from thermocline.demo.bulk import VALUE_BYTES, Bulk
 from thermocline.demo.load import Load
 from thermocline.demo.payload import Failed
 from thermocline.demo.picture import Picture, scaled
+from thermocline.demo.stage import play
 from thermocline.demo.three import NODES, DemoCluster
 
 _MEGABYTES: Final = 1000
@@ -158,18 +156,7 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=_MEGABYTES, help=f"of history (default {_MEGABYTES})")
     parser.add_argument("--set", action="append", default=[], metavar="K=V", help="a config of the brokers; repeatable")
     arguments = parser.parse_args()
-    root = Path(tempfile.mkdtemp(prefix="thermocline-demo-"))
-    try:
-        run(root, arguments.megabytes, arguments.set)
-    except (Failed, KafkaException) as failure:
-        told = "\n".join(
-            f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(root.glob("*.log"))
-        )
-        print(f"\nthe demo failed: {failure}\n{told}", file=sys.stderr)
-        return 1
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    return 0
+    return play(lambda root: run(root, arguments.megabytes, arguments.set))
 
 
 if __name__ == "__main__":
