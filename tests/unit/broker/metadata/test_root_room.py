@@ -148,10 +148,10 @@ def test_taking_items_out_of_a_long_list_is_not_quadratic() -> None:
     """A frame of 1 MiB names half a million items; each was looked for in all of the others."""
     config = {THROTTLED[0]: replicas(CONFIGS_BYTES_MAX)}
     given = Alteration(THROTTLED[0], AlterOperation.SUBTRACT, replicas(1 << 20))
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     with pytest.raises(InvalidConfig, match="at most"):
         altered_configs(resolve({"log.dirs": "/data"}, [], {}, None), config, [given])
-    assert time.perf_counter() - began_s < 0.05
+    assert time.thread_time() - began_s < 0.05
 
 
 def test_a_broker_that_is_only_ever_restarted_starts_again() -> None:
