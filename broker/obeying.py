@@ -16,8 +16,8 @@ from broker.controller.attendance import Attendance
 from broker.controller.balancing import Balancing
 from broker.controller.channel import ControllerChannel
 from broker.controller.door import ControllerDoor
-from broker.controller.elsewhere import Elsewhere
 from broker.controller.office import Office
+from broker.controller.remote_topics import RemoteTopics
 from broker.controller.unclean_elections import UncleanElections
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
@@ -102,7 +102,7 @@ def obeying(
 
     unclean = UncleanElections(office, metadata, world, node_id, ask_candidate, config.times.session_s)
     controller = ControllerDoor(
-        office, metadata, live, world.rng, replicas.opened, Elsewhere(forward), unclean.look, attendance.said
+        office, metadata, live, world.rng, replicas.opened, RemoteTopics(forward), unclean.look, attendance.said
     )
     balancing = Balancing(office, metadata, node_id, attendance.unfit, config.leader_imbalance_check_interval_s)
     channel = ControllerChannel(attendance, metadata, links, node_id, config.times)

@@ -17,9 +17,9 @@ from broker.controller import configs as config_decisions
 from broker.controller import elections, moves, registrations, topics
 from broker.controller.decision import Decider, Decides, Decision, T
 from broker.controller.elections import Election, ElectionType
-from broker.controller.elsewhere import Elsewhere
 from broker.controller.fitness import FitnessByNode
 from broker.controller.moves import Move, Outcome, UnderWay
+from broker.controller.remote_topics import RemoteTopics
 from broker.controller.unclean import HeardNow
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -46,7 +46,7 @@ class ControllerDoor:
         config: LiveConfig,
         rng: Rng,
         opened: Callable[[str], Awaitable[None]],
-        elsewhere: Elsewhere | None = None,
+        elsewhere: RemoteTopics | None = None,
         hear: Hear | None = None,
         said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None,
     ) -> None:
