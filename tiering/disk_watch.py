@@ -1,7 +1,7 @@
 """Room on the disk of the data directory: watched, and given back under pressure (G12).
 
-Owns how full it is and who yields: first the chunk cache, then copied segments, oldest first; what `excess_ratio` says
-is left over makes produces wait. Always true: no partition is looked at while the disk is below its limit and has
+Owns how full it is and who yields: first the chunk cache, then copied segments, oldest first; what is left over makes
+produces wait (`local_excess_ratio`). Always true: no partition is looked at while the disk is below its limit and has
 room; trouble is told when it begins and when it ends. What yields how much is decided by `pressure`. Must not know how
 segments are deleted, nor Kafka's requests.
 """

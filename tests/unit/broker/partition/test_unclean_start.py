@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_LEADER
+from broker.partition.opening import Opening
+from broker.partition.replica import Partition
 from hotstore.partition_log import PartitionLog
 from logformat.checkpoints import SEEN_EPOCH_FILE, decode_offsets
 from logformat.values import TopicPartition
@@ -210,6 +213,38 @@ def test_cluster_d72_a_start_that_is_cut_off_is_done_again(crashes: str) -> None
         done(pair)
         await until(lambda: pair.leads(1), "it serves")
         assert await values(pair, 1) == [(0, b"both")]
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_a_start_that_was_overtaken_by_a_row_goes_on_from_that_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partition was moved while its log was opened: it said on top of the row before that its start is done, and
+    was refused for ever (seed 12 of restored clusters)."""
+    open_one, may_go_on, opened = Opening.open, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Opening, *asked: Any, **more: Any) -> Partition:
+        found = await open_one(self, *asked, **more)
+        opened.set()
+        await may_go_on.wait()
+        return found
+
+    async def scenario() -> None:
+        pair = await both()
+        empty(pair)
+        monkeypatch.setattr(Opening, "open", slow)
+        epoch = pair.row.leader_epoch + 1
+        pair.change(leader=2, leader_epoch=epoch, in_sync=(2,), unclean_epoch=epoch, clean=False)
+        pair.publish()
+        await opened.wait()
+        pair.change(target=(2,))
+        pair.publish()
+        may_go_on.set()
+        await until(lambda: starting(pair, 2), "it starts")
+        leader = pair.lives[2].context.registry.starting[NAME, 0].leader
+        assert leader.in_sync.row.partition_epoch == pair.row.partition_epoch
+        done(pair)
+        await until(lambda: pair.leads(2), "it serves")
         await pair.stop()
 
     play(scenario())
