@@ -5,7 +5,7 @@ fits the 2^31−1 offsets that index entries can tell from the segment's base. M
 Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with records' timestamps; here the broker's clock since
 the first append counts, so that an import of old records does not make a segment of every batch.
 
-Hot path: `roll_reason` runs once an append.
+Hot path: `roll_reason` runs once an append, `continued` once an append of a follower.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from enum import Enum
 
 from hotstore.errors import DivergingAppend, RecordListTooLarge
 from hotstore.log_config import LogConfig
-from logformat.record_batch import INT32_MAX, BatchHeader
+from logformat.record_batch import (
+    BASE_OFFSET,
+    INT32_MAX,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    LENGTH,
+    LOG_OVERHEAD,
+    BatchHeader,
+)
 from logformat.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 
 
@@ -34,13 +42,13 @@ def continued(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch:
     assert headers
     offset, epoch, size = log_end_offset, leader_epoch, 0
     for header in headers:
-        if header.base_offset != offset:
+        if header[BASE_OFFSET] != offset:
             raise DivergingAppend(f"a batch begins at offset {header.base_offset}, the log before it ends at {offset}")
-        if header.leader_epoch < epoch:
+        if header[LEADER_EPOCH] < epoch:
             raise DivergingAppend(f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {epoch}")
-        offset, epoch = header.next_offset, header.leader_epoch
-        size += header.size
-    return size, offset
+        offset, epoch = offset + header[LAST_OFFSET_DELTA] + 1, header[LEADER_EPOCH]
+        size += header[LENGTH]
+    return size + LOG_OVERHEAD * len(headers), offset
 
 
 def index_room_bytes(config: LogConfig) -> int:

@@ -27,6 +27,7 @@ from logformat.errors import StorageFailed
 from logformat.record_batch import (
     HEADER,
     LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
     LENGTH,
     LOG_OVERHEAD,
     PLACE,
@@ -121,9 +122,10 @@ class LogAppend(LogCore):
         return Appended(header.base_offset, header.last_offset, False, -1)
 
     def append_as_follower(
-        self, batches: Sequence[memoryview | bytes], headers: Sequence[BatchHeader], now_ms: int
+        self, records: Sequence[memoryview | bytes], headers: Sequence[BatchHeader], now_ms: int
     ) -> None:
-        """Write batches of the leader's log, each with its header, as they are, by one write.
+        """Write batches of the leader's log as they are, by one write: their bytes, in whatever pieces, and the header
+        of each.
 
         They continue this log: the first begins at its end, each next one where the one before it ends, and no epoch is
         below the one before. They may span several epochs, each of which enters the lineage with its first batch. A
@@ -136,9 +138,10 @@ class LogAppend(LogCore):
         size, end_offset = continued(headers, self.log_end_offset, self._leader_epoch)
         # What is in the leader's log has a place here whatever segment.bytes says now: larger, it gets its own segment.
         segment = self._segment_for(min(size, self.config.segment_bytes), end_offset, now_ms)
-        self._write_as_is(segment, batches, headers, size, end_offset, now_ms)
+        self._write_as_is(segment, records, headers, size, end_offset, now_ms)
         for header in headers:
-            replay(self.producers, header, now_ms)
+            if header[PRODUCER_ID] >= 0:
+                replay(self.producers, header, now_ms)
 
     def _to_give(self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1) -> Segment:
         """Where a leader may write `count` batches, `size` bytes of offsets from the log's end to `end_offset`."""
@@ -183,26 +186,27 @@ class LogAppend(LogCore):
     def _write_as_is(
         self,
         segment: Segment,
-        batches: Sequence[memoryview | bytes],
+        records: Sequence[memoryview | bytes],
         headers: Sequence[BatchHeader],
         size: int,
         end_offset: int,
         now_ms: int,
     ) -> None:
         """Write batches that carry their epochs, each of which enters the lineage where it begins."""
-        self._write(segment, batches, size)
+        self._write(segment, records, size)
         self._written(segment, headers, size, end_offset, now_ms)
-        for header in headers:
-            if header.leader_epoch > self._leader_epoch:
-                self._enter_epoch(header.leader_epoch, header.base_offset)
+        if headers[-1][LEADER_EPOCH] > self._leader_epoch:  # epochs never fall
+            for header in headers:
+                if header.leader_epoch > self._leader_epoch:
+                    self._enter_epoch(header.leader_epoch, header.base_offset)
 
-    def _write(self, segment: Segment, batches: Sequence[memoryview | bytes], size: int) -> None:
+    def _write(self, segment: Segment, records: Sequence[memoryview | bytes], size: int) -> None:
         """Raises LogFull, LogFailed."""
         end = segment.size + size
         if end > segment.ahead_until:
             self.ballast.ahead.take(segment, end, self.config.segment_bytes)
         try:
-            written = segment.file.write_at(segment.size, batches)
+            written = segment.file.write_at(segment.size, records)
         except OSError as error:
             raise self._write_failed(error) from error
         assert written == size, (written, size)

@@ -187,7 +187,9 @@ Fields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int,
 """A header as `HEADER.unpack_from` gives it, for hot paths; a BatchHeader is one."""
 
 # Which of the fields is which.
+BASE_OFFSET: Final = 0
 LENGTH: Final = 1
+LEADER_EPOCH: Final = 2
 ATTRIBUTES: Final = 5
 LAST_OFFSET_DELTA: Final = 6
 BASE_TIMESTAMP: Final = 7

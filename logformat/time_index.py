@@ -97,13 +97,14 @@ class TimeIndex:
 
         `offset` must fit (`OffsetIndex.fits`) and not be below the last entry's.
         """
-        if timestamp <= self.last.timestamp:
+        timestamps, offsets = self._timestamps, self._offsets
+        if timestamp <= (timestamps[-1] if timestamps else NO_TIMESTAMP):
             return False
         relative = offset - self.base_offset
         assert 0 <= relative <= INT32_MAX, (self.base_offset, offset)
-        assert not self._offsets or relative >= self._offsets[-1], (timestamp, offset)
-        self._timestamps.append(timestamp)
-        self._offsets.append(relative)
+        assert not offsets or relative >= offsets[-1], (timestamp, offset)
+        timestamps.append(timestamp)
+        offsets.append(relative)
         return True
 
     def truncate(self, offset: int) -> None:

@@ -71,7 +71,7 @@ class Elsewhere:
 
         await self._going_on(begin(), self._follower.began_at)
 
-    async def begin_before(self, batches: list[memoryview], headers: list[BatchHeader]) -> None:
+    async def begin_before(self, records: bytes, headers: list[BatchHeader]) -> None:
         """With these batches, of which the first reaches over the log start (as Kafka's follower does, KAFKA-6361)."""
         start = self._log.log_start_offset
 
@@ -79,7 +79,7 @@ class Elsewhere:
             base = headers[0].base_offset
             epochs, producers, _ = await self._state_at(base)
             await self._logs.begin_at(self._opened, base, epochs, producers, forget_start=False)
-            self._log.append_as_follower(batches, headers, self._clock.wall_ms())
+            self._log.append_as_follower((records,), headers, self._clock.wall_ms())
             self._log.advance_log_start(start)
             if self._log.config.waits_for_flush:
                 await self._opened.flusher.flush()

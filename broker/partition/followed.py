@@ -31,7 +31,15 @@ from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
 from logformat.errors import StorageFailed, ThermoclineError
 from logformat.leader_epochs import EpochEnd
-from logformat.record_batch import BatchHeader, CorruptBatch, check_stored
+from logformat.record_batch import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    LOG_OVERHEAD,
+    BatchHeader,
+    CorruptBatch,
+    check_stored,
+)
 from seams.clock import Clock
 from seams.disk import is_full
 from seams.tasks import Tasks
@@ -155,13 +163,14 @@ class Followed:
         self.verified_end = answer.verified_end
         # Checked before the machine moves: what cannot be taken leaves everything as it was.
         try:
-            batches, headers = _checked(answer.records, self._least_offset(asked))
+            records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
+            headers = _checked(records, self._least_offset(asked))
         except CorruptBatch as corrupt:
             self._came_damaged(asked.offset, corrupt)
             raise
         if headers and headers[0].base_offset < asked.offset:
             self.follower.leave()
-            self._begin(self._elsewhere.begin_before([memoryview(bytes(batch)) for batch in batches], headers))
+            self._begin(self._elsewhere.begin_before(bytes(records), headers))
             return False
         diverging = answer.diverging_epoch
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
@@ -170,7 +179,7 @@ class Followed:
                 log.warning("%s is cut to offset %d: its leader's log goes on otherwise", self._name, offset)
                 self._begin(self._elsewhere.cut(offset))
             case Take():
-                is_taken = bool(headers) and self._append(batches, headers)
+                is_taken = bool(headers) and self._append(records, headers)
                 if is_taken and self._damaged_offset >= 0:
                     self._damaged_offset = -1
                     self._troubles.works(self._place)
@@ -198,9 +207,9 @@ class Followed:
         within a batch, of which the leader can but give the whole."""
         return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
 
-    def _append(self, batches: list[memoryview], headers: list[BatchHeader]) -> bool:
+    def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
         try:
-            self.log.append_as_follower(batches, headers, self._clock.wall_ms())
+            self.log.append_as_follower((records,), headers, self._clock.wall_ms())
         except LogFailed as failed:
             self._fail(str(failed))
             return False
@@ -315,14 +324,12 @@ class Followed:
         return self.log.dirty_bytes > 0
 
 
-def _checked(records: Any, offset: int) -> tuple[list[memoryview], list[BatchHeader]]:
-    """The batches of an answer, each whole. Raises CorruptBatch."""
-    view = memoryview(records or b"")
-    batches, headers, at = [], [], 0
-    while at < len(view):
-        header = check_stored(view, at, len(view), offset_min=offset)
-        batches.append(view[at : at + header.size])
+def _checked(records: memoryview, offset: int) -> list[BatchHeader]:
+    """The headers of an answer's batches, each whole. Raises CorruptBatch."""
+    headers, at, end = [], 0, len(records)
+    while at < end:
+        header = check_stored(records, at, end, offset_min=offset)
         headers.append(header)
-        at += header.size
-        offset = header.next_offset
-    return batches, headers
+        at += header[LENGTH] + LOG_OVERHEAD
+        offset = header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1
+    return headers
