@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 from uuid import UUID
 
 from broker.config.topics import InvalidTopicName, check_topic_name
@@ -19,7 +19,8 @@ from broker.errors import ApiError
 from broker.handlers.answering import encoded_in_turns
 from broker.handlers.authorized import Operations, authorized_operations
 from broker.handlers.changes import within
-from broker.handlers.cluster_view import ClusterView, PartitionView, controller_id, looked_at
+from broker.handlers.cluster_view import ClusterView, controller_id, looked_at
+from broker.handlers.shown_partitions import ShownPartitions
 from broker.metadata.image import Topic
 from broker.wire.apis import ApiKey
 from broker.wire.message import Encoded
@@ -38,7 +39,6 @@ from seams.turns import Turns, next_turn
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
 _AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # topics a Metadata request may name and still create what is missing
-_LISTENER_NOT_FOUND_SINCE: Final = 6
 _KEPT_NAMED_MAX: Final = 16  # topics that a request may name whose answer is kept
 _AUTO_CREATION_S: Final = 5.0  # how long a Metadata request waits for the topics it makes, all together
 
@@ -125,10 +125,12 @@ class _Asked:
         self.authorized = authorized_operations(Operations.TOPIC, asked=with_operations)
         self._listener = call.peer.listener
         self._view = ClusterView(context, self._listener)
+        self._partitions = ShownPartitions(self._view, self.version)
 
     def view(self) -> ClusterView:
         if not self._view.is_current:
             self._view = ClusterView(self.context, self._listener)
+            self._partitions = ShownPartitions(self._view, self.version)
         return self._view
 
     def topic_named(self, name: str) -> Topic | None:
@@ -137,20 +139,14 @@ class _Asked:
         return topic if topic is not None and self.view().shows(topic) else None
 
     def shown(self, topic: Topic) -> MetadataResponseTopic:
-        view = self.view()
+        self.view()
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=UUID(topic.topic_id),
             is_internal=topic.internal,
-            partitions=[self._partition(view.partition(topic, index), index) for index in range(topic.partitions)],
+            partitions=cast(list[MetadataResponsePartition], self._partitions.of(topic)),
             topic_authorized_operations=self.authorized,
         )
-
-    def _partition(self, seen: PartitionView, index: int) -> MetadataResponsePartition:
-        error, leader, epoch, replicas, in_sync, offline = seen
-        if error is ErrorCode.LISTENER_NOT_FOUND and self.version < _LISTENER_NOT_FOUND_SINCE:
-            error = ErrorCode.LEADER_NOT_AVAILABLE
-        return MetadataResponsePartition(error, index, leader, epoch, replicas, in_sync, offline)
 
 
 async def _create(context: Context, name: str) -> None:

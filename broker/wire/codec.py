@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Final
 
 from broker.wire.apis import api_of
@@ -29,6 +30,7 @@ _request_encoders: dict[_Key, Encoder] = {}
 _response_steppers: dict[_Key, SteppedEncoder] = {}
 _response_decoders: dict[_Key, Decoder] = {}
 _response_encoders: dict[_Key, Encoder] = {}
+_element_encoders: dict[tuple[int, int, tuple[str, ...]], Encoder] = {}
 _record_decoders: dict[tuple[str, int], Decoder] = {}
 _record_encoders: dict[tuple[str, int], Encoder] = {}
 
@@ -61,6 +63,22 @@ def encode_response_in_steps(api_key: int, version: int, message: Message) -> Ge
         encoder = build_stepped_encoder(_api_schema(api_key, version, Kind.RESPONSE), version)
         _response_steppers[api_key, version] = encoder
     return encoder(message)
+
+
+def encode_response_element(api_key: int, version: int, message: Message, *arrays: str) -> bytes:
+    """One element of an array within a response: `arrays` names its field, from the outside in. For
+    `EncodedElements`."""
+    encoder = _element_encoders.get((api_key, version, arrays))
+    if encoder is None:
+        schema = _api_schema(api_key, version, Kind.RESPONSE)
+        for name in arrays:
+            (field,) = (field for field in schema.fields if field.name == name)
+            schema = replace(schema, name=field.class_name, fields=field.fields)
+        encoder = build_encoder(schema, version)
+        _element_encoders[api_key, version, arrays] = encoder
+    (body,) = encoder(message)
+    assert isinstance(body, bytes)  # there are no records in it
+    return body
 
 
 def encode_request(api_key: int, version: int, message: Message) -> list[Part]:

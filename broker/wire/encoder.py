@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from broker.wire.decoder import has_records
 from broker.wire.emit import FORMATS, INT_ARRAYS_MAX, Source, present, tagged
+from broker.wire.message import EncodedElements
 from broker.wire.primitives import uvarint
 from broker.wire.scatter import Part, scatter
 from broker.wire.schema import Field, Schema
@@ -28,6 +29,7 @@ STEP_ELEMENTS: Final = 4_000
 """1 to 2 ms of encoding."""
 
 _RUNTIME = {
+    "EncodedElements": EncodedElements,
     "pack": struct.pack,
     "scatter": scatter,
     "uvarint": uvarint,
@@ -194,15 +196,24 @@ class _EncoderSource:
         if field.type in FORMATS:
             self._integers(FORMATS[field.type], local)
             return
+        if self.steps and field.fields:
+            with self.source.block(f"if {local}.__class__ is EncodedElements"):
+                line(f"add({local}.body)")
+            with self.source.block("else"):
+                self._elements(field, local)
+        else:
+            self._elements(field, local)
+
+    def _elements(self, field: Field, local: str) -> None:
         element = self.source.fresh("e")
         with self.source.block(f"for {element} in {local}"):
             self._value(field, element)
             self._flush()
             if self.steps:
-                line("left -= 1")
+                self.source.line("left -= 1")
                 with self.source.block("if not left"):
-                    line("yield")
-                    line(f"left = {STEP_ELEMENTS}")
+                    self.source.line("yield")
+                    self.source.line(f"left = {STEP_ELEMENTS}")
 
     def _integers(self, layout: str, local: str) -> None:
         ready = f"pack_ready_{layout}"

@@ -18,6 +18,17 @@ class Message(msgspec.Struct, gc=False, repr_omit_defaults=True):
     """
 
 
+class EncodedElements(msgspec.Struct, gc=False):
+    """The elements of an array, encoded already in the version that was asked. It stands where the list of them would,
+    in an answer that is encoded in steps."""
+
+    count: int
+    body: bytes
+
+    def __len__(self) -> int:
+        return self.count
+
+
 class Encoded(msgspec.Struct, gc=False):
     """An answer that is encoded already: its body, in the version that was asked."""
 
