@@ -109,10 +109,10 @@ def fetch(side: Side, topic: str, partitions: int, end: int, **options: Any) -> 
     return fetching(side, topic, partitions, end, **options).finish()
 
 
-def fill(side: Side, topic: str, partitions: int, nbytes: int) -> int:
+def fill(side: Side, topic: str, partitions: int, nbytes: int, acks: str = "1") -> int:
     """Write about `nbytes` in all; returns offsets a partition that are surely there."""
-    with Loadgen(side, topic, "produce", 100, c=partitions, k=5, b=BATCH, s=RECORD, A="all", w=0, B=nbytes) as load:
-        load.finish()
+    with Loadgen(side, topic, "produce", 100, c=partitions, k=5, b=BATCH, s=RECORD, A=acks, w=0, B=nbytes) as load:
+        nbytes = min(nbytes, int(load.finish().nbytes))  # a busy disk may not take all in that time
     batch_records = BATCH // (RECORD + 12)
     return int(nbytes / partitions / BATCH * 0.9) * batch_records
 

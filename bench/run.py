@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="compare with this version of ours, not Kafka")
     parser.add_argument("--python", type=Path, help="the interpreter of our brokers; one of the same minor version")
+    parser.add_argument("--peer-python", type=Path, help="of the version beside, by default this program's own")
     parser.add_argument("--scale", type=float, default=0.1, help="of the 20 GB that replace… moves")
     parser.add_argument("--list", action="store_true", help="the names of the rows")
     options = parser.parse_args()
@@ -61,10 +62,11 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="thermocline-bench-"))
     peer = "Kafka" if options.beside is None else options.beside.name
     python, described = interpreter(options.python)
+    peer_python, _ = interpreter(options.peer_python)
     print("\n".join(HEAD).replace("Kafka", peer))
     try:
         with ExitStack() as sides:
-            stage = Stage(root, options.rounds, sides, options.beside, python, options.scale)
+            stage = Stage(root, options.rounds, sides, options.beside, python, options.scale, peer_python)
             for name in options.only or BENCHMARKS:
                 rows = BENCHMARKS[name](stage)
                 for row in rows:

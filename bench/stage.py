@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class Log(NamedTuple):
 class Stage:
     """The brokers end with `sides`. `beside`: a checkout of another version of ours, which then is the peer.
 
-    `python` runs ours; a peer that is ours runs on the interpreter of this program. `scale`: of rows with much data.
+    `python` runs ours, `peer_python` a peer that is ours. `scale`: of rows with much data.
     """
 
     def __init__(
@@ -60,12 +60,14 @@ class Stage:
         beside: Path | None = None,
         python: str = sys.executable,
         scale: float = 0.1,
+        peer_python: str = sys.executable,
     ) -> None:
         self.root = root
         self.rounds = rounds
         self.sides = sides
         self.beside = beside
         self.python = python
+        self.peer_python = peer_python
         self.scale = scale
         self._machine = CalmMachine()
         self._warming_up = False
@@ -94,11 +96,14 @@ class Stage:
 
     @cached_property
     def _other_synced(self) -> Side:
-        return self.sides.enter_context(thermocline(self.root, "other-synced", checkout=self.beside))
+        return self.sides.enter_context(self._other("other-synced"))
 
     @cached_property
     def _other_paged(self) -> Side:
-        return self.sides.enter_context(thermocline(self.root, "other-paged", settings=PAGED, checkout=self.beside))
+        return self.sides.enter_context(self._other("other-paged", PAGED))
+
+    def _other(self, name: str, settings: Mapping[str, object] | None = None) -> AbstractContextManager[Side]:
+        return thermocline(self.root, name, settings=settings, checkout=self.beside, python=self.peer_python)
 
     def peer_of(self, ours: Side) -> Side:
         """Whom `ours` (`synced` or `paged`) is compared with: Kafka, or the other version of it in the same mode."""
@@ -110,9 +115,8 @@ class Stage:
         """A broker that was never started, its data below `root`; `peer`: the one we are compared with."""
         if peer and self.beside is None:
             return KafkaPeer(root / "kafka")
-        return Thermocline(
-            root, "ours", checkout=self.beside if peer else None, python=sys.executable if peer else self.python
-        )
+        checkout, python = (self.beside, self.peer_python) if peer else (None, self.python)
+        return Thermocline(root, "ours", checkout=checkout, python=python)
 
     def log(self, side: Side, partitions: int, *, cold: bool) -> Log:
         """1 GiB of 1 KB records in batches of 16 KiB; filled once, shared by the rows that read it."""

@@ -70,7 +70,7 @@ def restarting(stage: Stage) -> list[Row]:
     def restart_s(broker: Broker) -> float:
         side = broker.start()
         create(side, "log", PARTITIONS, segment_bytes=1 << 30)
-        end = loads.fill(side, "log", PARTITIONS, ACTIVE_BYTES)
+        end = loads.fill(side, "log", PARTITIONS, ACTIVE_BYTES, acks="all")
         broker.kill()
         began = time.monotonic()
         if isinstance(broker, KafkaPeer):

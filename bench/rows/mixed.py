@@ -53,9 +53,11 @@ def replaying(acks: str, stage: Stage) -> list[Row]:
     def without() -> Measured:
         return stage.writing(ours, name, 4, lambda topic: Measured(p99(ours, topic, acks).value))
 
+    if stage.beside is not None:
+        return stage.compare(peer, lambda: beside_readers(kafka, acks), lambda: beside_readers(ours, acks))
     stage.rounds_of(
         [alone, peer],
-        lambda: peer.peer.append(beside_readers(kafka, "1" if stage.beside is None else acks)),
+        lambda: peer.peer.append(beside_readers(kafka, "1")),
         lambda: alone.peer.append(without()),
         both,
     )

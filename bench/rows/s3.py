@@ -1,4 +1,6 @@
-"""Rows with a bucket on S3 (versitygw): cold reads against bare GETs, produce beside uploads, and what is billed."""
+"""Rows with a bucket on S3 (versitygw): cold reads against bare GETs, produce beside uploads, and what is billed.
+
+Beside another version of ours, that one does the same in the place of bare GETs, and of produce without uploads."""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bench import loads
@@ -83,38 +85,63 @@ def bare_gets(server: S3Server, bucket: str, objects: dict[str, int]) -> Measure
     return asyncio.run(run())
 
 
+@contextmanager
+def broker(
+    stage: Stage, name: str, server: S3Server, *, peer: bool = False, **settings: object
+) -> Iterator[tuple[Side, str]]:
+    """One of ours on a bucket of its own, and the bucket's name; `peer`: the version that we are compared with."""
+    bucket = f"{name}-peer" if peer else name
+    checkout, python = (stage.beside, stage.peer_python) if peer else (None, stage.python)
+    dotted = {key.replace("_", "."): value for key, value in settings.items()}
+    with thermocline(
+        stage.root, bucket, server.bucket_url(bucket), server.environment(), dotted, checkout, python
+    ) as side:
+        yield side, bucket
+
+
+class Replay:
+    """A log in the bucket, for readers that begin at its start."""
+
+    def __init__(self, side: Side, bucket: str, upstream: S3Server) -> None:
+        create(side, "cold", 1, remote_storage_enable="true")
+        end = loads.fill(side, "cold", 1, COLD_BYTES + (140 << 20))
+        [self._start] = wait_cold(side, "cold", int(end * 0.8))
+        self._side = side
+        self.objects = large_objects(upstream, bucket)
+        self.nbytes = int(sum(self.objects.values()) * 0.97)
+
+    def run(self) -> Measured:
+        return Measured.speed(loads.fetch(self._side, "cold", 1, self._start, w=0, B=self.nbytes, seconds=60.0))
+
+
 def cold_s3(stage: Stage) -> list[Row]:
     """One partition replayed in order, the chunk cache a quarter of it, against the same GETs without a broker."""
     work = f"fetch 1 MB cold from S3, {DELAY_MS} ms to first byte, 1 partition; beside: the same GETs without a broker"
     row = Row("cold-s3", work, "MB/s", Floor(0.8))
+    settings = {"thermocline_cache_bytes": COLD_BYTES // 4, "log_local_retention_ms": 1}
     with (
         tempfile.TemporaryDirectory() as directory,
         versitygw_server(directory) as upstream,
         range_server(directory, upstream) as server,
+        ExitStack() as sides,
     ):
         os.environ.update(server.environment())  # of bare_gets
-        settings = {"thermocline.cache.bytes": COLD_BYTES // 4, "log.local.retention.ms": 1}
-        url = server.bucket_url("bench")
-        environment = server.environment()
-        with thermocline(stage.root, "cold-s3", url, environment, settings=settings, python=stage.python) as side:
-            create(side, "cold", 1, remote_storage_enable="true")
-            end = loads.fill(side, "cold", 1, COLD_BYTES + (140 << 20))
-            [start] = wait_cold(side, "cold", int(end * 0.8))
-            objects = large_objects(upstream, "bench")
-            nbytes = int(sum(objects.values()) * 0.97)
-            before = side.store_requests()
-
-            def replayed() -> Measured:
-                return Measured.speed(loads.fetch(side, "cold", 1, start, w=0, B=nbytes, seconds=60.0))
-
-            stage.rounds_of(
-                [row],
-                lambda: row.peer.append(stage.settled(lambda: bare_gets(server, "bench", objects))),
-                lambda: row.ours.append(stage.settled(replayed)),
-                warm_up=False,
-            )
-            gets = side.store_requests().get("get", 0) - before.get("get", 0)
-            row.notes = f"{gets / len(row.ours) / (nbytes / (1 << 30)):.0f} GETs per GiB"
+        side, bucket = sides.enter_context(broker(stage, "cold-s3", server, **settings))
+        ours = Replay(side, bucket, upstream)
+        if stage.beside is None:
+            peer = partial(bare_gets, server, bucket, ours.objects)
+        else:
+            other = sides.enter_context(broker(stage, "cold-s3", server, peer=True, **settings))
+            peer = Replay(*other, upstream).run
+        before = side.store_requests()
+        stage.rounds_of(
+            [row],
+            lambda: row.peer.append(stage.settled(peer)),
+            lambda: row.ours.append(stage.settled(ours.run)),
+            warm_up=False,
+        )
+        gets = side.store_requests().get("get", 0) - before.get("get", 0)
+        row.notes = f"{gets / len(row.ours) / (ours.nbytes / (1 << 30)):.0f} GETs per GiB"
     return [row]
 
 
@@ -123,60 +150,70 @@ def uploading(load: str, stage: Stage) -> list[Row]:
     shape = "ProducerPerformance 1 KB, acks=1" if load == "perf" else "produce 16 KB × 4 connections × 5 in flight"
     work = f"{shape} while its segments upload to S3; beside: tiering off"
     row = Row(f"upload-{load}", work, "MB/s", Floor(0.85 if load == "perf" else 0.72))
-    uploaded: list[float] = []
+    uploaded: dict[str, list[float]] = {}  # by bucket
 
-    def stored(server: S3Server) -> int:
-        return sum(large_objects(server, "bench").values())
+    def stored(server: S3Server, bucket: str) -> int:
+        return sum(large_objects(server, bucket).values())
 
-    def run(side: Side, server: S3Server, tiered: bool) -> Measured:
+    def run(side: Side, server: S3Server, bucket: str | None) -> Measured:
+        """`bucket`: where the topic is tiered to; None: it is not."""
+
         def produced(topic: str) -> Measured:
-            before, began = stored(server), time.monotonic()
+            before, began = 0 if bucket is None else stored(server, bucket), time.monotonic()
             if load == "perf":
                 found = loads.producer_performance(side, topic, 400_000, 100_000, acks="1")
             else:
                 found = loads.produce(side, topic, 4, 16 << 10, 1024, seconds=6.0)
-            if tiered:
-                uploaded.append((stored(server) - before) / (time.monotonic() - began) / 1e6)
+            if bucket is not None:
+                rate = (stored(server, bucket) - before) / (time.monotonic() - began) / 1e6
+                uploaded.setdefault(bucket, []).append(rate)
             return Measured.speed(found)
 
-        configs = {"remote_storage_enable": str(tiered).lower(), "segment_bytes": 64 << 20}
+        configs = {"remote_storage_enable": str(bucket is not None).lower(), "segment_bytes": 64 << 20}
         return stage.writing(side, row.name, 4, produced, 8 << 30, **configs)  # its uploads end with the topic
 
-    with (
-        versitygw_server() as server,
-        thermocline(
-            stage.root, "uploading", server.bucket_url("bench"), server.environment(), python=stage.python
-        ) as side,
-    ):
-        stage.compare(row, lambda: run(side, server, False), lambda: run(side, server, True))
-    row.notes = f"uploaded meanwhile: {', '.join(f'{rate:.0f}' for rate in uploaded[-len(row.ours) :])} MB/s"
+    with versitygw_server() as server, ExitStack() as sides:
+        ours, bucket = sides.enter_context(broker(stage, "uploading", server))
+        other: tuple[Side, str | None] = ours, None
+        if stage.beside is not None:
+            other = sides.enter_context(broker(stage, "uploading", server, peer=True))
+        stage.compare(row, lambda: run(other[0], server, other[1]), lambda: run(ours, server, bucket))
+    row.notes = f"uploaded meanwhile: {', '.join(f'{rate:.0f}' for rate in uploaded[bucket][-len(row.ours) :])} MB/s"
     return [row]
 
 
-def billed(stage: Stage) -> list[Row]:
-    """Billed requests per GiB, tiered in 128 MiB segments and replayed in order."""
-    with (
-        versitygw_server() as server,
-        thermocline(
-            stage.root,
-            "billed",
-            server.bucket_url("bench"),
-            server.environment(),
-            settings={"log.local.retention.ms": 1000},
-            python=stage.python,
-        ) as side,
-    ):
-        create(side, "bill", 1, remote_storage_enable="true")
-        before = side.store_requests()
-        end = loads.fill(side, "bill", 1, COLD_BYTES + (140 << 20))
-        [start] = wait_cold(side, "bill", int(end * 0.9))
-        middle = side.store_requests()
-        nbytes = sum(large_objects(server, "bench").values())
-        read = loads.fetch(side, "bill", 1, start, w=0, B=int(nbytes * 0.97), seconds=60.0)
-        after = side.store_requests()
-    tiered, replayed = _difference(middle, before), _difference(after, middle)
+class Bill(NamedTuple):
+    """Requests by operation, and of those that count so many a GiB."""
+
+    tiered: dict[str, int]
+    up: float
+    replayed: dict[str, int]
+    down: float
+
+
+def bill(side: Side, bucket: str, server: S3Server) -> Bill:
+    """Tiered in 128 MiB segments and replayed in order."""
+    create(side, "bill", 1, remote_storage_enable="true")
+    before = side.store_requests()
+    end = loads.fill(side, "bill", 1, COLD_BYTES + (140 << 20))
+    [start] = wait_cold(side, "bill", int(end * 0.9))
+    middle = side.store_requests()
+    nbytes = sum(large_objects(server, bucket).values())
+    read = loads.fetch(side, "bill", 1, start, w=0, B=int(nbytes * 0.97), seconds=60.0)
+    tiered, replayed = _difference(middle, before), _difference(side.store_requests(), middle)
     up = sum(count for name, count in tiered.items() if name != "get_if_changed") / (nbytes / (1 << 30))
     down = sum(count for name, count in replayed.items() if name in ("get", "head")) / (read.nbytes / (1 << 30))
+    return Bill(tiered, up, replayed, down)
+
+
+def billed(stage: Stage) -> list[Row]:
+    """Billed requests per GiB."""
+    bills = []
+    with versitygw_server() as server:
+        for peer in (False, True)[: 1 if stage.beside is None else 2]:
+            with broker(stage, "billed", server, peer=peer, log_local_retention_ms=1000) as (side, bucket):
+                bills.append(bill(side, bucket, server))
+    ours, others = bills[0], bills[1:]
     floors = Floor(value=40, lower_is_better=True), Floor(value=280, lower_is_better=True)
     return [
         Row(
@@ -185,9 +222,9 @@ def billed(stage: Stage) -> list[Row]:
             "requests",
             floors[0],
             None,
-            [],
-            [Measured(up)],
-            json.dumps(tiered),
+            [Measured(other.up) for other in others],
+            [Measured(ours.up)],
+            json.dumps(ours.tiered),
         ),
         Row(
             "requests/replayed",
@@ -195,9 +232,9 @@ def billed(stage: Stage) -> list[Row]:
             "requests",
             floors[1],
             None,
-            [],
-            [Measured(down)],
-            json.dumps(replayed),
+            [Measured(other.down) for other in others],
+            [Measured(ours.down)],
+            json.dumps(ours.replayed),
         ),
     ]
 
