@@ -43,6 +43,7 @@ from broker.offsets_topic import OffsetsTopic
 from broker.outage import Outage
 from broker.partition.throttle import Throttle
 from broker.peers.links import Links
+from broker.reading_ahead import ReadingAhead
 from broker.rooms import Rooms
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore
@@ -51,6 +52,7 @@ from hotstore.log_host import LogHost
 from hotstore.residency import Residency
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
+from tiering.read_ahead import ReadAhead
 from tiering.service import TierService
 
 log = logging.getLogger(__name__)
@@ -102,13 +104,18 @@ class Start:
         config = self.config
         listener, answer_bytes_max = config.brokers_listener, config.request_bytes_max
         self.rooms.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
-        self.rooms.session = session = self._session(store, cluster, links)
+        limits = tier_limits(config, probed)
+        ahead = ReadAhead(store, world, limits.store_timeout_s)
+        reading = ReadingAhead(ahead, store, world, data_dir, config.node_id, self.tasks)
+        self.rooms.session = session = self._session(store, cluster, links, reading)
         self.health.starting("waiting for the right to serve the bucket")
         listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
-        joined = await enter(session, data_dir, config, listeners, world)
+        try:
+            joined = await enter(session, data_dir, config, listeners, world)
+        finally:
+            reading.end()
         self._keep("session", self.keep_session)
         logs = LogHost(data_dir, world, self.report)
-        limits = tier_limits(self.config, probed)
         self.rooms.tiers = tiers = TierService(
             store,
             world,
@@ -118,6 +125,7 @@ class Start:
             report=self.report,
             is_fresh=lambda: world.clock.boottime_s() - session.fresh.confirmed_s <= _FRESH_S,
             is_complete=lambda: not is_rebuilt(following.metadata.image),
+            ahead=ahead,
         )
         assert joined.identity.cluster_id is not None
         following = obeying(
@@ -138,6 +146,7 @@ class Start:
         await tiers.start()
         fitness = OwnFitness(following.registry.troubles, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
+        ahead.forget()
         self.tasks.spawn("cluster defaults", self._settle_defaults(following))
         context = self._context(following, joined, session, tiers)
         self.dispatcher.serve(context)
@@ -170,16 +179,12 @@ class Start:
 
         await supervise("cluster defaults", settle, self.world.rng, self.report)
 
-    def _session(self, store: ObjectStore, cluster: ClusterRoot, links: Links) -> Session:
-        config = self.config
-        return Session(
-            store,
-            cluster,
-            self.world,
-            links,
-            config.times,
-            waits_for=self.health.starting,
-        )
+    def _session(self, store: ObjectStore, cluster: ClusterRoot, links: Links, reading: ReadingAhead) -> Session:
+        def waits_for(what: str) -> None:
+            self.health.starting(what)
+            reading.begin()
+
+        return Session(store, cluster, self.world, links, self.config.times, waits_for=waits_for)
 
     async def _publish(
         self, following: Obeying, session: Session, tiers: TierService, joined: Joined, fitness: OwnFitness

@@ -106,6 +106,11 @@ class ManifestStore:
         """The epoch this process claimed the partition for, None before `claim`."""
         return self._epoch
 
+    @property
+    def settled(self) -> bool:
+        """See `RootStore.settled`."""
+        return self._root.settled
+
     async def load(self) -> Manifest | None:
         """Read the root now; None when the partition has none. Errors: `RootStore.load`."""
         root = await self._root.load()

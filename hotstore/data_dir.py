@@ -10,7 +10,8 @@ the bucket. Source: Kafka's LogManager, CleanShutdownFileHandler.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from hotstore.ballast import Ballast
@@ -62,6 +63,7 @@ class DataDir:
         self.indexes = IndexCache()
         self.ballast = Ballast(disk, path)
         self._lock = lock
+        self._being_made: set[str] = set()  # directories of logs that have no place yet
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> DataDir:
@@ -147,9 +149,21 @@ class DataDir:
         return target
 
     def deleted_directories(self) -> list[str]:
-        """Paths of deleted logs whose files are still there."""
-        names = self.disk.list_dir(self.path)
-        return [f"{self.path}/{name}" for name in names if is_deleted_dir(name) and self._is_dir(name)]
+        """Paths of deleted logs whose files are still there, and of logs whose making came to nothing."""
+        found = [f"{self.path}/{name}" for name in self.disk.list_dir(self.path) if is_deleted_dir(name)]
+        return [path for path in found if path not in self._being_made and self._is_dir(path.rsplit("/", 1)[1])]
+
+    @contextmanager
+    def making(self, topic: str, partition: int, topic_id: bytes) -> Iterator[str]:
+        """A free path for the directory of a log that is being made, by one maker at a time. What is left there when
+        this ends is removed like a deleted log."""
+        path = f"{self.path}/{deleted_dir(topic, partition, topic_id.hex())}"
+        self._being_made.add(path)
+        try:
+            remove_tree(self.disk, path)
+            yield path
+        finally:
+            self._being_made.discard(path)
 
     def remove_deleted(self, path: str) -> None:
         """Remove what `mark_deleted` renamed. Raises OSError."""

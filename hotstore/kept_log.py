@@ -9,28 +9,31 @@ from __future__ import annotations
 
 from hotstore.data_dir import DataDir
 from hotstore.log_config import LogConfig
+from hotstore.making import Begin
 from hotstore.partition_log import PartitionLog
 from hotstore.restart import remove_proofs_above
 from logformat.values import TopicPartition
 
 
 def make_log(
-    data_dir: DataDir, place: TopicPartition, topic_id: bytes, config: LogConfig, start_offset: int = 0
+    data_dir: DataDir, place: TopicPartition, topic_id: bytes, config: LogConfig, begin: Begin | None = None
 ) -> PartitionLog:
     """Blocking: a new, empty log. What checkpoints still say of an older one of that name is dropped first, durably:
     also what `mark_deleted` dropped from memory alone. The new log would be measured against it, and refused."""
     data_dir.checkpoints.forget(place)
-    return PartitionLog.create(
-        data_dir.disk,
-        data_dir.log_path(place.topic, place.partition),
-        place.topic,
-        place.partition,
-        topic_id,
-        config,
-        start_offset=start_offset,
-        cache=data_dir.indexes,
-        ballast=data_dir.ballast,
-    )
+    with data_dir.making(place.topic, place.partition, topic_id) as staged:
+        return PartitionLog.create(
+            data_dir.disk,
+            data_dir.log_path(place.topic, place.partition),
+            place.topic,
+            place.partition,
+            topic_id,
+            config,
+            begin=begin,
+            staged=staged,
+            cache=data_dir.indexes,
+            ballast=data_dir.ballast,
+        )
 
 
 def recover_log(

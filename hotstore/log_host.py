@@ -21,6 +21,7 @@ from hotstore.file_names import LOG
 from hotstore.flusher import Flusher
 from hotstore.kept_log import make_log, recover_log, recover_sound
 from hotstore.log_config import LogConfig
+from hotstore.making import Begin
 from hotstore.partition_log import PartitionLog
 from hotstore.places import Places
 from hotstore.sync_rounds import SyncRounds
@@ -43,13 +44,17 @@ class OpenLog:
     """A recovered log and what makes it durable. `high_watermark`: as checkpointed, within the log as it is; a replica
     starts from it. `seen_epoch`: the last leader epoch in which it agreed with its leader, or led, as checkpointed or
     as its records say (UNDEFINED_EPOCH: none). `is_torn`: it is being cut, or begins elsewhere, or that failed in the
-    middle: what it says of itself is not what lies on the disk."""
+    middle: what it says of itself is not what lies on the disk. `is_bare`: this process made its directory, and whoever
+    puts a file of his own there says here that it is bare no more: nothing has to be looked for."""
 
-    __slots__ = ("flusher", "high_watermark", "is_torn", "log", "noted_epoch", "seen_epoch")
+    __slots__ = ("flusher", "high_watermark", "is_bare", "is_torn", "log", "noted_epoch", "seen_epoch")
 
-    def __init__(self, local: PartitionLog, flusher: Flusher, high_watermark: int, noted_epoch: int) -> None:
+    def __init__(
+        self, local: PartitionLog, flusher: Flusher, high_watermark: int, noted_epoch: int, *, is_bare: bool
+    ) -> None:
         self.log = local
         self.is_torn = False
+        self.is_bare = is_bare
         self.flusher = flusher
         self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))
         self.noted_epoch = noted_epoch
@@ -59,6 +64,13 @@ class OpenLog:
     @property
     def place(self) -> TopicPartition:
         return TopicPartition(self.log.topic, self.log.partition)
+
+
+class _Found(NamedTuple):
+    """What lies, or was made, in a place."""
+
+    local: PartitionLog | None
+    is_bare: bool = False
 
 
 class Remains(NamedTuple):
@@ -117,20 +129,40 @@ class LogHost:
         """The log of this very topic, recovered, None where there is none; asking again for an open one returns the
         same, but for a torn one, which is opened anew. Raises ForeignLog where another topic's lies here; DamagedLog,
         MissingSegments, NewerFormat, OSError."""
+        return await self._opened(self._recover, place, topic_id, config)
+
+    async def open_or_create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
+        """`open`, and `create` where there is none. Raises as `open`."""
+        opened = await self._opened(self._recover_or_make, place, topic_id, config)
+        assert opened is not None
+        return opened
+
+    async def _opened(
+        self,
+        find: Callable[[TopicPartition, UUID, LogConfig, int], _Found],
+        place: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+    ) -> OpenLog | None:
         async with self._turn(place, topic_id):
             known = self._open.get((topic_id.bytes, place.partition))
             if known is not None and known.is_torn:
                 await self.close(known, clean=False)
             elif known is not None:
                 return known
-            recovered = await self._run(self._recover, place, topic_id, config, self._world.clock.wall_ms())
-            return None if recovered is None else self._add(recovered)
+            local, is_bare = await self._run(find, place, topic_id, config, self._world.clock.wall_ms())
+            return None if local is None else self._add(local, is_bare=is_bare)
 
-    def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> PartitionLog | None:
-        """One call of a worker for both: thousands are opened by a start."""
+    # One call of a worker for all that finding a log takes: thousands are opened by a start, or made by a restore.
+
+    def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         if not self._holds(place):
-            return None
-        return recover_log(self._data_dir, place, config, now_ms, topic_id.bytes)
+            return _Found(None)
+        return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes))
+
+    def _recover_or_make(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
+        found = self._recover(place, topic_id, config, now_ms)
+        return found if found.local is not None else _Found(self._make(place, topic_id, config), is_bare=True)
 
     def remains(self, place: TopicPartition, sound_end: int) -> Remains:
         """Of a log that is refused for damage at `sound_end`."""
@@ -146,17 +178,20 @@ class LogHost:
                 await self._run(recover_sound, self._data_dir, place, config, now_ms, topic_id.bytes, sound_end)
             )
 
-    async def create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
+    async def create(
+        self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
+    ) -> OpenLog:
         """A new, empty log; what lies in its place and is no log is set aside first. Raises OSError."""
         async with self._turn(place, topic_id):
-            return self._add(await self._run(self._make, place, topic_id, config))
+            return self._add(await self._run(self._make, place, topic_id, config, begin), is_bare=True)
 
-    def _make(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> PartitionLog:
-        """One call of a worker for both, as `_recover`."""
+    def _make(
+        self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
+    ) -> PartitionLog:
         self.places.clear(place)
-        return make_log(self._data_dir, place, topic_id.bytes, config)
+        return make_log(self._data_dir, place, topic_id.bytes, config, begin)
 
-    def _add(self, local: PartitionLog) -> OpenLog:
+    def _add(self, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:
         did, place = local.recovery, TopicPartition(local.topic, local.partition)
         if did.truncated_bytes:
             log.warning(
@@ -169,7 +204,8 @@ class LogHost:
         flusher = Flusher(local, self._world.workers, self._sync_rounds, report=self._report)
         flusher.seal_soon()  # what found no space before
         checkpoints = self._data_dir.checkpoints
-        opened = OpenLog(local, flusher, checkpoints.high_watermark(place), checkpoints.seen_epoch(place))
+        mark, epoch = checkpoints.high_watermark(place), checkpoints.seen_epoch(place)
+        opened = OpenLog(local, flusher, mark, epoch, is_bare=is_bare)
         self._open[_key(opened)] = opened
         return opened
 
@@ -285,7 +321,8 @@ class LogHost:
         """Make a log's start durable: its bytes below may go. Many at once are one write. Raises OSError."""
         job = self._data_dir.checkpoints.sample_start(local)
         async with self._checkpointing:
-            await self._world.workers.run(job.run)
+            if not job.is_done:  # else with one of those that it waited for
+                await self._world.workers.run(job.run)
 
 
 def _key(opened: OpenLog) -> tuple[bytes, int]:

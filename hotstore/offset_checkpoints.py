@@ -43,6 +43,11 @@ class CheckpointJob:
         self._checkpoints = checkpoints
         self._names = names
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the files say all of it already, durably: another job wrote it."""
+        return self._checkpoints.are_saved(self._names)
+
     def run(self) -> None:
         """Blocking; durable when it returns. Raises OSError; then the old checkpoints stand."""
         self._checkpoints.save(self._names)
@@ -58,6 +63,7 @@ class OffsetCheckpoints:
         """Files that could not be read and were taken for empty: logs are scanned further back than needed."""
         self._offsets: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
         self._unsaved: set[str] = set()  # files that say less than we know
+        self._saving: set[str] = set()  # files that are being written
         self._dropped: set[TopicPartition] = set()  # logs that are gone, and perhaps not from the files
 
     @classmethod
@@ -145,12 +151,19 @@ class OffsetCheckpoints:
             writing.release()
 
     def _save(self, name: str) -> None:
+        self._saving.add(name)
         self._unsaved.discard(name)  # first: what the loop notes meanwhile is not in the copy below
         try:
             replace_file(self._disk, f"{self._path}/{name}", encode_offsets(self._offsets[name].copy()))
         except BaseException:
             self._unsaved.add(name)
             raise
+        finally:
+            self._saving.discard(name)
+
+    def are_saved(self, names: tuple[str, ...]) -> bool:
+        """Whether these files say all that is known, durably. On the loop, or in a worker."""
+        return self._unsaved.isdisjoint(names) and self._saving.isdisjoint(names)
 
     def lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
         """Before a truncation to `offset`: nothing above it is claimed durable any more, nor committed: an unclean

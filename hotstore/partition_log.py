@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hotstore.ballast import Ballast
-from hotstore.durability import write_index_files, write_producer_files, write_whole
+from hotstore.durability import write_index_files, write_producer_files
 from hotstore.errors import OffsetOutOfRange
 from hotstore.local_files import drop_segment_files
 from hotstore.locator import ByteRange, LogSlice
@@ -23,12 +23,11 @@ from hotstore.log_append import Appended, LogAppend
 from hotstore.log_config import LogConfig
 from hotstore.log_core import LogState
 from hotstore.log_cut import LogCut
+from hotstore.making import Begin, make_directory
 from hotstore.producer_state import Producers
 from hotstore.recovery import Recovered, RecoveryReport, recover
 from hotstore.segment import IndexCache, Segment, SegmentIndexes, SegmentInfo, create_segment
 from hotstore.timestamps import TimestampedOffset, find_timestamp, greatest_timestamp
-from logformat.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
-from logformat.leader_epochs import LeaderEpochs
 from logformat.values import TopicPartition
 from seams.disk import Disk
 
@@ -58,20 +57,18 @@ class PartitionLog(LogAppend, LogCut):
         topic_id: bytes,
         config: LogConfig,
         *,
-        start_offset: int = 0,
+        begin: Begin | None = None,
+        staged: str | None = None,
         cache: IndexCache | None = None,
         ballast: Ballast | None = None,
     ) -> PartitionLog:
-        """Blocking: an empty log in a new directory, durable when it returns. Raises OSError."""
-        cache, ballast = cache or IndexCache(), ballast or Ballast(disk, path)
-        disk.make_dirs(path)
-        write_whole(disk, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
-        segment = create_segment(disk, path, start_offset, config.index_interval_bytes)
-        disk.sync_dir(path)  # both names: recovery writes the topic id again where it is the one that is missing
-        disk.sync_dir(path.rsplit("/", 1)[0] or "/")
-        found = Recovered(
-            [segment], start_offset, LeaderEpochs(), Producers(config.producer_id_expiration_ms), RecoveryReport()
-        )
+        """Blocking: an empty log in a new directory, durable when it returns. `staged`: see `make_directory`. Raises
+        OSError."""
+        begin, cache, ballast = begin or Begin(), cache or IndexCache(), ballast or Ballast(disk, path)
+        make_directory(disk, path, staged or f"{path}.new", topic_id, begin)
+        segment = create_segment(disk, path, begin.offset, config.index_interval_bytes)
+        producers = Producers(config.producer_id_expiration_ms, begin.producers)
+        found = Recovered([segment], begin.offset, begin.epochs, producers, RecoveryReport())
         return cls(disk, path, topic, partition, topic_id, config, cache, found, ballast)
 
     @classmethod

@@ -28,11 +28,12 @@ from logformat.errors import Retryable, ThermoclineError
 from logformat.values import TopicPartition
 from seams.disk import is_full
 from seams.world import World
-from tiering.cold_start import ColdStart, state_at
+from tiering.cold_start import ColdStart, begin_at_end, state_at
 from tiering.log_starts import is_held_below
 from tiering.lost_tail import LostTail
 from tiering.partition_state import Block, TieredPartition
 from tiering.partition_tier import PartitionTier
+from tiering.read_ahead import ReadAhead
 from tiering.reservation import ToldEnd
 from tiering.tier_config import NO_SESSION, Lead, TierLimits
 
@@ -54,6 +55,7 @@ class Attached:
         make_tier: Callable[[TieredPartition], PartitionTier],
         is_fresh: Callable[[], bool] = lambda: True,
         is_complete: Callable[[], bool] = lambda: True,
+        ahead: ReadAhead | None = None,
     ) -> None:
         self._store = store
         self._world = world
@@ -63,6 +65,7 @@ class Attached:
         self._is_fresh = is_fresh
         self._is_complete = is_complete
         self._pages = PageCache()
+        self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
         self._led: dict[Key, int] = {}  # leader epoch it was led in last, in this process, open ever since
@@ -74,20 +77,22 @@ class Attached:
         return iter(tuple(self._tiers.values()))
 
     async def open_log(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """The log to lead, open here: no bucket is asked, but where another topic's log lies in its place, and where it
-        is tiered no more and lacks segments that only the bucket held.
+        """The log to lead, open here: no bucket is asked, but where another topic's log lies in its place, where it
+        is tiered no more and lacks segments that only the bucket held, and where nobody holds any of it.
 
         Raises Retryable (the bucket is needed and away), Fenced, Corrupt (ForeignLog, DamagedLog), OSError."""
         logs = self._logs
         try:
-            opened = await logs.open(place, topic_id, config)
+            if lead.new or not lead.holds_alone or lead.unclean_after is not None:
+                return await logs.open_or_create(place, topic_id, config)
+            return await logs.open(place, topic_id, config) or await self._make_again(place, topic_id, config, lead)
         except ForeignLog as foreign:
             await self._leave_to_its_topic(foreign, place, topic_id, lead)
-            opened = None
+            return await logs.create(place, topic_id, config)
         except MissingSegments as missing:
             manifest = await self._begin_at(missing, place, topic_id, lead)
             opened = await self._open_as_of(manifest, missing, place, topic_id, config)
-        return opened or await logs.create(place, topic_id, config)
+            return opened or await logs.create(place, topic_id, config)
 
     async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
         """The log to copy to, open here; None where there is none. No bucket is asked, but where it is tiered no more
@@ -142,6 +147,23 @@ class Attached:
         if manifest.log_start_offset < first and not is_held_below(first, manifest):
             manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot holds what matters of it
         return manifest
+
+    async def _make_again(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
+        """A log that is lost, and nobody else holds: at once where the bucket ends, as the claim says it. Where it has
+        no root, whoever attaches it says what that means."""
+        key = topic_id, place.partition
+        if (read := self._ahead.take(key)) is not None:
+            self._manifests.setdefault(key, (lead.leader_epoch, read))
+        manifests = self._manifests_of(key, lead)
+        try:
+            manifest = await manifests.claim(lead.leader_epoch, lead.tier.topic, dict(lead.tier.configs))
+        except RootMissing:
+            return await self._logs.create(place, topic_id, config)
+        deadline_s = self._limits.store_timeout_s
+        begin = await begin_at_end(
+            self._store, manifests, key, manifest, lead.leader_epoch, deadline_s, self._ahead.cold
+        )
+        return await self._logs.create(place, topic_id, config, begin)
 
     def _manifests_of(self, key: Key, lead: Lead) -> ManifestStore:
         """One an epoch: what opening the log learned of the root is known when it is attached."""

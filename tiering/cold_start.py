@@ -8,14 +8,15 @@ nothing it is empty. Must not know what begins there, or why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import ObjectStore, StoreUnavailable
 from coldstore.segment_reader import fetch_footer
+from hotstore.making import Begin
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
 
@@ -28,17 +29,30 @@ class ColdStart(NamedTuple):
     held_bytes: int = 0
 
 
+Known: TypeAlias = Mapping[tuple[str, int], ColdStart]
+"""What an object says at an offset, by its key. Objects never change."""
+
+
 async def state_at(
-    store: ObjectStore, manifests: ManifestStore, of: tuple[UUID, int], offset: int, deadline_s: float, since: int = 0
+    store: ObjectStore,
+    manifests: ManifestStore,
+    of: tuple[UUID, int],
+    offset: int,
+    deadline_s: float,
+    since: int = 0,
+    known: Known | None = None,
 ) -> ColdStart:
     """At `offset`, by what the loaded manifest names below it. Of an object that reaches further, its producers' last
-    batches are left out where they come later: who copies what follows meets them again.
+    batches are left out where they come later: who copies what follows meets them again. `known`: what objects that
+    were read before say.
 
     Raises Retryable (StoreUnavailable), ObjectMissing, Corrupt."""
     entry = await manifests.find(offset - 1) if offset else None
     if entry is None:
         return ColdStart(LeaderEpochs(), ())
     key = entry.key(*of)
+    if known is not None and (found := known.get((str(key), offset))) is not None:
+        return found
     try:
         async with asyncio.timeout(deadline_s):
             footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
@@ -46,6 +60,25 @@ async def state_at(
         raise StoreUnavailable(f"GET {key}: no answer in {deadline_s} s") from late
     held_bytes = 0 if manifests.manifest is None else _held_between(manifests.manifest, since, offset)
     return ColdStart(footer.lineage.truncate_from_end(offset), footer.producer_state().as_of(offset), held_bytes)
+
+
+async def begin_at_end(
+    store: ObjectStore,
+    manifests: ManifestStore,
+    of: tuple[UUID, int],
+    manifest: Manifest,
+    leader_epoch: int,
+    deadline_s: float,
+    known: Known | None = None,
+) -> Begin:
+    """Of a log that begins where the bucket ends, as `manifest` says it, which `leader_epoch` claimed. `known`, and
+    what it raises: see `state_at`."""
+    end = manifest.bucket_end_offset
+    if not end:
+        return Begin()
+    epochs, producers, _ = await state_at(store, manifests, of, manifest.remote_end_offset, deadline_s, known=known)
+    # In the same write: claimed by now, and else the first record's sync would write the file again.
+    return Begin(end, epochs.assign(leader_epoch, end), tuple(producers))
 
 
 def _held_between(manifest: Manifest, start: int, end: int) -> int:

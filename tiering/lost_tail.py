@@ -29,7 +29,7 @@ from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.disk import is_full
 from seams.workers import run_to_end
-from tiering.cold_start import state_at
+from tiering.cold_start import begin_at_end
 from tiering.log_starts import first_local_offset, is_held_below, start_at_least
 from tiering.partition_state import TieredPartition
 from tiering.reservation import LocalReservation, ToldEnd, read_reservation, remove_reservation
@@ -96,9 +96,11 @@ class LostTail:
             await self._take_over()
             return
         partition, world = self._partition, self._partition.world
-        reservation = await self._run(
-            read_reservation, world.disk, self._log.path, partition.topic_id, partition.partition
-        )
+        reservation = None
+        if not self._opened.is_bare:
+            reservation = await self._run(
+                read_reservation, world.disk, self._log.path, partition.topic_id, partition.partition
+            )
         self.is_own = reservation is not None  # a log that is copied has none (R21)
         boot_id = world.clock.boot_id()
         match tail_of(reservation, new=self._new, boot_id=boot_id, clean=self._logs.was_clean):
@@ -198,7 +200,8 @@ class LostTail:
             await self._was_unmade(missing, may_be_unmade=may_be_unmade)
             return
         # Not before the claim: without the bucket the local log stays as it is.
-        await self._run(remove_reservation, self._partition.world.disk, self._log.path)
+        if not self._opened.is_bare:
+            await self._run(remove_reservation, self._partition.world.disk, self._log.path)
         if unclean_after is not None:
             await self._cut_to_kept(unclean_after)
         await self._close_hole(manifest)
@@ -232,8 +235,13 @@ class LostTail:
         await self._create()
 
     async def _claim(self) -> Manifest:
-        config = self._partition.config
-        return await self._partition.manifests.claim(self._partition.epoch, config.topic, dict(config.configs))
+        """What a log was made of is the claim that counts: nobody else writes in its epoch, and of ours nothing is
+        under way."""
+        config, manifests, epoch = self._partition.config, self._partition.manifests, self._partition.epoch
+        known = manifests.manifest
+        if self._opened.is_bare and manifests.claimed_epoch == epoch and manifests.settled and known is not None:
+            return known
+        return await manifests.claim(epoch, config.topic, dict(config.configs))
 
     @property
     def _prefix(self) -> str:
@@ -267,13 +275,11 @@ class LostTail:
             return
         self.is_own = False
         of = self._partition
-        epochs, producers, _ = await state_at(
-            of.store, of.manifests, (of.topic_id, of.partition), manifest.remote_end_offset, of.limits.store_timeout_s
+        begin = await begin_at_end(
+            of.store, of.manifests, (of.topic_id, of.partition), manifest, of.epoch, of.limits.store_timeout_s
         )
-        # In the same write: claimed by now, and else the first record's sync would write the file again.
-        epochs = epochs.assign(of.epoch, start)
         forget_start = not manifest.live.segments
-        await self._logs.start_at(self._opened, start, epochs, producers, forget_start=forget_start)
+        await self._logs.start_at(self._opened, start, begin.epochs, begin.producers, forget_start=forget_start)
 
     async def _append_gaps(self, reserved_end: int) -> None:
         local = self._log

@@ -319,6 +319,7 @@ class TieredPartition:
             self.log.config.flush_sync,
             self.world.clock.boot_id(),
         )
+        self._opened.is_bare = False
         await run_to_end(self.world.workers, write_reservation, self.world.disk, self.log.path, value)
         self.is_noted = True
 

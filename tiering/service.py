@@ -34,6 +34,7 @@ from tiering.looks import Looks
 from tiering.partition_state import TieredPartition
 from tiering.partition_tier import PartitionTier
 from tiering.purge import purge_partition
+from tiering.read_ahead import ReadAhead
 from tiering.reading.door import open_cold_reader
 from tiering.reservation import ToldEnd
 from tiering.tier_config import Lead, TierLimits
@@ -51,7 +52,8 @@ CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the 
 
 class TierService:
     """See the module. One per broker. `is_fresh`: whether what it believes of who leads is the newest (R23);
-    `is_complete`: whether what it believes of topics and their configs is all there is (R29)."""
+    `is_complete`: whether what it believes of topics and their configs is all there is (R29); `ahead`: what was read of
+    lost logs before it was made."""
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class TierService:
         report: Callable[[str, BaseException], None],
         is_fresh: Callable[[], bool] = lambda: True,
         is_complete: Callable[[], bool] = lambda: True,
+        ahead: ReadAhead | None = None,
     ) -> None:
         self._store = store
         self._world = world
@@ -80,7 +83,7 @@ class TierService:
             )
         )
         self._collector = Collector(store, world, limits.upload_timeout_s)
-        self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh, is_complete)
+        self._attached = Attached(store, world, logs, limits, self._make_tier, is_fresh, is_complete, ahead)
         self._held_back = HeldBack()
         self.watch = DiskWatch(logs, self._cold, self._attached, world.workers, limits)
         self._backlog = Backlog()

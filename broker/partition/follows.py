@@ -184,7 +184,7 @@ class Follows:
                 return None
             # Else nobody leads: what is whole of it counts among the candidates (R20).
         opened = opened or await self._logs.create(place, topic_id, config)
-        if not is_alone(row, self._node_id):
+        if not opened.is_bare and not is_alone(row, self._node_id):
             # Of when it led: what it allowed was given by others since (R21). While nobody leads the only replica,
             # nobody gives any.
             await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.config.topics import TopicConfig, log_config_of, resolve_topic
 from broker.following.metadata_cache import MetadataCache
@@ -24,6 +25,7 @@ from broker.partition.registry import Registry
 from broker.partition.replica import Partition
 from broker.replication.in_sync import AppliedRow
 from hotstore.errors import DamagedLog
+from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
@@ -55,6 +57,7 @@ class Opening:
         self._registry = registry
         self._metadata = metadata
         self._slots = asyncio.Semaphore(_OPENING_MAX)
+        self._resolved: tuple[BrokerConfig, Topic, TopicConfig] | None = None  # the last one: a topic's come together
 
     async def open(
         self, topic: Topic, index: int, row: AppliedRow, *, new: bool, on_fenced: Callable[[str], None]
@@ -84,12 +87,16 @@ class Opening:
                 if resigned is not None:
                     resigned.lead(await self._tiers.attach(resigned.opened, lead), row)
                     return resigned
-                opened, tier = await self._attached(TopicPartition(topic.name, index), topic, lead)
+                opened, tier = await self._attached(
+                    TopicPartition(topic.name, index), topic, log_config_of(config), lead
+                )
         registry = self._registry
         return Partition(opened, tier, row, config, registry.touched, registry.restless, registry.troubles, node_id)
 
-    async def _attached(self, place: TopicPartition, topic: Topic, lead: Lead) -> tuple[OpenLog, PartitionTier]:
-        opened = await self._open_log(place, topic, lead)
+    async def _attached(
+        self, place: TopicPartition, topic: Topic, config: LogConfig, lead: Lead
+    ) -> tuple[OpenLog, PartitionTier]:
+        opened = await self._open_log(place, topic, config, lead)
         try:
             tier = await self._tiers.attach(opened, lead)
             if lead.unclean_after is not None:  # what was damaged is cut
@@ -101,11 +108,11 @@ class Opening:
             raise
         return opened, tier
 
-    async def _open_log(self, place: TopicPartition, topic: Topic, lead: Lead) -> OpenLog:
+    async def _open_log(self, place: TopicPartition, topic: Topic, config: LogConfig, lead: Lead) -> OpenLog:
         """One that is damaged is reported, so that another one leads (R18); where nobody has all that was acknowledged,
         it is cut at the damage, or, where that is not all, goes aside, and this replica begins with what the bucket
         holds."""
-        topic_id, config = UUID(topic.topic_id), log_config_of(self.topic_config(topic))
+        topic_id = UUID(topic.topic_id)
         troubles, of = self._registry.troubles, (topic.topic_id, place.partition)
         try:
             return await self._tiers.open_log(place, topic_id, config, lead)
@@ -141,7 +148,11 @@ class Opening:
             partition.tier.reconfigure(self.tier_config(topic, config))
 
     def topic_config(self, topic: Topic) -> TopicConfig:
-        return resolve_topic(self._live.now, topic.configs, internal=topic.internal)
+        broker, last = self._live.now, self._resolved
+        if last is None or last[0] is not broker or last[1] is not topic:
+            config = resolve_topic(broker, topic.configs, internal=topic.internal)
+            self._resolved = last = broker, topic, config
+        return last[2]
 
     def tier_config(self, topic: Topic, config: TopicConfig) -> TierConfig:
         return TierConfig(

@@ -10,6 +10,7 @@ from hotstore.data_dir import DataDir
 from hotstore.errors import LogFailed
 from hotstore.kept_log import make_log, recover_log
 from hotstore.log_config import LogConfig
+from hotstore.making import Begin
 from hotstore.partition_log import Appended, PartitionLog
 from logformat.checkpoints import MetaProperties
 from logformat.record_batch import BatchHeader, read_header, walk
@@ -105,7 +106,7 @@ def new_log(disk: Disk, config: LogConfig, start_offset: int = 0) -> tuple[DataD
     directory = DataDir.open(disk, DATA)
     directory.format(META)
     small_steps_ahead(directory)
-    return directory, make_log(directory, ORDERS, TOPIC_ID, config, start_offset)
+    return directory, make_log(directory, ORDERS, TOPIC_ID, config, Begin(start_offset))
 
 
 def open_log(disk: Disk, config: LogConfig, now_ms: int = 10_000) -> tuple[DataDir, PartitionLog]:

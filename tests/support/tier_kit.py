@@ -35,6 +35,7 @@ from tests.support.hotstore_kit import batches_of
 from tests.support.machine import Machine
 from tests.support.workers import LoopWorkers
 from tiering.partition_tier import PartitionTier
+from tiering.read_ahead import ReadAhead
 from tiering.service import TierService
 from tiering.tier_config import Lead, TierConfig, TierLimits
 
@@ -114,10 +115,21 @@ class House(Machine):
         self.fenced: list[str] = []
 
     async def start(
-        self, *, epoch: int | None = None, limits: TierLimits = LIMITS, store: ObjectStore | None = None
+        self,
+        *,
+        epoch: int | None = None,
+        limits: TierLimits = LIMITS,
+        store: ObjectStore | None = None,
+        ahead: ReadAhead | None = None,
     ) -> Life:
         self.lives += 1
-        return await Life.begin(self, self.lives if epoch is None else epoch, limits, store or self.store)
+        return await Life.begin(self, self.lives if epoch is None else epoch, limits, store or self.store, ahead)
+
+    def world(self) -> World:
+        """A process's."""
+        workers: Any = LoopWorkers()
+        net: Any = None
+        return World(self.disk, workers, WorkerSyncs(workers), BootClock(self.boot), self.rng, net)
 
     async def manifest(self, partition: int = 0) -> Manifest:
         """The root as the bucket has it now."""
@@ -145,10 +157,10 @@ class Life:
         self.opened: dict[int, Opened] = {}
 
     @classmethod
-    async def begin(cls, house: House, epoch: int, limits: TierLimits, store: ObjectStore) -> Life:
-        workers: Any = LoopWorkers()
-        net: Any = None
-        world = World(house.disk, workers, WorkerSyncs(workers), BootClock(house.boot), house.rng, net)
+    async def begin(
+        cls, house: House, epoch: int, limits: TierLimits, store: ObjectStore, ahead: ReadAhead | None
+    ) -> Life:
+        world = house.world()
         data_dir = DataDir.open(house.disk, DATA)
         data_dir.unmark()
         life = cls(house, epoch, limits, world, data_dir)
@@ -159,6 +171,7 @@ class Life:
             life.tasks,
             limits,
             report=lambda name, failure: house.failures.append((name, failure)),
+            ahead=ahead,
         )
         await life.service.start()
         return life

@@ -9,6 +9,7 @@ import pytest
 from hotstore.data_dir import DataDir
 from hotstore.kept_log import make_log, recover_log
 from hotstore.log_config import LogConfig
+from hotstore.making import Begin
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState, encode_producer_state
 from logformat.values import TopicPartition
@@ -101,7 +102,7 @@ def test_a_log_whose_making_was_cut_off_anywhere_opens_empty_or_is_not_there(kee
         directory = DataDir.open(disk, DATA)
         directory.format(META)
         disk.sync_dir("/")
-        done = cut_off(disk, number, lambda at=directory: make_log(at, ORDERS, TOPIC_ID, TIERED, 0))  # type: ignore[misc]
+        done = cut_off(disk, number, lambda at=directory: make_log(at, ORDERS, TOPIC_ID, TIERED))  # type: ignore[misc]
         after = DataDir.open(disk.crash(SeededRng(f"{keep}/{number}"), keep), DATA)
         if ORDERS in after.partitions():
             again = recover_log(after, ORDERS, TIERED, 0, TOPIC_ID)
@@ -111,6 +112,45 @@ def test_a_log_whose_making_was_cut_off_anywhere_opens_empty_or_is_not_there(kee
             break
         number += 1
     assert number > 5
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.6, 1.0])
+def test_a_log_that_is_made_elsewhere_is_there_with_lineage_and_producers_or_not_at_all(keep: float) -> None:
+    """A restore makes them where the bucket ends. What a crash leaves of one goes like a deleted log, and is in
+    nobody's way."""
+    number = 0
+    begin = Begin(1000, LINEAGE, PRODUCERS)
+    while True:
+        disk = CrashDisk()
+        directory = DataDir.open(disk, DATA)
+        directory.format(META)
+        disk.sync_dir("/")
+        done = cut_off(disk, number, lambda at=directory: make_log(at, ORDERS, TOPIC_ID, TIERED, begin))  # type: ignore[misc]
+        after = DataDir.open(disk.crash(SeededRng(f"{keep}/{number}"), keep), DATA)
+        if ORDERS in after.partitions():
+            again = recover_log(after, ORDERS, TIERED, 0, TOPIC_ID)
+            assert again.local_log_start_offset == again.log_end_offset == 1000 and again.epochs == BEGUN, number
+            assert [entry.producer_id for entry in again.producers.at(1000).state().producers] == [7]
+            assert not after.deleted_directories()
+        else:
+            assert not done
+            assert make_log(after, ORDERS, TOPIC_ID, TIERED).log_end_offset == 0
+            for path in after.deleted_directories():
+                after.remove_deleted(path)
+        if done:
+            break
+        number += 1
+    assert number > 10
+
+
+def test_what_is_being_made_is_not_removed_as_what_was_deleted() -> None:
+    """A topic's purge may run beside the making of another's logs."""
+    disk = CrashDisk()
+    directory, _ = new_log(disk, TIERED)
+    with directory.making("orders", 1, TOPIC_ID) as staged:
+        disk.make_dirs(staged)
+        assert directory.deleted_directories() == []
+    assert directory.deleted_directories() == [staged]
 
 
 def test_a_log_that_is_made_writes_no_checkpoint_of_others() -> None:
@@ -124,6 +164,15 @@ def test_a_log_that_is_made_writes_no_checkpoint_of_others() -> None:
     before = disk.hits["sync"], disk.hits["sync_dir"]
     make_log(directory, TopicPartition("orders", 1), TOPIC_ID, TIERED)
     assert (disk.hits["sync"] - before[0], disk.hits["sync_dir"] - before[1]) == (1, 2)
+
+
+def test_what_a_log_costs_that_is_made_where_the_bucket_ends() -> None:
+    """As below, where there was none."""
+    disk = CrashDisk()
+    directory, _ = new_log(disk, TIERED)
+    before = disk.hits["sync"], disk.hits["sync_dir"]
+    make_log(directory, TopicPartition("orders", 1), TOPIC_ID, TIERED, Begin(1000, LINEAGE, PRODUCERS))
+    assert (disk.hits["sync"] - before[0], disk.hits["sync_dir"] - before[1]) == (4, 2)
 
 
 def test_what_a_log_costs_that_begins_where_the_bucket_ends() -> None:

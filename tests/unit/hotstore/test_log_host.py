@@ -14,14 +14,16 @@ from hotstore.data_dir import DataDir
 from hotstore.errors import ForeignLog
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost
+from logformat.checkpoints import LOG_START_FILE, decode_offsets
 from logformat.leader_epochs import LeaderEpochs
+from logformat.values import TopicPartition
 from seams.disk import read_file
 from seams.rng import SeededRng
 from seams.syncs import WorkerSyncs
 from seams.world import World
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, SteppedWorkers, append, batch
+from tests.support.hotstore_kit import DATA, LOG_PATH, META, ORDERS, SteppedWorkers, append, batch, flush, new_log
 
 ID = UUID(int=1)
 OTHER = UUID(int=2)
@@ -221,5 +223,61 @@ def test_a_stray_is_removed_a_week_after_it_was_seen() -> None:
         await asyncio.sleep(0.2 * DAY_S)
         await again.places.remove_old_strays()
         assert await again.places.strays() == []
+
+    run_fast(scenario())
+
+
+def test_starts_of_many_logs_are_checkpointed_together() -> None:
+    """A restore notes a thousand: each wrote the starts of all, or took a worker to see that another had. One that
+    waits while the file is written is in the next write, and asks no worker where that one had it."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        opened = [await logs.create(TopicPartition("orders", index), ID, CONFIG) for index in range(20)]
+        for each in opened:
+            append(each.log, batch(9))
+            await each.flusher.flush()
+            each.log.advance_log_start(5)
+        await asyncio.sleep(1)  # what else they have to write
+        before, workers = disk.hits["rename"], len(logs._world.workers.lanes)  # type: ignore[attr-defined]
+        await asyncio.gather(*(logs.checkpoint_start(each.log) for each in opened))
+        assert disk.hits["rename"] - before == 1
+        assert len(logs._world.workers.lanes) - workers == 1  # type: ignore[attr-defined]
+        starts = decode_offsets(read_file(disk, f"{DATA}/{LOG_START_FILE}"), "")
+        assert [starts[each.place] for each in opened] == [5] * 20
+        for each in opened:
+            await each.flusher.close()
+
+    run_fast(scenario())
+
+
+def test_a_checkpoint_that_is_being_written_is_not_written_yet() -> None:
+    """Its maker may fail, or the machine, before it is durable: who looks meanwhile must not take it for done."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(9))
+    flush(log)
+    log.advance_log_start(5)
+    job = directory.checkpoints.sample_start(log)
+    seen = []
+    disk.on_effect = lambda kind, path: seen.append(job.is_done)
+    assert not job.is_done
+    job.run()
+    assert job.is_done and seen and not any(seen)
+
+
+def test_a_log_is_bare_until_somebody_puts_a_file_beside_it() -> None:
+    """One that lay here may have a reservation; of one that was just made nobody needs to look for it."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        logs = host(disk)
+        made = await logs.open_or_create(ORDERS, ID, CONFIG)
+        assert made.is_bare and await logs.open_or_create(ORDERS, ID, CONFIG) is made
+        await logs.close(made, clean=True)
+        again = await logs.open(ORDERS, ID, CONFIG)
+        assert again is not None and not again.is_bare
+        await logs.close(again, clean=True)
 
     run_fast(scenario())

@@ -629,8 +629,8 @@ def opened_logs(monkeypatch: pytest.MonkeyPatch) -> list[OpenLog]:
     found: list[OpenLog] = []
     add = LogHost._add
 
-    def noted(self: LogHost, local: PartitionLog) -> OpenLog:
-        found.append(add(self, local))
+    def noted(self: LogHost, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:
+        found.append(add(self, local, is_bare=is_bare))
         return found[-1]
 
     monkeypatch.setattr(LogHost, "_add", noted)
