@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 
 import pytest
 
@@ -146,6 +147,49 @@ def test_cluster_d50_all_directories_are_lost_and_one_node_is_given_up() -> None
         await in_sync(three, leader)
         assert three.lives[3].context.registry.followed["log", 0].log.log_end_offset == given + 1
         assert await records(three, leader) == [(given, b"next")]
+        await end_all(three)
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("acknowledged", [20, 33, 60])
+def test_all_lose_power_at_once_amid_writes_and_sync_flush_kept_what_was_acknowledged(
+    keep: float, acknowledged: int
+) -> None:
+    """Three machines at one moment; who led is back last, so that another one has to have it all: the sets stand,
+    nobody begins uncleanly, and each record is at its offset, once."""
+
+    async def scenario() -> None:
+        three = Three("thermocline.flush=sync")
+        leader = await three.fill()
+        acked = dict(VALUES)
+
+        async def write(by: int) -> None:
+            for number in itertools.count():
+                value = b"writer %d, %d" % (by, number)
+                answer = await three.lives[leader].produce("log", value)
+                assert answer.error_code == 0
+                acked[answer.base_offset] = value
+                if len(acked) == acknowledged:
+                    known.update(acked)
+                    for place in three.places.values():
+                        place.power_cut(keep)
+
+        known: dict[int, bytes] = {}
+        writers = [asyncio.ensure_future(write(by)) for by in range(4)]
+        await until(lambda: bool(known), "the power goes as somebody is told that a record is safe")
+        for writer in writers:
+            writer.cancel()
+        await end_all(three)
+        for node_id in sorted(NODES, key=lambda node_id: node_id == leader):
+            await three.start(node_id)
+        leader = await served(three, *NODES)
+        found = await records(three, leader)
+        assert known.items() <= dict(found).items()
+        assert len({value for _, value in found}) == len(found), "a record is there twice"
+        assert three.row(leader).unclean_epoch == -1
+        await in_sync(three, leader)
         await end_all(three)
 
     play(scenario())
