@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.campaign.aftermath import differences, stack_traces
 from tests.campaign.books import Book, Pause, Problems, Reading, longest_by_harm, value_of
-from tests.campaign.run import Campaign, Plan, printed
+from tests.campaign.nemesis import Nemesis
+from tests.campaign.run import SETTINGS, Campaign, Plan, printed
+from tests.support.buckets import DirectoryBucket
+from tests.support.committing import PARTITIONS, Run
+from tests.support.committing_java import begin_java
+from tests.support.kafka_tools import require_kafka
+from tests.support.link_proxy import Links
+from tests.support.site import Site
+from tests.support.stock_clients import read_confluent
+from tests.support.three_brokers import three
+
+LEDGER = "ledger"
 
 
 @pytest.mark.slow
@@ -21,6 +34,39 @@ def test_a_minute_of_harm_costs_nothing_that_was_acknowledged(tmp_path: Path) ->
     assert verdict.problems == []
     assert verdict.counts["acknowledged"] > 1000 and verdict.counts["of these cold"] > 0
     assert verdict.counts["batches compared between replicas"] > 0 and len(verdict.harms) >= 2
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_harm_costs_the_java_client_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """Apache Kafka's own producer, idempotent with acks=all, and its consumer, in a group: leaders are stopped for
+    longer than any time-out, cut off, heard one way only, and restarted again and again. It gives nothing up, and what
+    it was told is safe is there once at its offset, in order."""
+    require_kafka()
+    kinds = ("stop leader", "cut off leader", "one way only", "restart loop")
+    problems: list[str] = []
+    site = Site(tmp_path, DirectoryBucket(tmp_path / "bucket"), dict(SETTINGS))
+    with Links() as links, three(site, links) as cluster:
+        cluster.create(LEDGER, PARTITIONS, min_insync_replicas=2, internal_segment_bytes=4096)
+        run = Run(cluster.everywhere, LEDGER, "group-java")
+        begin_java(run, tmp_path, delivery_timeout_s=600)
+        cluster.wait(lambda: run.check() or len(run.read) > 20, "records are read", 120)
+        nemesis = Nemesis(cluster, (LEDGER,), {}, Random(1), kinds, problems, print)
+        nemesis.run(time.monotonic() + 600, harms_max=len(kinds))
+        run.end("write", 120)
+        cluster.wait(lambda: run.check() or run.has_read_all, "everything read", 120)
+        run.end("read", 120)
+        assert problems == [] and {harm.kind for harm in nemesis.harms} == set(kinds)
+        ends = {p: 1 + max(o for q, o in run.acknowledged.values() if q == p) for p in range(PARTITIONS)}
+        found = read_confluent(cluster.everywhere, LEDGER, ends)
+    assert len(run.acknowledged) == run.sent > 500
+    assert len(found) == run.sent, "none lost, none doubled"
+    assert {int(r.value or b""): (r.partition, r.offset) for r in found} == run.acknowledged
+    assert {number: (p, o) for p, o, number in run.read} == run.acknowledged
+    for index in range(PARTITIONS):
+        numbers = [int(r.value or b"") for r in found if r.partition == index]
+        assert numbers == sorted(numbers), f"partition {index} is reordered"
 
 
 def test_the_books_tell_each_kind_of_problem_from_the_others() -> None:

@@ -184,7 +184,11 @@ def test_a_reader_that_has_enough_ends_every_reader(broker: BrokerProcess) -> No
         assert (done.stdout.splitlines()[-1], done.stderr) == ("0", ""), (command, done)
 
 
-@pytest.mark.parametrize("words", [["consume", "-t", "t"], ["tier", "status", "--watch"]], ids=["consume", "watch"])
+@pytest.mark.parametrize(
+    "words",
+    [["consume", "-t", "t"], ["tier", "status", "--watch"], ["cluster", "status", "--watch"]],
+    ids=["consume", "watch", "watch-cluster"],
+)
 def test_interrupted_commands_end_without_a_word(broker: BrokerProcess, words: list[str], tmp_path: Path) -> None:
     """^C is how `consume` and `--watch` are meant to end: exit 0, nothing lost of what was printed."""
     out = tmp_path / "out"

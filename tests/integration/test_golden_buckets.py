@@ -39,11 +39,12 @@ def test_a_golden_bucket_opens_in_place(name: str, tmp_path: Path) -> None:
     """Nothing is missing, offsets and groups go on, producer ids and leader epochs only grow; the bucket is sound, and
     of format 2 from then on."""
     place = extracted(name, tmp_path)
-    before = root_of(place)
+    root = before = root_of(place)
     assert before["format_version"] == int(name.split("_")[1][1:])
     bucket = f"file://{place}/bucket"
     for life in range(2):
         with running_broker(place / "data", bucket) as broker:
+            assert root_of(place)["version"] == root["version"] + 1, "a start is one commit"
             ends = {0: 35 + life, 1: 35, 2: 35}
             assert end_offsets(broker.kafka, "events", 3) == ends
             found = read_confluent(broker.kafka, "events", ends)

@@ -23,10 +23,10 @@ import org.apache.kafka.common.serialization.*;
 public class Committing {
     static synchronized void tell(String line) { System.out.println(line); System.out.flush(); }
 
-    static void write(String boot, String topic) throws Exception {
+    static void write(String boot, String topic, String patienceMs) throws Exception {
         Properties p = new Properties();
         p.put("bootstrap.servers", boot); p.put("enable.idempotence", "true"); p.put("acks", "all");
-        p.put("delivery.timeout.ms", "60000"); p.put("request.timeout.ms", "15000");
+        p.put("delivery.timeout.ms", patienceMs); p.put("request.timeout.ms", "15000");
         try (var producer = new KafkaProducer<>(p, new StringSerializer(), new StringSerializer())) {
             for (int n = 0; System.in.available() == 0; n++) {
                 int number = n;
@@ -60,7 +60,7 @@ public class Committing {
     }
 
     public static void main(String[] a) throws Exception {
-        if (a[0].equals("write")) write(a[1], a[2]); else read(a[1], a[2], a[3]);
+        if (a[0].equals("write")) write(a[1], a[2], a[4]); else read(a[1], a[2], a[3]);
     }
 }
 """.replace("%PARTITIONS%", str(PARTITIONS))
@@ -80,7 +80,7 @@ def _told(run: Run, line: str) -> None:
             run.took(dict(zip(numbers[::2], numbers[1::2], strict=True)))
 
 
-def _program(run: Run, folder: Path, what: str, ends: threading.Event) -> None:
+def _program(run: Run, folder: Path, what: str, ends: threading.Event, patience_s: int) -> None:
     """Until `ends`; raises for what went wrong in it."""
     source = folder / what / "Committing.java"
     source.parent.mkdir()
@@ -89,7 +89,7 @@ def _program(run: Run, folder: Path, what: str, ends: threading.Event) -> None:
     with (
         (folder / f"{what}.err").open("w") as said,
         subprocess.Popen(
-            [*command, run.bootstrap, run.topic, run.group],
+            [*command, run.bootstrap, run.topic, run.group, str(patience_s * 1000)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -112,9 +112,9 @@ def _stop(program: subprocess.Popen[str], ends: threading.Event) -> None:
     program.stdin.close()
 
 
-def begin_java(run: Run, folder: Path) -> None:
+def begin_java(run: Run, folder: Path, delivery_timeout_s: int = 60) -> None:
     """Both programs, as `Run.begin`."""
     run.begin(
-        lambda run: _program(run, folder, "write", run.writing_ends),
-        lambda run: _program(run, folder, "read", run.reading_ends),
+        lambda run: _program(run, folder, "write", run.writing_ends, delivery_timeout_s),
+        lambda run: _program(run, folder, "read", run.reading_ends, delivery_timeout_s),
     )
