@@ -232,8 +232,9 @@ def wait_served(site: Site) -> None:
 @pytest.mark.timeout(900)
 def test_ten_thousand_segments_of_a_thousand_partitions_are_restored() -> None:
     """By other brokers: the program that measures it ends well only when each serves from its first record to its
-    reserved end. How long that takes is bench/RESULTS.md's."""
-    command = [sys.executable, "bench/restore.py", "--only", "three", "--dry"]
+    reserved end. How long that takes is bench/RESULTS.md's: here it may take as long as a busy machine wants."""
+    patient = "from bench import restore; restore.READY_S = 700.0; restore.main()"
+    command = [sys.executable, "-c", patient, "--only", "three", "--dry"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     (most,) = re.findall(r"memory of a broker at most\W+(\d+) MiB", done.stdout)
