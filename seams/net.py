@@ -59,8 +59,8 @@ class Net(Protocol):
         """Connect `protocol` to who listens there: the transport that its `connection_made` was given.
 
         Waits for `timeout_s` at most, over all addresses that the name stands for; then TimeoutError.
-        ConnectionRefusedError: nobody listens. Any other OSError: no such name, or no way there. After an error, or
-        when cancelled, no connection is left open; a protocol that heard of one hears of its loss too.
+        ConnectionRefusedError: nobody listens, at any of them. Any other OSError: no such name, or no way there. After
+        an error, or when cancelled, no connection is left open; a protocol that heard of one hears of its loss too.
         """
         ...
 
@@ -103,6 +103,26 @@ class _TcpListener:
         self._server.close()
 
 
+async def _connected(host: str, port: int) -> socket.socket:
+    """To the first address of the name that takes it. Asyncio makes one OSError of several failures, which does not
+    tell whether all refused. Raises as `Net.connect`."""
+    loop, failures = asyncio.get_running_loop(), list[OSError]()
+    for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            connecting = socket.socket(family, kind, proto)
+            try:
+                connecting.setblocking(False)
+                await loop.sock_connect(connecting, address)
+            except BaseException:
+                connecting.close()
+                raise
+        except OSError as failure:
+            failures.append(failure)
+        else:
+            return connecting
+    raise next((failure for failure in failures if not isinstance(failure, ConnectionRefusedError)), failures[0])
+
+
 class TcpNet:
     """`Net` over TCP on the running loop."""
 
@@ -123,8 +143,14 @@ class TcpNet:
     async def connect(
         self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
     ) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)
+            connected = await _connected(host, port)
+            try:
+                transport, _ = await loop.create_connection(lambda: protocol, sock=connected)
+            except BaseException:
+                connected.close()
+                raise
         return transport
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:

@@ -123,3 +123,46 @@ def test_a_name_that_does_not_exist_is_an_os_error() -> None:
             await net.connect("no-such-host.invalid", 9092, End(), 20.0)
 
     over_tcp(scene)
+
+
+def _named(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Every name stands for these."""
+
+    def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def test_a_name_whose_addresses_all_refuse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asyncio says OSError, "Multiple exceptions": a dead broker's session ended after 2 s, not at once."""
+
+    async def scene() -> None:
+        listener = await TcpNet().bind("127.0.0.1", 0, End, SocketBuffers())
+        port = listener.address[1]  # taken, and nobody accepts
+        _named(monkeypatch, "127.0.0.1", "127.0.0.2")
+        with pytest.raises(ConnectionRefusedError):
+            await TcpNet().connect("two.test", port, End(), 5.0)
+        await listener.close()
+
+    asyncio.run(scene())
+
+
+def test_a_name_one_of_whose_addresses_cannot_be_reached_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens may be there."""
+
+    async def scene() -> None:
+        listener = await TcpNet().bind("127.0.0.1", 0, End, SocketBuffers())
+        port = listener.address[1]
+        _named(monkeypatch, "127.0.0.1", "255.255.255.255")
+        with pytest.raises(OSError) as failed:
+            await TcpNet().connect("two.test", port, End(), 5.0)
+        assert not isinstance(failed.value, ConnectionRefusedError)
+        await listener.accept()
+        _named(monkeypatch, "127.0.0.2", "127.0.0.1")
+        end = End()
+        (await TcpNet().connect("two.test", port, end, 5.0)).close()
+        assert end.made == 1
+        await listener.close()
+
+    asyncio.run(scene())
