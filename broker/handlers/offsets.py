@@ -160,8 +160,8 @@ def _sentinel(partition: Readable, timestamp: int) -> tuple[int, int]:
             return pending, _epoch_at(partition, pending)
         case _:
             last = partition.tier.remote_end_offset - 1
-            if not partition.tier.enabled or last < partition.log_start_offset:
-                return -1, -1
+            if last < partition.log_start_offset:
+                return -1, -1  # also where tiering was switched off, once its objects are gone (ADR 26)
             return last, _epoch_at(partition, last)
 
 

@@ -8,11 +8,15 @@ import asyncio
 import pytest
 
 from broker.metadata.records import ConfigsSet
+from broker.wire.apis import ApiKey
+from broker.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
 from tests.support.broker_kit import play
 from tests.support.shared_bucket import NAME, TOPIC_ID, Pair, until
 from tests.unit.broker.partition.test_catching_up import KEEPING, alone, caught_up, leading
 
 GRACES_S = 30.0  # of a second each
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 
 
 def switch_off(pair: Pair) -> None:
@@ -44,6 +48,18 @@ async def offsets(pair: Pair, node_id: int, start: int = 0) -> list[int]:
     return [offset for offset, _ in await pair.lives[node_id].read_all(NAME, start=start)]
 
 
+async def listed(pair: Pair, timestamp: int) -> int:
+    """What 1, which leads, answers to ListOffsets."""
+    wanted = ListOffsetsRequestPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsRequestTopic(name=NAME, partitions=[wanted])], timeout_ms=5000
+    )
+    answer = (await pair.lives[1].call(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
+    assert answer.error_code == 0
+    found: int = answer.offset
+    return found
+
+
 def test_a_replica_that_has_the_hot_tail_alone_serves_everything_when_it_leads() -> None:
     """Objects were withdrawn because the leader's own disk had the same: the next leader's did not, and its local start
     became the log start. Acknowledged records were gone that were served a second before."""
@@ -58,6 +74,27 @@ def test_a_replica_that_has_the_hot_tail_alone_serves_everything_when_it_leads()
         assert leading(pair, 2).log_start_offset == 0
         assert await offsets(pair, 2) == list(range(end))
         assert (await pair.manifest()).log_start_offset == 0
+        await pair.stop()
+
+    play(scenario())
+
+
+def test_list_offsets_tells_the_last_tiered_offset_while_the_bucket_has_one() -> None:
+    """It went by the config: none, of a topic whose objects stay and are read. Nothing is to be copied any more."""
+
+    async def scenario() -> None:
+        pair = await hot_tail_joined()
+        switch_off(pair)
+        await asyncio.sleep(GRACES_S)
+        end = (await pair.manifest()).remote_end_offset
+        assert end > 20
+        assert await listed(pair, LATEST_TIERED) == end - 1
+        assert await listed(pair, EARLIEST_PENDING_UPLOAD) == -1
+        pair.change(replicas=(1,), leader_epoch=1, in_sync=(1,))
+        pair.publish()
+        await until(lambda: pair.leads(1), "alone")
+        await asyncio.sleep(GRACES_S)
+        assert await listed(pair, LATEST_TIERED) == -1
         await pair.stop()
 
     play(scenario())
