@@ -170,9 +170,10 @@ class Stage:
         """Each round every turn once, in the opposite order each time; two rounds more where those of `rows` differ.
 
         A round before them does not count: a JVM compiles what it does often, and so each row meets it alike,
-        whatever was measured before.
+        whatever was measured before. Two versions of ours need neither: loads have a second or two to warm up of their
+        own, and who looks at ratios asks for a row again.
         """
-        if warm_up:
+        if warm_up and self.beside is None:
             self._warming_up = True
             for turn in turns:
                 turn()
@@ -181,7 +182,9 @@ class Stage:
                 row.forget()
         for number in range(max(self.rounds, MORE_ROUNDS)):
             if number >= self.rounds and (
-                self.rounds < ROUNDS_TO_JUDGE or max(row.spread for row in rows) <= SPREAD_MAX
+                self.beside is not None
+                or self.rounds < ROUNDS_TO_JUDGE
+                or max(row.spread for row in rows) <= SPREAD_MAX
             ):
                 return
             for turn in turns if number % 2 == 0 else reversed(turns):
