@@ -42,7 +42,8 @@ class Aside:
             await self._removal.move_aside(place, topic_id)
 
     async def make_way(self, place: TopicPartition) -> None:
-        """What lies there is of another topic: one that was deleted, and this one made, while this broker was away."""
+        """What lies there is of another topic: one that was deleted, and this one made, while this broker was away. In
+        the turn of the topic's name: it may be closed only now, and writes by its path until then."""
         topic_id = await self._places.topic_id_at(place)
         if topic_id is not None and is_stray(place, topic_id, self._metadata.image, self._node_id):
             await self._removal.move_aside(place, topic_id)

@@ -55,7 +55,7 @@ class _Role:
 class Follows:
     """Of one broker. `to`: the connection to a node's session, for a purpose (ConnectionError where there is none).
     `free` waits until a partition's log is in nobody's hands; `make_way` moves a log that is another topic's
-    aside. `opened` is told of those that are open; `topic_config`:
+    aside, once it is closed. `opened` is told of those that are open; `topic_config`:
     how a topic's logs are to be."""
 
     def __init__(
@@ -117,7 +117,15 @@ class Follows:
 
     def _try(self, role: _Role, attempt: Callable[[], Awaitable[None]]) -> None:
         name = f"follow {role.topic.name}-{role.index}"
-        work = supervise(name, attempt, self._world.rng, self._report, backoff_max_s=10.0)
+
+        async def attempt_in_place() -> None:
+            try:
+                await attempt()
+            except ForeignLog:  # without a slot: topics of other names do not wait until what lies there is closed
+                await self._make_way(TopicPartition(role.topic.name, role.index))
+                raise  # the next attempt finds the place free
+
+        work = supervise(name, attempt_in_place, self._world.rng, self._report, backoff_max_s=10.0)
         role.task = self._tasks.spawn(name, work)
 
     def _again(self, key: Key, role: _Role) -> None:
@@ -167,9 +175,6 @@ class Follows:
         row = topic.rows[index]
         try:
             opened = await self._cold.open_copy(place, topic_id, config)
-        except ForeignLog:
-            await self._make_way(place)
-            raise  # the next attempt finds the place free
         except DamagedLog as damaged:
             if is_alone(row, self._node_id):
                 raise

@@ -80,7 +80,7 @@ class Replicas:
             tasks,
             report,
             self._free,
-            self.aside.make_way,
+            self._make_way,
             self.upkeep.opened,
             self._opening.topic_config,
         )
@@ -159,6 +159,11 @@ class Replicas:
         """As `_ended`, and the log was not dropped, or is gone."""
         await self._dropping.over(topic.topic_id, index)
         await self._leaderships.over(topic, index)
+
+    async def _make_way(self, place: TopicPartition) -> None:
+        """As `Aside.make_way`, in the turn of the topic's name: who has that now may be closing what lies there."""
+        async with self._removal.turn(place.topic):
+            await self.aside.make_way(place)
 
     async def _ended(self, topic: Topic, index: int) -> None:
         """Wait until no role, past or begun, works on the log."""

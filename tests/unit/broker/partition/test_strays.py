@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,14 +13,16 @@ import pytest
 from broker.metadata.cluster_content import Controller, ControllerAt
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import TopicCreated, TopicDeleted, TopicPurged
+from broker.metadata.records import Row, TopicCreated, TopicDeleted, TopicPurged
 from broker.partition.dropping import Dropping
 from broker.partition.strays import assigned, is_stray, strays
+from hotstore.durability import SealJob
 from logformat.values import TopicPartition
 from seams.rng import SeededRng
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 from tests.support.cluster_kit import id_of, row, session
 from tests.support.neighbours import commit, join, move
+from tests.support.shared_bucket import NAME, TOPIC_ID, both, until
 from tiering.service import TierService
 
 A = (TopicPartition("log", 0), UUID(int=1))
@@ -87,6 +91,46 @@ def test_a_deletion_that_was_purged_before_this_broker_looked_leaves_its_log_asi
         assert (await life.produce("log", b"b")).base_offset == 0
         assert _directories(place) == ["log-0", "log-0-stray"]
         await life.stop()
+
+    play(scenario())
+
+
+def test_a_copy_of_a_topic_made_again_waits_until_the_log_before_is_closed() -> None:
+    """Found by reading: who copies did not wait for the turn of the name. A broker that learned of the deletion and of
+    the new topic at once moved the old log away while it was open; what was still written beside its segments, by path
+    (producers, epochs), went into the new topic's directory: a log that claims another one's lineage and end."""
+
+    async def scenario() -> None:
+        pair = await both(remote_storage_enable="false", internal_segment_bytes="1000")
+        for _ in range(30):
+            assert (await pair.lives[1].produce(NAME, b"x" * 100)).error_code == 0
+        copy = pair.followed(2)
+        assert copy is not None
+        await until(lambda: copy.follower.end == 30, "all is copied")
+        old, workers, goes_on = copy.opened, pair.lives[2].workers, asyncio.Event()
+        run = workers.run
+
+        async def slow(function: Any, *args: Any, **named: Any) -> Any:
+            if isinstance(getattr(function, "__self__", None), SealJob):
+                await goes_on.wait()
+            return await run(function, *args, **named)
+
+        old.flusher._workers = SimpleNamespace(run=slow)  # type: ignore[assignment]
+        old.log.roll()
+        old.flusher.request()
+        await until(lambda: old.flusher._states.is_sealing, "it writes what belongs beside the sealed segment")
+        new = Row((1, 2), 1, 0, 0, (1, 2), 0)
+        pair.note(TopicDeleted(TOPIC_ID), TopicPurged(TOPIC_ID), TopicCreated(id_of(78), NAME, (new,), {}))
+        pair.publish()
+        await asyncio.sleep(30)
+        goes_on.set()
+        replicas: Any = pair.lives[2].broker.rooms.replicas
+        await until(lambda: not replicas._logs.is_open(old), "the old log is closed")
+        await until(lambda: (now := pair.followed(2)) is not None and now is not copy, "2 follows the new one")
+        names = pair.places[2].disk.list_dir("/data/a/log-0")
+        assert {name.split(".")[0] for name in names if name.startswith("0")} == {"0" * 20}, names
+        assert _directories(pair.places[2]) == ["log-0", "log-0-stray"]
+        await pair.stop()
 
     play(scenario())
 
