@@ -121,10 +121,12 @@ class Target:
         )
 
     def answered(self, answer: FetchResponsePartition) -> None:
-        """`answer` leaves. After an error the partition is told again, whatever it says by then."""
+        """`answer` leaves. After an error the partition is told again, whatever it says by then; so is a replica that
+        diverges: it takes nothing else of the answer, and asks where it was cut."""
         if self.session is not None:
             self.session.heard(self)
-        self.high_watermark = -1 if answer.error_code else answer.high_watermark
+        is_refused = answer.error_code or answer.diverging_epoch is not None
+        self.high_watermark = -1 if is_refused else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
         self.verified_end = answer.verified_end
 

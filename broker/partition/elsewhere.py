@@ -71,8 +71,9 @@ class Elsewhere:
 
         await self._going_on(begin(), self._follower.began_at)
 
-    async def begin_before(self, records: bytes, headers: list[BatchHeader]) -> None:
-        """With these batches, of which the first reaches over the log start (as Kafka's follower does, KAFKA-6361)."""
+    async def begin_before(self, records: bytes, headers: list[BatchHeader], leader_high_watermark: int) -> None:
+        """With these batches, of which the first reaches over the log start (as Kafka's follower does, KAFKA-6361), and
+        what came with them."""
         start = self._log.log_start_offset
 
         async def begin() -> None:
@@ -84,7 +85,8 @@ class Elsewhere:
             if self._log.config.waits_for_flush:
                 await self._opened.flusher.flush()
 
-        await self._going_on(begin(), self._follower.cut)
+        follower = self._follower
+        await self._going_on(begin(), lambda lineage, end: follower.began_with(lineage, end, leader_high_watermark))
 
     async def _going_on(self, work: Awaitable[None], then: Callable[[LeaderEpochs, int], None]) -> None:
         local, follower = self._log, self._follower

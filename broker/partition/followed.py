@@ -170,7 +170,8 @@ class Followed:
             raise
         if headers and headers[0].base_offset < asked.offset:
             self.follower.leave()
-            self._begin(self._elsewhere.begin_before(bytes(records), headers))
+            said = answer.high_watermark, answer.reserved_end, answer.log_start_offset
+            self._begin(self._begin_before(bytes(records), headers, *said))
             return False
         diverging = answer.diverging_epoch
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
@@ -183,16 +184,27 @@ class Followed:
                 if is_taken and self._damaged_offset >= 0:
                     self._damaged_offset = -1
                     self._troubles.works(self._place)
-                self._touched.add(self)
-                self._cold.told(self.topic_id, self.index, ToldEnd(answer.reserved_end, self._session()))
-                self.opened.seen_epoch = max(self.opened.seen_epoch, self.leader_epoch)
-                self._start_at(answer.log_start_offset)
-                if self.reads is not None:
-                    self.reads.look()
+                self._heard(answer.reserved_end, answer.log_start_offset)
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(f"would have to cut below its high watermark {self.high_watermark} to follow its leader")
         return False
+
+    def _heard(self, reserved_end: int, log_start: int) -> None:
+        """What a clean answer says beside its records: a leader says it once."""
+        self._touched.add(self)
+        self._cold.told(self.topic_id, self.index, ToldEnd(reserved_end, self._session()))
+        self.opened.seen_epoch = max(self.opened.seen_epoch, self.leader_epoch)
+        self._start_at(log_start)
+        if self.reads is not None:
+            self.reads.look()
+
+    async def _begin_before(
+        self, records: bytes, headers: list[BatchHeader], high_watermark: int, reserved_end: int, log_start: int
+    ) -> None:
+        await self._elsewhere.begin_before(records, headers, high_watermark)
+        if self.follower.phase is Phase.FOLLOWING and not self._is_over:
+            self._heard(reserved_end, log_start)
 
     def _came_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
         """On its way, or on the leader's disk: it is asked for again, never skipped, told when it comes so twice."""

@@ -113,11 +113,14 @@ class Follower:
         if self.phase is Phase.RECONCILING and self._led_without_a_record:
             self.phase = Phase.CUTTING
             return Cut(self.end)
+        self._agrees(leader_high_watermark)
+        return Take()
+
+    def _agrees(self, leader_high_watermark: int) -> None:
         self.phase = Phase.FOLLOWING
         self.seen_epoch = self._leader_epoch
         self._leader_high_watermark = max(self._leader_high_watermark, leader_high_watermark)
         self._advance()
-        return Take()
 
     @property
     def _led_without_a_record(self) -> bool:
@@ -154,6 +157,12 @@ class Follower:
         """The log begins at `end` now, below which all is committed and in the bucket, verified, or expired."""
         self.high_watermark = max(self.high_watermark, end)
         self.cut(lineage, end)
+
+    def began_with(self, lineage: LeaderEpochs, end: int, leader_high_watermark: int) -> None:
+        """The log was begun anew with what a clean answer of this epoch brought, and ends with that, durably: what the
+        answer said holds. A leader says it once."""
+        self.cut(lineage, end)
+        self._agrees(leader_high_watermark)
 
     def flushed(self, lineage: LeaderEpochs, end: int) -> None:
         """What was taken is durable: the next fetch says so."""

@@ -14,6 +14,7 @@ from broker.wire.messages import (
     FetchRequestForgottenTopic,
     FetchRequestPartition,
     FetchRequestTopic,
+    FetchResponseEpochEndOffset,
     FetchResponsePartition,
 )
 from seams.rng import SeededRng
@@ -352,6 +353,16 @@ def test_after_an_error_the_partition_is_told_again() -> None:
     assert target.must_answer(wrong)
     target.answered(wrong)
     assert target.must_answer(fine)
+
+
+def test_a_replica_that_diverged_is_told_again() -> None:
+    """It takes nothing but where to cut, and may be cut to the very end of its leader's log, where nothing is new."""
+    target = Target("t", UUID(int=0), _part(0))
+    parted = FetchResponsePartition(high_watermark=5, log_start_offset=1)
+    parted.diverging_epoch = FetchResponseEpochEndOffset(epoch=1, end_offset=5)
+    target.answered(parted)
+    agrees = FetchResponsePartition(high_watermark=5, log_start_offset=1)
+    assert target.must_answer(agrees) and not target.brings_high_watermark_alone(agrees)
 
 
 def test_what_is_named_again_where_it_was_is_told_again() -> None:

@@ -315,6 +315,27 @@ def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch() -> None:
     copying(scenario)
 
 
+def test_a_copy_that_begins_with_a_whole_batch_hears_what_came_with_it() -> None:
+    """Its leader says high watermark and log start once: where nothing was written any more, as below the minimum, it
+    asked at the log's end for ever, agreed with nothing, and did not join (simulated seed 11779 of several brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        copy.it.log.advance_log_start(502)
+        copy.given(batch_at(500, count=5), batch_at(505), high_watermark=506, log_start_offset=504)
+        assert copy.it.readable() is None
+        await asyncio.sleep(0.1)
+        assert copy.it.high_watermark < 506, "not yet: it is not flushed"
+        copy.syncs.answer()
+        await asyncio.sleep(0.1)
+        assert copy.it.high_watermark == 506 and copy.it.readable() is not None
+        assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 504) and copy.it.opened.seen_epoch == EPOCH
+
+    copying(scenario)
+
+
 def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does() -> None:
     """Also when it is killed before any checkpoint: its first file begins there, what the bucket holds below is read
     by offset all the same once it leads (KAFKA-15351)."""
