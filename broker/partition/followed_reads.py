@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from broker.fetch_session import Target
 from broker.partition.local_reads import LocalReads
 from broker.partition.troubles import Troubles
-from broker.partition.waiters import Waiters, Watcher
+from broker.partition.waiters import WaitedFor, Waiters, Watcher
 from broker.replication.follower import Follower
 from hotstore.errors import DamagedLog
 from hotstore.partition_log import PartitionLog
@@ -21,7 +20,7 @@ from logformat.leader_epochs import EpochEnd
 from tiering.cold_view import ColdView
 
 
-class FollowedReads:
+class FollowedReads(WaitedFor):
     """Of one replica in one leader epoch. Every method runs on the loop."""
 
     __slots__ = (
@@ -104,16 +103,6 @@ class FollowedReads:
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
         """Call `watcher` whenever something new may be readable, until `unwatch`. Nobody reads beyond it here."""
         self.waiters.watch(watcher)
-
-    def unwatch(self, watcher: Watcher) -> None:
-        self.waiters.unwatch(watcher)
-
-    def tell_once(self, reader: Target) -> None:
-        """See `Waiters.tell_once`."""
-        self.waiters.tell_once(reader)
-
-    def forget(self, reader: Target) -> None:
-        self.waiters.forget(reader)
 
     def hurry(self) -> None:
         """The fetcher syncs all that came at once."""

@@ -18,12 +18,11 @@ from typing import Final
 from uuid import UUID
 
 from broker.config.topics import TopicConfig
-from broker.fetch_session import Target
 from broker.partition.local_reads import LocalReads
 from broker.partition.readable import Readable
 from broker.partition.start_waits import StartWaits
 from broker.partition.troubles import Troubles
-from broker.partition.waiters import Acked, Waiters, Watcher
+from broker.partition.waiters import Acked, WaitedFor, Waiters, Watcher
 from broker.partition.written import Written
 from broker.replication.in_sync import AppliedRow
 from broker.replication.leader import Leader, Report
@@ -39,7 +38,7 @@ from tiering.partition_tier import PartitionTier
 _RESERVATION_LOOK_S: Final = 0.01  # a commit to the bucket takes longer; only producers that outran it look
 
 
-class Partition:
+class Partition(WaitedFor):
     """A partition of this broker: `leading` it in `leader_epoch`, or resigned since. Every method runs on the loop."""
 
     __slots__ = (
@@ -320,16 +319,6 @@ class Partition:
         """Call `watcher` whenever something new may be readable, until `unwatch`; `at_tail`: also by replicas."""
         self.waiters.watch(watcher, at_tail=at_tail)
         self.flusher.hurry()
-
-    def unwatch(self, watcher: Watcher) -> None:
-        self.waiters.unwatch(watcher)
-
-    def tell_once(self, reader: Target) -> None:
-        """See `Waiters.tell_once`."""
-        self.waiters.tell_once(reader)
-
-    def forget(self, reader: Target) -> None:
-        self.waiters.forget(reader)
 
     def hurry(self) -> None:
         """Somebody waits for what was appended and is not visible yet."""

@@ -146,6 +146,24 @@ class Waiters:
                     reader.changed()
 
 
+class WaitedFor:
+    """What a partition passes on to its `waiters` as it is."""
+
+    __slots__ = ()
+
+    waiters: Waiters
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self.waiters.unwatch(watcher)
+
+    def tell_once(self, reader: Target) -> None:
+        """See `Waiters.tell_once`."""
+        self.waiters.tell_once(reader)
+
+    def forget(self, reader: Target) -> None:
+        self.waiters.forget(reader)
+
+
 def _tell(acked: Acked, failure: Exception | None) -> None:
     """The others have their turn whatever this one raises."""
     try:
