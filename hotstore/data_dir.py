@@ -63,7 +63,10 @@ class DataDir:
         self.indexes = IndexCache()
         self.ballast = Ballast(disk, path)
         self._lock = lock
+        # A removal may have listed what is made anew now. Each notes its path and then looks for the other, so that in
+        # two threads one of them at least steps back.
         self._being_made: set[str] = set()  # directories of logs that have no place yet
+        self._being_removed: set[str] = set()
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> DataDir:
@@ -157,18 +160,31 @@ class DataDir:
     def making(self, topic: str, partition: int, topic_id: bytes) -> Iterator[str]:
         """A free path for the directory of a log that is being made, by one maker at a time. What is left there when
         this ends is removed like a deleted log."""
-        path = f"{self.path}/{deleted_dir(topic, partition, topic_id.hex())}"
-        self._being_made.add(path)
+        number = int.from_bytes(topic_id)
+        self._being_made.add(path := self._staged(topic, partition, number))
+        while path in self._being_removed:
+            self._being_made.discard(path)
+            number = (number + 1) % (1 << 128)
+            self._being_made.add(path := self._staged(topic, partition, number))
         try:
             remove_tree(self.disk, path)
             yield path
         finally:
             self._being_made.discard(path)
 
+    def _staged(self, topic: str, partition: int, number: int) -> str:
+        return f"{self.path}/{deleted_dir(topic, partition, f'{number:032x}')}"
+
     def remove_deleted(self, path: str) -> None:
-        """Remove what `mark_deleted` renamed. Raises OSError."""
+        """Remove what `mark_deleted` renamed, or what is left of a log's making; not of one that is made anew since it
+        was listed. Raises OSError."""
         assert is_deleted_dir(path.rsplit("/", 1)[1]), path
-        remove_tree(self.disk, path)
+        self._being_removed.add(path)
+        try:
+            if path not in self._being_made:
+                remove_tree(self.disk, path)
+        finally:
+            self._being_removed.discard(path)
 
     # --- end ----------------------------------------------------------------------------------------------------
 

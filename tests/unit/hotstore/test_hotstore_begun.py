@@ -153,6 +153,23 @@ def test_what_is_being_made_is_not_removed_as_what_was_deleted() -> None:
     assert directory.deleted_directories() == [staged]
 
 
+def test_a_removal_that_listed_a_failed_making_leaves_the_next_one_alone() -> None:
+    """The first found no room. What is made again under that name, or is about to be while that is removed, lost its
+    producers to the removal (found by reading)."""
+    disk = CrashDisk()
+    directory, _ = new_log(disk, TIERED)
+    with directory.making("orders", 1, TOPIC_ID) as failed:
+        disk.make_dirs(failed)
+    (listed,) = directory.deleted_directories()
+    with directory.making("orders", 1, TOPIC_ID) as staged:
+        disk.make_dirs(staged)
+        directory.remove_deleted(listed)
+        assert disk.stat(staged) is not None
+    directory._being_removed.add(listed)  # as another worker would, half way through
+    with directory.making("orders", 1, TOPIC_ID) as staged:
+        assert staged != listed
+
+
 def test_a_log_that_is_made_writes_no_checkpoint_of_others() -> None:
     """A thousand logs that are made wrote the checkpoints of all of them a thousand times, ever longer."""
     disk = CrashDisk()
