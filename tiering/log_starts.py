@@ -24,6 +24,16 @@ def is_held_below(first_local: int, manifest: Manifest) -> bool:
     return manifest.live.segments > 0 and manifest.remote_end_offset >= first_local
 
 
+def lacks_segments(local: PartitionLog) -> str | None:
+    """Why a log that joins again may lack what its leader has, of a topic that is not tiered: what lies below its files
+    was in the bucket, whose objects whoever was assigned it alone meanwhile may have let go (ADR 26). None: it lacks
+    nothing."""
+    first, start = first_local_offset(local), local.log_start_offset
+    if local.config.tiered or first <= start:
+        return None
+    return f"its files begin at offset {first}, the log at {start}, and its topic is tiered no more"
+
+
 def first_local_offset(local: PartitionLog) -> int:
     """Base of the oldest local segment."""
     sealed = local.sealed_segments()

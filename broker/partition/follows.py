@@ -34,6 +34,7 @@ from hotstore.log_host import LogHost, OpenLog
 from logformat.values import TopicPartition
 from seams.tasks import FailureReport, Tasks, supervise
 from seams.world import World
+from tiering.log_starts import lacks_segments
 from tiering.reservation import remove_reservation
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class _Role:
         self.index = index
         self.row = row
         self.followed: Followed | None = None
+        self.has_asked = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -143,11 +145,12 @@ class Follows:
 
     async def _begin(self, key: Key, role: _Role) -> None:
         async with self._slots:
-            opened = await self._open(role.topic, role.index)
+            opened = await self._open(role.topic, role.index, is_new=not role.has_asked)
             if opened is None:
                 return
             if opened.log.config.waits_for_flush and not opened.log.failure:
                 await opened.flusher.flush()
+        role.has_asked = True
         fetcher = None if role.row.leader == NO_LEADER else self._fetchers.of(role.row.leader)
         role.followed = followed = Followed(
             opened,
@@ -168,8 +171,8 @@ class Follows:
         if fetcher is not None:
             fetcher.follow(key, followed, is_throttled=self._is_throttled(role))
 
-    async def _open(self, topic: Topic, index: int) -> OpenLog | None:
-        """None: it is damaged, and not to be touched in this epoch."""
+    async def _open(self, topic: Topic, index: int, *, is_new: bool) -> OpenLog | None:
+        """None: it is damaged, and not to be touched in this epoch. `is_new`: nothing was reported in it yet."""
         place, topic_id = TopicPartition(topic.name, index), UUID(topic.topic_id)
         config = log_config_of(self._topic_config(topic))
         row = topic.rows[index]
@@ -181,9 +184,13 @@ class Follows:
             remains = self._logs.remains(place, damaged.offset)
             self._registry.troubles.refused((topic.topic_id, index), str(damaged), remains)
             opened = None
-        if (topic.topic_id, index) in self._registry.troubles.lost:
-            if self._node_id not in row.in_sync and row.leader != NO_LEADER and row.clean:
-                await self._begin_anew(place, topic_id, opened)
+        lost = self._registry.troubles.lost.get((topic.topic_id, index))
+        is_out = self._node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
+        if lost is None and is_out and is_new and opened is not None and self._node_id in row.adding:
+            lost = lacks_segments(opened.log)
+        if lost is not None:
+            if is_out:
+                await self._begin_anew(place, topic_id, opened, lost)
                 opened = None
             elif opened is None or row.leader != NO_LEADER:
                 return None
@@ -195,11 +202,10 @@ class Follows:
             await self._world.workers.run(remove_reservation, self._world.disk, opened.log.path)
         return opened
 
-    async def _begin_anew(self, place: TopicPartition, topic_id: UUID, opened: OpenLog | None) -> None:
+    async def _begin_anew(self, place: TopicPartition, topic_id: UUID, opened: OpenLog | None, why: str) -> None:
         """It is out of the set, so no report of it counts, and its leader serves (R16, R18): what is left of the log
         goes aside, and it is copied as by an empty directory."""
-        why = self._registry.troubles.lost[str(topic_id), place.partition]
-        log.error("%s is copied anew, for the log here is damaged: %s", place, why)
+        log.error("%s is copied anew, what is here of its log goes aside: %s", place, why)
         if opened is not None:
             await self._logs.close(opened, clean=False)
             self._cold.forget(opened)

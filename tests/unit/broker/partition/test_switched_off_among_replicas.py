@@ -191,3 +191,30 @@ def test_objects_of_a_replicated_log_go_as_retention_moves_its_start() -> None:
         await pair.stop()
 
     play(scenario())
+
+
+def test_who_was_cut_off_while_another_was_alone_is_copied_anew() -> None:
+    """The objects that held what its disk lacks were given up meanwhile: it joined with a hole, led, and all below its
+    first file was gone everywhere."""
+
+    async def scenario() -> None:
+        pair = await hot_tail_joined()
+        switch_off(pair)
+        await asyncio.sleep(GRACES_S)
+        pair.change(replicas=(1,), leader_epoch=1, in_sync=(1,))
+        pair.publish(1)
+        await until(lambda: pair.leads(1), "alone")
+        await asyncio.sleep(GRACES_S)
+        assert (await pair.manifest()).live.segments == 0
+        pair.change(target=(1, 2))
+        pair.publish()
+        await until(lambda: pair.followed(2) is not None and pair.followed(2).leader_epoch == 1, "it follows again")  # type: ignore[union-attr]
+        assert (await caught_up(pair)).log.local_log_start_offset == 0
+        await until(lambda: leading(pair).leader.in_sync.union == {1, 2}, "it is proposed")
+        pair.change(replicas=(1, 2), target=(), in_sync=(1, 2))
+        pair.publish()
+        await elected(pair, 2)
+        assert await offsets(pair, 2) == list(range(leading(pair, 2).log.log_end_offset))
+        await pair.stop()
+
+    play(scenario())
