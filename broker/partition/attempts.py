@@ -2,8 +2,9 @@
 
 Owns how far each topic came, over all attempts, and which partitions stay offline. Always true: a partition is opened
 once (two `Partition`s over one log would each have half of those who wait for it); all attempts at a topic end before
-the next begins; what disk or bucket say is damaged keeps one partition offline, never its neighbours, and is told; what
-only the bucket's answer may have damaged on its way is asked for again. Must not know how one partition is opened, nor
+the next begins; what is open is published soon, whatever its neighbours wait for; what disk or bucket say is damaged
+keeps one partition offline, never its neighbours, and is told; what only the bucket's answer may have damaged on its
+way is asked for again. Must not know how one partition is opened, nor
 how it is served.
 """
 
@@ -30,19 +31,26 @@ log = logging.getLogger(__name__)
 
 _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _REOPEN_S: Final = 5.0
+_TOGETHER_S: Final = 0.5  # what opens in such a time is published at once: one change of what clients see, not many
 
 
 class _Progress:
     """How far a topic's partitions came."""
 
-    __slots__ = ("again", "indexes", "new", "opened", "topic_id")
+    __slots__ = ("again", "changed", "indexes", "new", "opened", "ready", "topic_id")
 
     def __init__(self, topic_id: str, indexes: Collection[int], *, new: bool) -> None:
         self.topic_id = topic_id
         self.indexes = indexes
         self.new = new
-        self.opened: dict[int, Partition | None] = {}  # None: it stays offline, or is not to be led here
+        self.opened: set[int] = set()  # also those that stay offline, or are not to be led here
+        self.ready: dict[int, Partition] = {}  # of those, what is not published yet
+        self.changed = asyncio.Event()  # set when some of these indexes are over, then another one
         self.again: list[int] = []  # of those, whom to ask the bucket for again
+
+    def works_on(self, index: int) -> bool:
+        """Whether it is neither published nor over yet."""
+        return index in self.indexes and (index not in self.opened or index in self.ready)
 
 
 class Attempts:
@@ -74,10 +82,10 @@ class Attempts:
     @property
     def opened_count(self) -> int:
         """Partitions that are open and not published yet."""
-        return sum(found is not None for progress in self._opening.values() for found in progress.opened.values())
+        return sum(len(progress.ready) for progress in self._opening.values())
 
     def begin(self, topic: Topic, indexes: Collection[int], *, new: bool) -> None:
-        """Open these partitions and publish them when all of them are open or offline."""
+        """Open these partitions and publish each soon after it is open."""
         progress = _Progress(topic.topic_id, indexes, new=new)
         for index in indexes:
             self.damaged.pop(TopicPartition(topic.name, index), None)
@@ -86,15 +94,21 @@ class Attempts:
             missing = [index for index in indexes if index not in progress.opened]
             async with self._turn(topic.name):
                 # All of them end before any is tried again.
-                outcomes = await asyncio.gather(
+                opening = asyncio.gather(
                     *(self._open(topic, index, progress, new=new) for index in missing), return_exceptions=True
                 )
-            for outcome in outcomes:
-                if outcome is not None:
-                    raise outcome
-            if new:
+                try:
+                    while not (await asyncio.wait([opening], timeout=_TOGETHER_S))[0]:
+                        self._hand_over(topic, progress)
+                finally:
+                    if opening.cancel():
+                        await asyncio.wait([opening])
+            failures = [outcome for outcome in opening.result() if outcome is not None]
+            if new and not failures:
                 reach("topic.rooted")
-            self._hand_over(topic, [found for _, found in sorted(progress.opened.items()) if found is not None])
+            self._hand_over(topic, progress, is_last=not failures)
+            if failures:
+                raise failures[0]
             for index in progress.again:
                 self._open_again(topic, index)
 
@@ -106,13 +120,23 @@ class Attempts:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        topic_id = self._opening.pop(task).topic_id
+        progress = self._opening.pop(task)
+        progress.changed.set()
+        topic_id = progress.topic_id
         of_topic = self._of_topic[topic_id]
         del of_topic[task]
         if not of_topic:
             del self._of_topic[topic_id]
 
-    def _hand_over(self, topic: Topic, partitions: list[Partition]) -> None:
+    def _hand_over(self, topic: Topic, progress: _Progress, *, is_last: bool = False) -> None:
+        """Publish what opened since the last time; with the last, the topic, though none may have opened."""
+        ready, progress.ready = progress.ready, {}
+        if ready or is_last:
+            self._publish_all(topic, [found for _, found in sorted(ready.items())])
+        progress.changed.set()
+        progress.changed = asyncio.Event()
+
+    def _publish_all(self, topic: Topic, partitions: list[Partition]) -> None:
         lost = {found.index: found.tier.lost for found in partitions if found.tier.lost is not None}
         if lost:
             log.warning("%s", _lost_tails(topic.name, lost))
@@ -121,16 +145,18 @@ class Attempts:
     async def _open(self, topic: Topic, index: int, progress: _Progress, *, new: bool) -> None:
         """Note the partition, or that it stays offline while its neighbours serve, and a person is told."""
         try:
-            progress.opened[index] = await self._open_one(topic, index, new)
+            found = await self._open_one(topic, index, new)
+            if found is not None:
+                progress.ready[index] = found
         except (ForeignLog, RootVanished):
             raise  # heals by itself when the purge of a deleted topic is done, of this one or of the one before (C9)
         except (Fenced, StorageFailed, Corrupt, OSError) as refused:
             if isinstance(refused, OSError) and refused.errno in _PASSING:
                 raise  # a machine out of descriptors or space may have some again soon
             self._stays_offline(TopicPartition(topic.name, index), refused)
-            progress.opened[index] = None
             if isinstance(refused, Corrupt) and not isinstance(refused, DamagedLog):
                 progress.again.append(index)
+        progress.opened.add(index)
 
     def _stays_offline(self, place: TopicPartition, refused: Exception) -> None:
         self.damaged[place] = str(refused)
@@ -151,7 +177,7 @@ class Attempts:
             if partition is None:
                 return
             log.warning("%s is online: what the bucket gives for it is whole again", place)
-            self._hand_over(topic, [partition])
+            self._publish_all(topic, [partition])
 
         async def after_a_while() -> None:
             await asyncio.sleep(_REOPEN_S)
@@ -165,7 +191,7 @@ class Attempts:
     def on_its_way(self, topic_id: str, index: int) -> list[Partition]:
         """What is open of a partition here and waits for its neighbours to be published."""
         of_topic = self._of_topic.get(topic_id, {}).values()
-        return [found for progress in of_topic if (found := progress.opened.get(index)) is not None]
+        return [found for progress in of_topic if (found := progress.ready.get(index)) is not None]
 
     async def opened(self, topic_id: str) -> bool:
         """Wait until every attempt begun so far at the topic is over; whether none of them was given up."""
@@ -176,9 +202,9 @@ class Attempts:
 
     async def over(self, topic_id: str, index: int) -> None:
         """Wait until no attempt works on this partition."""
-        of_topic = self._of_topic.get(topic_id, {})
-        if waiting := [task for task, progress in of_topic.items() if index in progress.indexes]:
-            await asyncio.wait(waiting)
+        for task, progress in tuple(self._of_topic.get(topic_id, {}).items()):
+            while not task.done() and progress.works_on(index):
+                await progress.changed.wait()
 
     def give_up(self, topic: Topic) -> Callable[[], Awaitable[list[Partition]]]:
         """Try no more; the call waits until nothing works on it, and gives what was opened and not published."""
@@ -191,7 +217,7 @@ class Attempts:
             await asyncio.gather(*ending, return_exceptions=True)
             for index in range(topic.partitions):
                 self.damaged.pop(TopicPartition(topic.name, index), None)
-            return [found for progress in cut_off.values() for found in progress.opened.values() if found is not None]
+            return [found for progress in cut_off.values() for found in progress.ready.values()]
 
         return ended
 

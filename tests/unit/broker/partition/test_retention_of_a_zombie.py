@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from typing import Any
 
 import pytest
@@ -66,9 +65,9 @@ def test_a_leader_that_is_asked_lets_go_by_size_what_is_due() -> None:
 
 @pytest.mark.parametrize("when", ["open", "being opened"])
 def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_leads(when: str) -> None:
-    """Found by reading: `log-0` is open here, `log-1` finds no room on the disk, so neither is published. Another
-    broker leads `log-0` since: nobody told its tier, which was in order with the newest image and might have moved the
-    log start in the root, for as long as the disk was full."""
+    """Found by reading: `log-0` is open here, and not published yet, for `log-1` is not open. Another broker leads it
+    since: nobody told its tier, which was in order with the newest image and might have moved the log start in the
+    root, for as long as the neighbour took; that keeps nobody waiting for more than half a second now."""
 
     async def scenario() -> None:
         pair = Pair()
@@ -76,36 +75,36 @@ def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_another_lea
         await pair.start(2)
         row = Row((1, 2), 1, 0, 0, (1, 2), 0)
         pair.note(TopicCreated(TOPIC_ID, NAME, (row, row), {}))
-        pair.places[1].disk.inject("sync_dir", errno.ENOSPC, "log-1", times=-1)
         replicas: Any = pair.lives[1].broker.rooms.replicas
         goes_on, is_open, opening = asyncio.Event(), asyncio.Event(), replicas._opening.open
 
-        async def held_up(*args: Any, **named: Any) -> Any:
-            partition = await opening(*args, **named)
+        async def held_up(topic: Any, index: int, *args: Any, **named: Any) -> Any:
+            if index == 1:
+                await asyncio.Event().wait()  # until the broker stops
+            partition = await opening(topic, index, *args, **named)
             is_open.set()
-            await goes_on.wait()
+            if when == "being opened":
+                await goes_on.wait()
             return partition
 
-        if when == "being opened":
-            replicas._opening.open = held_up
-        else:
-            goes_on.set()
+        replicas._opening.open = held_up
         pair.publish()
-        if when == "being opened":
-            await is_open.wait()
-        else:
+        await is_open.wait()
+        if when == "open":
             await until(lambda: replicas.opened_count == 1, "one of two is open")
+        assert not replicas._registry.partitions, "it waits for its neighbour"
         (tier,) = [tier for tier in replicas._tiers._attached if tier.name == f"{NAME}-0"]
         tier.partition_state.check_fresh()
         pair.elect(2, (1, 2))
-        pair.publish()
-        await until(lambda: pair.leads(2), "2 leads")
+        pair.publish(1)  # the other claims nothing yet: no root of it tells
         goes_on.set()
         await until(lambda: replicas.opened_count == 1, "one of two is open")
+        assert not replicas._registry.partitions, "it waits for its neighbour"
         with pytest.raises(Fenced):
             tier.partition_state.check_fresh()
-        pair.places[1].disk.heal()
-        await until(lambda: pair.followed(1) is not None, "1 follows")
+        pair.publish(2)
+        await until(lambda: pair.leads(2), "2 leads")
+        await until(lambda: pair.followed(1) is not None, "1 follows, whatever the neighbour waits for")
         await pair.stop()
 
     play(scenario())
