@@ -71,13 +71,18 @@ def test_the_java_client_lives_through_a_killed_coordinator_and_a_replaced_leade
         _lives_through(cluster, run)
 
 
+def _remote_end(cluster: Three) -> int:
+    """0 is not written down: nothing was copied yet."""
+    return manifest_of(cluster.site.bucket, TOPIC)[1].get("remote_end_offset", 0)
+
+
 def _lives_through(cluster: Three, run: Run) -> None:
     """A coordinator dies and comes back, then a leader is replaced; then nothing is missing."""
     _goes_on(cluster, run)
     for who in ("coordinator", "leader"):
         victim = _coordinator(cluster, run.group) if who == "coordinator" else cluster.rows(TOPIC)[0].leader
         if who == "leader":
-            cluster.wait(lambda: manifest_of(cluster.site.bucket, TOPIC)[1]["remote_end_offset"] > 0, "copies", WAIT_S)
+            cluster.wait(lambda: _remote_end(cluster) > 0, "copies", WAIT_S)
         cluster.kill(victim)
         _goes_on(cluster, run)
         assert victim not in (_coordinator(cluster, run.group), cluster.rows(TOPIC)[0].leader)

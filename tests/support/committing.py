@@ -20,6 +20,7 @@ from kafka.errors import KafkaError as PyKafkaError
 
 PARTITIONS = 3
 _PAUSE_S = 0.01
+_BATCH_BYTES = 2048  # what gathered while nobody led fits a segment of 4 KiB (RECORD_LIST_TOO_LARGE else, as in Kafka)
 _AGAIN_S = 60_000  # ms that a record may take: longer than any election
 
 
@@ -111,7 +112,12 @@ def write_confluent(run: Run) -> None:
         return on_delivery
 
     producer = Producer(
-        {"bootstrap.servers": run.bootstrap, "enable.idempotence": True, "message.timeout.ms": _AGAIN_S}
+        {
+            "bootstrap.servers": run.bootstrap,
+            "enable.idempotence": True,
+            "message.timeout.ms": _AGAIN_S,
+            "batch.size": _BATCH_BYTES,
+        }
     )
     while not run.writing_ends.is_set():
         value, partition, number = run.next_value()
@@ -150,7 +156,11 @@ def read_confluent(run: Run) -> None:
 
 def write_kafka_python(run: Run) -> None:
     producer = KafkaProducer(
-        bootstrap_servers=run.bootstrap, enable_idempotence=True, acks="all", delivery_timeout_ms=_AGAIN_S
+        bootstrap_servers=run.bootstrap,
+        enable_idempotence=True,
+        acks="all",
+        delivery_timeout_ms=_AGAIN_S,
+        batch_size=_BATCH_BYTES,
     )
     sent = []
     while not run.writing_ends.is_set():
@@ -195,7 +205,12 @@ def write_aiokafka(run: Run) -> None:
 
 
 async def _write_aiokafka(run: Run) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=run.bootstrap, enable_idempotence=True, request_timeout_ms=_AGAIN_S)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=run.bootstrap,
+        enable_idempotence=True,
+        request_timeout_ms=_AGAIN_S,
+        max_batch_size=_BATCH_BYTES,
+    )
     await producer.start()
     sent = []
     try:

@@ -26,7 +26,7 @@ public class Committing {
     static void write(String boot, String topic, String patienceMs) throws Exception {
         Properties p = new Properties();
         p.put("bootstrap.servers", boot); p.put("enable.idempotence", "true"); p.put("acks", "all");
-        p.put("delivery.timeout.ms", patienceMs); p.put("request.timeout.ms", "15000");
+        p.put("batch.size", "2048"); p.put("delivery.timeout.ms", patienceMs); p.put("request.timeout.ms", "15000");
         try (var producer = new KafkaProducer<>(p, new StringSerializer(), new StringSerializer())) {
             for (int n = 0; System.in.available() == 0; n++) {
                 int number = n;

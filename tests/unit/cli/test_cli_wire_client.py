@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -243,7 +244,8 @@ def test_tier_status_watch_looks_again_until_stopped(
         if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("thermocline.cli.terminal.watch.time.sleep", sleep)
+    # Its own name for the module: threads that another test left behind sleep, too.
+    monkeypatch.setattr("thermocline.cli.terminal.watch.time", SimpleNamespace(sleep=sleep))
     assert main(["tier", "status", "-b", f"127.0.0.1:{thermocline_broker.port}", "--watch"]) == 0
     assert capsys.readouterr().out.count("high wm") == 3
 

@@ -200,7 +200,7 @@ def test_a_topic_deleted_while_its_log_is_made_leaves_no_directory(monkeypatch: 
         loop, run, began = asyncio.get_running_loop(), life.workers.run, asyncio.Event()
 
         async def on_a_slow_disk(function: Callable[..., Any], *args: Any, lane: Lane = Lane.FILES) -> Any:
-            if function.__name__ != "_make":
+            if function.__name__ != "_recover_or_make":
                 return await run(function, *args, lane=lane)
             ended = loop.create_future()
 
