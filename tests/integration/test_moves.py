@@ -27,7 +27,7 @@ class Load:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._over = threading.Event()
+        self._over, self._written = threading.Event(), threading.Event()
         self.acknowledged: list[int] = []
         self.failed: list[str] = []
         self.read: list[int] = []
@@ -51,6 +51,7 @@ class Load:
             number += 1
         if left := producer.flush(SLACK_S):
             self.failed.append(f"{left} records were never answered")
+        self._written.set()
 
     def _consume(self) -> None:
         consumer = Consumer(
@@ -58,7 +59,8 @@ class Load:
         )
         consumer.subscribe([TOPIC])
         try:
-            while not self._over.is_set() or len(self.read) < len(self.acknowledged):
+            # What is flushed last is acknowledged after all before it may have been read.
+            while not self._written.is_set() or len(self.read) < len(self.acknowledged):
                 for message in consumer.consume(500, 0.1):
                     if message.error() is None:
                         self.read.append(int(message.value()))
