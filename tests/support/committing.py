@@ -180,6 +180,7 @@ def read_kafka_python(run: Run) -> None:
         group_id=run.group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
+        metadata_max_age_ms=2_000,  # an assignor without metadata of the topic looks again then, not after 5 minutes
     )
     try:
         while not run.reading_ends.is_set():
