@@ -106,15 +106,7 @@ class Start:
         self.rooms.links = links = Links(world.net, config.node_id, listener, answer_bytes_max)
         limits = tier_limits(config, probed)
         ahead = ReadAhead(store, world, limits.store_timeout_s)
-        reading = ReadingAhead(ahead, store, world, data_dir, config.node_id, self.tasks)
-        self.rooms.session = session = self._session(store, cluster, links, reading)
-        self.health.starting("waiting for the right to serve the bucket")
-        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
-        try:
-            joined = await enter(session, data_dir, config, listeners, world)
-        finally:
-            reading.end()
-        self._keep("session", self.keep_session)
+        session, joined = await self._join(store, cluster, links, data_dir, ahead)
         logs = LogHost(data_dir, world, self.report)
         self.rooms.tiers = tiers = TierService(
             store,
@@ -179,12 +171,26 @@ class Start:
 
         await supervise("cluster defaults", settle, self.world.rng, self.report)
 
-    def _session(self, store: ObjectStore, cluster: ClusterRoot, links: Links, reading: ReadingAhead) -> Session:
+    async def _join(
+        self, store: ObjectStore, cluster: ClusterRoot, links: Links, data_dir: DataDir, ahead: ReadAhead
+    ) -> tuple[Session, Joined]:
+        """The right to serve. What is lost here is read `ahead`, where it has to be waited for."""
+        config, world = self.config, self.world
+        reading = ReadingAhead(ahead, store, world, data_dir, config.node_id, self.tasks)
+
         def waits_for(what: str) -> None:
             self.health.starting(what)
             reading.begin()
 
-        return Session(store, cluster, self.world, links, self.config.times, waits_for=waits_for)
+        self.rooms.session = session = Session(store, cluster, world, links, config.times, waits_for=waits_for)
+        self.health.starting("waiting for the right to serve the bucket")
+        listeners = tuple(Listener(name, *address) for name, address in self.listening.advertised.items())
+        try:
+            joined = await enter(session, data_dir, config, listeners, world)
+        finally:
+            reading.end()
+        self._keep("session", self.keep_session)
+        return session, joined
 
     async def _publish(
         self, following: Obeying, session: Session, tiers: TierService, joined: Joined, fitness: OwnFitness

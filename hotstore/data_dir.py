@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Final
 
 from hotstore.ballast import Ballast
@@ -160,12 +161,11 @@ class DataDir:
     def making(self, topic: str, partition: int, topic_id: bytes) -> Iterator[str]:
         """A free path for the directory of a log that is being made, by one maker at a time. What is left there when
         this ends is removed like a deleted log."""
-        number = int.from_bytes(topic_id)
-        self._being_made.add(path := self._staged(topic, partition, number))
-        while path in self._being_removed:
+        for number in count(int.from_bytes(topic_id)):
+            self._being_made.add(path := self._staged(topic, partition, number % (1 << 128)))
+            if path not in self._being_removed:
+                break
             self._being_made.discard(path)
-            number = (number + 1) % (1 << 128)
-            self._being_made.add(path := self._staged(topic, partition, number))
         try:
             remove_tree(self.disk, path)
             yield path

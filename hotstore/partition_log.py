@@ -57,15 +57,15 @@ class PartitionLog(LogAppend, LogCut):
         topic_id: bytes,
         config: LogConfig,
         *,
+        staged: str,
         begin: Begin | None = None,
-        staged: str | None = None,
         cache: IndexCache | None = None,
         ballast: Ballast | None = None,
     ) -> PartitionLog:
         """Blocking: an empty log in a new directory, durable when it returns. `staged`: see `make_directory`. Raises
         OSError."""
         begin, cache, ballast = begin or Begin(), cache or IndexCache(), ballast or Ballast(disk, path)
-        make_directory(disk, path, staged or f"{path}.new", topic_id, begin)
+        make_directory(disk, path, staged, topic_id, begin)
         segment = create_segment(disk, path, begin.offset, config.index_interval_bytes)
         producers = Producers(config.producer_id_expiration_ms, begin.producers)
         found = Recovered([segment], begin.offset, begin.epochs, producers, RecoveryReport())

@@ -19,7 +19,6 @@ from uuid import UUID
 from coldstore.manifest import Manifest
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import AccessRefused, ObjectStore
-from coldstore.page_reader import PageCache
 from coldstore.root import RootMissing
 from hotstore.errors import ForeignLog, MissingSegments
 from hotstore.log_config import LogConfig
@@ -64,8 +63,8 @@ class Attached:
         self._make_tier = make_tier
         self._is_fresh = is_fresh
         self._is_complete = is_complete
-        self._pages = PageCache()
         self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
+        self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
         self._led: dict[Key, int] = {}  # leader epoch it was led in last, in this process, open ever since

@@ -33,13 +33,14 @@ _READERS: Final = 8  # at once: beside them the lease is watched
 
 
 class ReadAhead:
-    """Of one start. `cold` is asked by `state_at`: by key of the object and offset."""
+    """Of one start. `cold` is asked by `state_at`: by key of the object and offset; `pages` is every manifest's of this
+    broker, those that were read here too."""
 
-    def __init__(self, store: ObjectStore, world: World, deadline_s: float, pages: PageCache | None = None) -> None:
+    def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
         self._store = store
         self._world = world
         self._deadline_s = deadline_s
-        self._pages = pages or PageCache()
+        self.pages: Final = PageCache()
         self._manifests: dict[Key, ManifestStore] = {}
         self.cold: dict[tuple[str, int], ColdStart] = {}
 
@@ -63,7 +64,7 @@ class ReadAhead:
             world.rng,
             world.clock,
             workers=world.workers,
-            page_cache=self._pages,
+            page_cache=self.pages,
             deadline_s=self._deadline_s,
         )
         try:

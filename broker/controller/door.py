@@ -36,7 +36,7 @@ Hear: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitable[HeardNo
 
 class ControllerDoor:
     """Errors of each method are `Office.decide`'s, and those of its decision. `opened` is `Effects.opened`;
-    `elsewhere` the controller where it is another broker (None: it never is); `hear` asks replicas what they hold
+    `remote` the controller where it is another broker (None: it never is); `hear` asks replicas what they hold
     (`UncleanElections.look`); `said` is `Attendance.said`."""
 
     def __init__(
@@ -46,7 +46,7 @@ class ControllerDoor:
         config: LiveConfig,
         rng: Rng,
         opened: Callable[[str], Awaitable[None]],
-        elsewhere: RemoteTopics | None = None,
+        remote: RemoteTopics | None = None,
         hear: Hear | None = None,
         said: Callable[[ClusterImage], FitnessByNode | None] = lambda _: None,
     ) -> None:
@@ -55,7 +55,7 @@ class ControllerDoor:
         self._config = config
         self._rng = rng
         self._opened = opened
-        self._elsewhere = elsewhere
+        self._remote = remote
         self._hear = hear
         self._said = said
 
@@ -101,11 +101,11 @@ class ControllerDoor:
         """Create a topic, or wait until it serves where another request came first. Of an internal one there are at
         most as many replicas as brokers. Whoever is the controller: the one change that a broker asks for by itself."""
         try:
-            if self._elsewhere is None or not self._elsewhere.decides():
+            if self._remote is None or not self._remote.decides():
                 factor = replication_factor
                 await self.create_topic(name, partitions, configs, replication_factor=factor, internal=internal)
                 return
-            await self._elsewhere.create_topic(name, partitions, configs, replication_factor)
+            await self._remote.create_topic(name, partitions, configs, replication_factor)
         except ApiError as refused:
             if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

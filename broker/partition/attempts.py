@@ -4,8 +4,7 @@ Owns how far each topic came, over all attempts, and which partitions stay offli
 once (two `Partition`s over one log would each have half of those who wait for it); all attempts at a topic end before
 the next begins; what is open is published soon, whatever its neighbours wait for; what disk or bucket say is damaged
 keeps one partition offline, never its neighbours, and is told; what only the bucket's answer may have damaged on its
-way is asked for again. Must not know how one partition is opened, nor
-how it is served.
+way is asked for again. Must not know how one partition is opened, nor how it is served.
 """
 
 from __future__ import annotations

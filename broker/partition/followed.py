@@ -181,9 +181,8 @@ class Followed:
                 self._begin(self._elsewhere.cut(offset))
             case Take():
                 is_taken = bool(headers) and self._append(records, headers)
-                if is_taken and self._damaged_offset >= 0:
-                    self._damaged_offset = -1
-                    self._troubles.works(self._place)
+                if is_taken:
+                    self._came_whole()
                 self._heard(answer.reserved_end, answer.log_start_offset)
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
@@ -204,6 +203,7 @@ class Followed:
     ) -> None:
         await self._elsewhere.begin_before(records, headers, high_watermark)
         if self.follower.phase is Phase.FOLLOWING and not self._is_over:
+            self._came_whole()
             self._heard(reserved_end, log_start)
 
     def _came_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
@@ -213,6 +213,11 @@ class Followed:
             log.error("%s waits for its leader: %s", self._name, why)
             self._troubles.failed(self._place, why)
         self._damaged_offset = offset
+
+    def _came_whole(self) -> None:
+        if self._damaged_offset >= 0:
+            self._damaged_offset = -1
+            self._troubles.works(self._place)
 
     def _least_offset(self, asked: FetchPosition) -> int:
         """Where a batch may begin that comes for `asked`. Nothing is here yet: also before it, where the log start lies

@@ -25,7 +25,9 @@ def real_log(directory: Path, name: str = "orders-0", config: LogConfig = CONFIG
     disk = PosixDisk()
     ballast = Ballast(disk, str(directory))
     ballast.ahead.budget_bytes = 64 * MB
-    return ballast, PartitionLog.create(disk, f"{directory}/{name}", "orders", 0, TOPIC_ID, config, ballast=ballast)
+    path = f"{directory}/{name}"
+    log = PartitionLog.create(disk, path, "orders", 0, TOPIC_ID, config, staged=f"{path}.new", ballast=ballast)
+    return ballast, log
 
 
 def held_bytes(log_directory: Path) -> int:

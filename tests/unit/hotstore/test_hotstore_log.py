@@ -423,7 +423,7 @@ def test_a_deleted_segment_is_still_read_by_who_holds_it() -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as path:
-        log = PartitionLog.create(PosixDisk(), f"{path}/t-0", "t", 0, TOPIC_ID, CONFIG)
+        log = PartitionLog.create(PosixDisk(), f"{path}/t-0", "t", 0, TOPIC_ID, CONFIG, staged=f"{path}/t-0.new")
         data = batch(size=800)
         append(log, data)
         append(log, batch(size=800))
@@ -532,7 +532,9 @@ def test_a_response_under_way_keeps_its_file_when_the_log_is_closed(tmp_path: Pa
     """A topic is deleted while sendfile is in the middle of its segment: the rest still comes from that file, never
     from one that got the same descriptor since; the last holder closes it."""
     disk = PosixDisk()
-    log = PartitionLog.create(disk, str(tmp_path / "log-0"), "log", 0, TOPIC_ID, LogConfig())
+    log = PartitionLog.create(
+        disk, f"{tmp_path}/log-0", "log", 0, TOPIC_ID, LogConfig(), staged=f"{tmp_path}/log-0.new"
+    )
     data = batch(5)
     append(log, data)
     found = log.read(0, 1 << 20, 5, min_one=True)

@@ -336,6 +336,29 @@ def test_a_copy_that_begins_with_a_whole_batch_hears_what_came_with_it() -> None
     copying(scenario)
 
 
+def test_what_came_damaged_comes_whole_in_the_batch_a_copy_begins_with() -> None:
+    """It was told as damaged until the next record came: where nothing is written any more, for ever."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        copy.it.log.advance_log_start(502)
+        damaged = bytearray(batch_at(500, count=5))
+        damaged[-1] ^= 1
+        for _ in range(2):
+            with pytest.raises(CorruptBatch):
+                copy.given(bytes(damaged))
+        assert copy.troubles.unfit
+        copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+        await asyncio.sleep(0.1)
+        copy.syncs.answer()
+        await asyncio.sleep(0.1)
+        assert copy.asked().offset == 505 and not copy.troubles.unfit
+
+    copying(scenario)
+
+
 def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_its_leader_s_log_does() -> None:
     """Also when it is killed before any checkpoint: its first file begins there, what the bucket holds below is read
     by offset all the same once it leads (KAFKA-15351)."""
