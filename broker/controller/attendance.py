@@ -22,7 +22,7 @@ from broker.controller.decision import not_controller
 from broker.controller.fitness import Fitness
 from broker.controller.office import Office
 from broker.controller.registrations import SessionId
-from broker.controller.sessions import Sessions
+from broker.controller.sessions import Due, Sessions
 from broker.controller.settling import Settling
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -196,16 +196,18 @@ class Attendance:
             if sessions is None:
                 continue
             due = sessions.look(self._clock.monotonic_s())
-            if self._is_away():
-                continue
-            if due.steps_back:
-                log.error("fewer than half of the brokers are heard here: giving the lease to whoever sees more")
-                self._step_back()
-            elif due.ended:
-                await self._end_silent(due.ended)
-            elif not self._settling.is_settled and await self._settling.settle():
-                self._tell()
-            await asyncio.gather(*map(self._knock, due.knocks))
+            if not self._is_away():
+                await self._see_to(due)
+            await asyncio.gather(*map(self._knock, due.knocks))  # due once, whether the store is away or not
+
+    async def _see_to(self, due: Due) -> None:
+        if due.steps_back:
+            log.error("fewer than half of the brokers are heard here: giving the lease to whoever sees more")
+            self._step_back()
+        elif due.ended:
+            await self._end_silent(due.ended)
+        elif not self._settling.is_settled and await self._settling.settle():
+            self._tell()
 
     async def _knock(self, session: SessionId) -> None:
         """A process that is gone is missed at once."""

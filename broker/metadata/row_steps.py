@@ -10,7 +10,7 @@ there are to be fewer (ADR 19), and one of them is fit to lead (R19). Must not k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -60,18 +60,23 @@ def arrived(image: ClusterImage, row: Row, minimum: int, said: Said | None) -> R
         return row
     if said is not None and row.leader not in there and said.unfit.issuperset(there):
         return row
-    return assigned_to(image, row, row.target)
+    fit = there if said is None else [node_id for node_id in there if node_id not in said.unfit]
+    return assigned_to(image, row, row.target, fit=fit or there)
 
 
-def assigned_to(image: ClusterImage, row: Row, replicas: tuple[int, ...], target: tuple[int, ...] = ()) -> Row:
-    """These are to hold it: who is none of them is out of the set, and who leads is one of them, or nobody."""
+def assigned_to(
+    image: ClusterImage, row: Row, replicas: tuple[int, ...], target: tuple[int, ...] = (), fit: Collection[int] = ()
+) -> Row:
+    """These are to hold it: who is none of them is out of the set, and who leads is one of them, one of `fit` where
+    another has to, or nobody."""
     after = replace(row, replicas=replicas, target=target)
     named = {*replicas, *target}
     after = replace(after, in_sync=in_order(after, named.intersection(row.in_sync)))
     if named.issuperset((*row.replicas, *row.target)):
         return after
     candidates = led_from(image, after)
-    leader = row.leader if row.leader in candidates else next(iter(candidates), NO_LEADER)
+    others = [node_id for node_id in candidates if node_id in fit] or candidates
+    leader = row.leader if row.leader in candidates else next(iter(others), NO_LEADER)
     return led_by(after, leader)
 
 

@@ -171,6 +171,13 @@ def test_a_move_ends_with_somebody_fit_to_lead() -> None:
     assert joined(cluster(replace(FULL, target=(1, 4))), ALL_FIT | {1: UNFIT, 4: UNFIT}).target == ()
 
 
+@pytest.mark.parametrize("bad", [FAILED, LOST, UNFIT])
+def test_a_move_ends_with_the_first_that_is_well_as_the_leader(bad: Fitness) -> None:
+    """The first assigned led for one commit, though its log had failed, or it was about to stop."""
+    assert joined(cluster(replace(FULL, target=(3, 4, 5))), ALL_FIT | {3: bad}).leader == 4
+    assert joined(cluster(replace(FULL, target=(3, 1, 5))), ALL_FIT | {3: bad}).leader == 1, "who leads leads on"
+
+
 def test_fewer_replicas_are_not_there_at_once_where_a_log_failed() -> None:
     """One of those that are to stay is waited for; called off, they are not needed."""
     image = cluster(FULL)
