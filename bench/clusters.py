@@ -34,10 +34,12 @@ class ClusterSide(Side):
 
     all_ports: tuple[int, ...] = ()
     all_pids: tuple[int, ...] = ()
+    all_http: tuple[str, ...] = ()
+    """Of ours."""
     lose: Callable[[int], None] = lambda _: None
-    """kill -9 a broker, by its place, and delete its directory."""
+    """kill -9 a broker, by its place, and delete its directory; Kafka's is formatted anew."""
     begin_anew: Callable[[int], None] = lambda _: None
-    """Start it again, on an empty one."""
+    """Start it again, on that empty one."""
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -66,14 +68,15 @@ def kafka_cluster(count: int = 3) -> Iterator[ClusterSide]:
 
         def lose(at: int) -> None:
             os.kill(side.all_pids[at], signal.SIGKILL)
+            _wait_gone(side.all_pids[at])
             shutil.rmtree(_kafkas_data(root, at))
-
-        def begin_anew(at: int) -> None:
             properties = (_kafkas_data(root, 2 if at == 0 else 0) / "meta.properties").read_text()
             cluster_id = properties.partition("cluster.id=")[2].split()[0]
             configured = ["-t", cluster_id, "-c", f"{root}/server-{at + 1}.properties"]
             words = [KAFKA, "tool", "kafka.tools.StorageTool", "format", *configured]
             subprocess.run(words, check=True, capture_output=True, env=environment)
+
+        def begin_anew(at: int) -> None:
             words = [KAFKA, "restart", str(at + 1)]
             done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
             side.all_pids = (*side.all_pids[:at], int(done.stdout), *side.all_pids[at + 1 :])
@@ -106,10 +109,11 @@ def our_cluster(
 
         brokers += [start(node_id) for node_id in range(1, count + 1)]
         ports = tuple(int(broker.kafka.rsplit(":", 1)[1]) for broker in brokers)
-        pids = tuple(broker.pid for broker in brokers)
-        side = ClusterSide(
-            "Thermocline", ports[0], pids[0], http=brokers[0].http, root=home, all_ports=ports, all_pids=pids
-        )
+        side = ClusterSide("Thermocline", ports[0], brokers[0].pid, http=brokers[0].http, root=home, all_ports=ports)
+
+        def note() -> None:
+            side.all_pids = tuple(broker.pid for broker in brokers)
+            side.all_http = tuple(broker.http for broker in brokers)
 
         def lose(at: int) -> None:
             brokers[at].kill()
@@ -117,11 +121,20 @@ def our_cluster(
 
         def begin_anew(at: int) -> None:
             brokers[at] = start(at + 1, f"127.0.0.1:{ports[at]}")
-            side.all_pids = tuple(broker.pid for broker in brokers)
+            note()
 
+        note()
         side.lose, side.begin_anew = lose, begin_anew
         wait_cluster(side)
         yield side
+
+
+def _wait_gone(pid: int) -> None:
+    deadline = time.monotonic() + READY_S
+    while Path(f"/proc/{pid}").exists():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"process {pid} does not end")
+        time.sleep(0.05)
 
 
 def _kafkas_data(root: Path, at: int) -> Path:
@@ -139,11 +152,18 @@ def wait_cluster(side: Side) -> None:
 
 
 def create_replicated(
-    side: Side, topic: str, partitions: int, replicas: int, *, leader: int | None = None, **configs: object
+    side: Side,
+    topic: str,
+    partitions: int,
+    replicas: int,
+    *,
+    leader: int | None = None,
+    holder: int | None = None,
+    **configs: object,
 ) -> str:
     """An untiered topic that keeps everything; broker i leads partition i, the next ones follow it.
 
-    `leader`: this one leads them all.
+    `leader`: this one leads them all. `holder`: this one has a replica of each.
     """
     wanted: dict[str, object] = {"retention.ms": -1, "remote.storage.enable": "false"}
     wanted |= {name.replace("_", "."): value for name, value in configs.items()}
@@ -151,7 +171,7 @@ def create_replicated(
         wanted |= {"file.delete.delay.ms": 100}
     count = len(side.ports)
     firsts = [index if leader is None else leader - 1 for index in range(partitions)]
-    assigned = [[(first + step) % count + 1 for step in range(replicas)] for first in firsts]
+    assigned = [_assigned(index, first, count, holder)[:replicas] for index, first in enumerate(firsts)]
     new = NewTopic(
         topic, partitions, replica_assignment=assigned, config={name: str(value) for name, value in wanted.items()}
     )
@@ -160,3 +180,18 @@ def create_replicated(
     side.topics.add(topic)
     time.sleep(3)  # every follower is in sync
     return topic
+
+
+def _assigned(index: int, first: int, count: int, holder: int | None) -> list[int]:
+    """The broker after `first` leads; then `holder`, then the others. What `holder` leads is held by each in turn."""
+    followers = [(first + step) % count + 1 for step in range(1, count)]
+    if holder is not None:
+        turn = index // count % len(followers)
+        followers = sorted(followers[turn:] + followers[:turn], key=lambda node: node != holder)
+    return [first % count + 1, *followers]
+
+
+def add_property(side: ClusterSide, at: int, line: str) -> None:
+    """For Kafka's next start of that broker."""
+    with (side.root / f"server-{at + 1}.properties").open("a") as file:
+        file.write(f"{line}\n")

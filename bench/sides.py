@@ -80,12 +80,10 @@ class Side:
 
     def store_requests(self) -> dict[str, int]:
         """Billed requests of ours by operation, from /metrics."""
-        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
         prefix = 'thermocline_store_requests_total{operation="'
         return {
             line[len(prefix) :].split('"')[0]: int(float(line.rsplit(" ", 1)[1]))
-            for line in lines
+            for line in metrics(self.http)
             if line.startswith(prefix)
         }
 
@@ -197,6 +195,12 @@ def thermocline(
     finally:
         broker.kill()
         shutil.rmtree(broker.data_dir, ignore_errors=True)
+
+
+def metrics(http: str) -> list[str]:
+    """The lines that a broker of ours has at host:port `http`."""
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
+        return answer.read().decode().splitlines()
 
 
 def cpu_seconds(pid: int) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bench import loads
 from bench.sides import (
@@ -36,6 +36,7 @@ SPREAD_MAX = 0.15
 TOUCHED = 2 << 30  # bytes of memory before a turn that says nothing else: three times what most write
 ROUNDS_TO_JUDGE = 3  # fewer are a quick look
 PAGED = {"thermocline.flush": "os"}
+T = TypeVar("T")
 
 
 class Log(NamedTuple):
@@ -157,7 +158,7 @@ class Stage:
         self._settle()
         return run()
 
-    def settled(self, run: Callable[[], Measured]) -> Measured:
+    def settled(self, run: Callable[[], T]) -> T:
         """`run` on a calm machine."""
         self._settle()
         return run()

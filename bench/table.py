@@ -47,11 +47,15 @@ def judge(bound: float, median: float, rounds: Sequence[float], *, lower_is_bett
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a row must reach: a ratio ours ÷ peer's, a value of ours, or either of them."""
+    """What a row must reach: a ratio ours ÷ peer's, a value of ours, or either of them; with neither it is reported."""
 
     ratio: float | None = None
     value: float | None = None
     lower_is_better: bool = False
+
+    @property
+    def is_none(self) -> bool:
+        return self.ratio is None and self.value is None
 
     def verdict(self, row: Row) -> Verdict:
         """The better one of its two ways to be met."""
@@ -66,7 +70,7 @@ class Floor:
         sign = "≤" if self.lower_is_better else "≥"
         wanted = [f"{sign} {self.ratio:g}×"] if self.ratio is not None else []
         wanted += [f"{sign} {self.value:g} {unit}"] if self.value is not None else []
-        return " or ".join(wanted)
+        return " or ".join(wanted) or "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,8 @@ class Row:
     def line(self) -> str:
         """As a line of the table."""
         cells = [self.name, self.work, _shown(_median(self.peer)), _shown(_median(self.ours)), self.unit]
-        cells += [self._ratio_cell(), self.floor.text(self.unit), SHOWN[self.verdict()], self._cpu_cell()]
+        met = "–" if self.floor.is_none else SHOWN[self.verdict()]
+        cells += [self._ratio_cell(), self.floor.text(self.unit), met, self._cpu_cell()]
         return f"| {' | '.join(cells)} | {'; '.join(filter(None, (self.notes, self.python)))} |"
 
     def _ratio_cell(self) -> str:
