@@ -14,7 +14,7 @@ from tests.campaign.nemesis import Nemesis
 from tests.campaign.run import SETTINGS, Campaign, Plan, printed
 from tests.support.buckets import DirectoryBucket
 from tests.support.committing import PARTITIONS, Run
-from tests.support.committing_java import begin_java
+from tests.support.committing_java import java
 from tests.support.kafka_tools import require_kafka
 from tests.support.link_proxy import Links
 from tests.support.site import Site
@@ -50,13 +50,13 @@ def test_harm_costs_the_java_client_nothing_that_was_acknowledged(tmp_path: Path
     with Links() as links, three(site, links) as cluster:
         cluster.create(LEDGER, PARTITIONS, min_insync_replicas=2, internal_segment_bytes=4096)
         run = Run(cluster.everywhere, LEDGER, "group-java")
-        begin_java(run, tmp_path, delivery_timeout_s=600)
-        cluster.wait(lambda: run.check() or len(run.read) > 20, "records are read", 120)
-        nemesis = Nemesis(cluster, (LEDGER,), {}, Random(1), kinds, problems, print)
-        nemesis.run(time.monotonic() + 600, harms_max=len(kinds))
-        run.end("write", 120)
-        cluster.wait(lambda: run.check() or run.has_read_all, "everything read", 120)
-        run.end("read", 120)
+        with java(run, tmp_path, delivery_timeout_s=600):
+            cluster.wait(lambda: run.check() or len(run.read) > 20, "records are read", 120)
+            nemesis = Nemesis(cluster, (LEDGER,), {}, Random(1), kinds, problems, print)
+            nemesis.run(time.monotonic() + 600, harms_max=len(kinds))
+            run.end("write", 120)
+            cluster.wait(lambda: run.check() or run.has_read_all, "everything read", 120)
+            run.end("read", 120)
         assert problems == [] and {harm.kind for harm in nemesis.harms} == set(kinds)
         ends = {p: 1 + max(o for q, o in run.acknowledged.values() if q == p) for p in range(PARTITIONS)}
         found = read_confluent(cluster.everywhere, LEDGER, ends)

@@ -17,7 +17,7 @@ from broker.groups.topic import OFFSETS_TOPIC
 from tests.integration.test_replacement import metrics
 from tests.support.buckets import manifest_of
 from tests.support.committing import CLIENTS, PARTITIONS, Run
-from tests.support.committing_java import begin_java
+from tests.support.committing_java import java
 from tests.support.kafka_tools import require_kafka
 from tests.support.site import Site
 from tests.support.stock_clients import read_confluent
@@ -67,8 +67,28 @@ def test_the_java_client_lives_through_a_killed_coordinator_and_a_replaced_leade
     with three(directory_site) as cluster:
         cluster.create(TOPIC, PARTITIONS, min_insync_replicas=2, **SMALL)
         run = Run(cluster.everywhere, TOPIC, "group-java")
-        begin_java(run, tmp_path)
-        _lives_through(cluster, run)
+        with java(run, tmp_path):
+            _lives_through(cluster, run)
+
+
+@pytest.mark.peer
+def test_the_java_programs_end_with_a_test_that_fails_and_with_the_tests_process(tmp_path: Path) -> None:
+    """Found: two producers that wrote to nobody for hours."""
+    require_kafka()
+
+    class TestFailed(Exception):
+        pass
+
+    run = Run("127.0.0.1:1", TOPIC, "group-java")
+    (tmp_path / "fails").mkdir()
+    with pytest.raises(TestFailed), java(run, tmp_path / "fails") as programs:
+        raise TestFailed
+    assert all(program.returncode is not None for program in programs)
+    with java(Run("127.0.0.1:1", TOPIC, "group-java"), tmp_path) as programs:
+        for program in programs:
+            assert program.stdin is not None
+            program.stdin.close()  # as the kernel does for who is killed
+        assert [program.wait(WAIT_S) for program in programs] == [1, 1]
 
 
 def _remote_end(cluster: Three) -> int:
