@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -9,6 +10,11 @@ from hypothesis import settings
 # Machines that run the suite share their cores: a slow example is no failure, the suite's own timeout is the bound.
 settings.register_profile("repository", deadline=None)
 settings.load_profile("repository")
+
+# A shell starts what it puts in the background with ^C ignored, and so would every program be that a test starts and
+# interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every JVM of a test lives for seconds: what the optimizing compiler and the collector's threads would make of it later
 # is work for nothing (18 s instead of 28 for the first two queries of a session on two busy cores).

@@ -6,6 +6,9 @@ import contextlib
 import random
 import socket
 
+_GIVEN: set[int] = set()
+"""By `quiet_port`: six drawn for three brokers, before any of them listens, are to be six."""
+
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that was free a moment ago; ports are not given twice in a row by the kernel."""
@@ -25,10 +28,14 @@ def free_port_run(count: int) -> int:
 
 
 def quiet_port() -> int:
-    """A free port below the kernel's ephemeral range, so that no client's socket takes it between a broker's lives."""
+    """A free port below the kernel's ephemeral range, so that no client's socket takes it between a broker's lives;
+    none twice."""
     for _ in range(50):
         port = random.SystemRandom().randrange(20_000, 30_000)
+        if port in _GIVEN and len(_GIVEN) < 5000:
+            continue
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
+            _GIVEN.add(port)
             return port
     raise AssertionError("no free port between 20000 and 30000")
