@@ -14,7 +14,7 @@ from functools import partial
 from tests.sim.playing import Outcome
 from tests.sim.rows import table
 from tests.sim.run import simulate
-from tests.sim.several import archive
+from tests.sim.several import archive, power
 from tests.sim.several import run as several
 
 SEEDS_A_JOB = 16
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, default=0, help="several of them over one bucket; 0: the world of one")
     parser.add_argument("--replication-factor", type=int, help="of several brokers' topics; not given: each seed draws")
     parser.add_argument("--archive", action="store_true", help="a read-only broker beside several brokers")
+    parser.add_argument("--power-cut-all", action="store_true", help="all of several brokers lose power at one moment")
     parser.add_argument("--duration", type=float, help="simulated seconds of faults: 12, of several brokers 60")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed with findings")
     parser.add_argument("--jobs", type=int, default=1, help="processes that play at once, a seed each")
@@ -81,7 +82,9 @@ def _played(arguments: argparse.Namespace, seeds: range) -> Iterator[Played]:
 def _play(arguments: argparse.Namespace, seed: int) -> Played:
     began = time.monotonic()
     if arguments.brokers:
-        play = archive.simulate if arguments.archive else several.simulate
+        play = several.simulate
+        if arguments.archive or arguments.power_cut_all:
+            play = archive.simulate if arguments.archive else power.simulate
         outcome = play(seed, arguments.brokers, arguments.duration or several.DURATION_S, arguments.replication_factor)
     else:
         outcome = simulate(seed, arguments.duration or 12.0)
