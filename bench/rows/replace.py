@@ -48,8 +48,8 @@ WHOLE: Final = Size(20e9, 1e9, 5e9)
 SHORT: Final = Size(5e9, 1e9, 2e9)  # as hot: what lies cold moves nowhere
 PARTITIONS: Final = 6
 REPLICAS: Final = 2
-SEGMENT_BYTES: Final = 128 << 20  # our default; never less than Kafka allows
-SEGMENT_BYTES_MIN: Final = 1 << 20
+SEGMENTS: Final = 24  # cold ones of each partition: of 126 MiB at the full size (our default is 128)
+SEGMENT_BYTES_MIN: Final = 1 << 20  # Kafka takes no less
 OPEN_BYTES: Final = (1 << 31) - 1  # a segment that is not full by what is hot
 VICTIM: Final = 1  # the place of the broker that is lost
 SETTINGS: Final = {**PAGED, "log.retention.check.interval.ms": 1000}  # as the peer's
@@ -99,7 +99,7 @@ class Log:
 
     def __init__(self, side: ClusterSide, size: Size, *, tiered: bool) -> None:
         self.side, self.size, self.tiered = side, size, tiered
-        self.segment_bytes = max(SEGMENT_BYTES_MIN, int(SEGMENT_BYTES * size.nbytes / WHOLE.nbytes))
+        self.segment_bytes = max(SEGMENT_BYTES_MIN, int((size.nbytes - size.hot) / PARTITIONS / SEGMENTS))
         self._written = 0.0
         tiering: dict[str, object] = {"remote_storage_enable": "true", "local_retention_bytes": self._kept}
         self.topic = create_replicated(
@@ -177,9 +177,8 @@ class Log:
 
 def wait_in_sync(side: ClusterSide, topic: str, lost: int = 0) -> None:
     """Until all partitions are led, with all of their replicas in sync, but for the `lost` ones."""
-    deadline, client = Deadline(side, IN_SYNC_S), admin(side)
+    deadline, client, bytes_before = Deadline(side, IN_SYNC_S), admin(side), loopback_bytes()
     while True:
-        left = "not answered"
         try:
             partitions = client.list_topics(topic, timeout=5).topics[topic].partitions.values()
             behind = [one for one in partitions if len(one.isrs) != len(one.replicas) - lost or one.leader < 0]
@@ -188,7 +187,7 @@ def wait_in_sync(side: ClusterSide, topic: str, lost: int = 0) -> None:
             left = f"{len(behind)} of {len(partitions)} partitions wait to have all but {lost} in sync"
         except KafkaException as error:
             left = str(error)
-        deadline.check(f"{left}; {loopback_bytes() / 1e6:,.0f} MB on the loopback so far")
+        deadline.check(f"{left}; {mb([loopback_bytes() - bytes_before])} MB on the loopback since")
         time.sleep(0.05)
 
 
