@@ -15,7 +15,7 @@ from broker.limits import check_tiering
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Joined, Session
 from broker.metadata.records import Listener
-from hotstore.data_dir import DataDir
+from hotstore.data_dir import DataDir, Process
 from hotstore.places import Places
 from logformat.checkpoints import MetaProperties
 from seams.disk import is_full
@@ -37,8 +37,9 @@ async def enter(
     its logs are about to be written. Raises Refused, with logs and clean-shutdown marker as they were."""
     identity, workers = _identity(data_dir, config), world.workers
     whose = partial(Places(data_dir, world).topic_ids, ())
-    if identity.incarnations is not None:  # before anybody can learn of this process
-        await _note(data_dir, (*identity.incarnations, session.incarnation), workers)
+    this = Process(session.incarnation, config.flush_sync)
+    if data_dir.processes is not None:  # before anybody can learn of this process
+        await _note(data_dir, (*data_dir.processes, this), workers)
     doubt = partial(workers.run, _doubt, data_dir)
     joined = await session.join(
         identity, config.node_id, listeners, whose, doubt, rack=config.rack, take_over=config.take_over
@@ -49,16 +50,16 @@ async def enter(
         meta = MetaProperties(settled.cluster_id, config.node_id, settled.directory_id)
         await workers.run(data_dir.format, meta)
     check_tiering(config, joined.at.image)
-    await _note(data_dir, (session.incarnation,), workers)
+    await _note(data_dir, (this,), workers)
     await workers.run(data_dir.unmark)
     return joined
 
 
-async def _note(data_dir: DataDir, incarnations: tuple[str, ...], workers: Workers) -> None:
+async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Workers) -> None:
     """Note who writes here. Where the disk has no room for it the next start takes it for an older copy: it copies from
     others what they have too, and asks the bucket for the rest."""
     try:
-        await workers.run(data_dir.note_incarnations, incarnations)
+        await workers.run(data_dir.note_processes, processes)
     except OSError as failure:
         if not is_full(failure):
             raise
@@ -76,6 +77,9 @@ def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
     meta, logs = data_dir.meta, frozenset(data_dir.partitions())
     if meta is None:
         return DirectoryIdentity(None, None, None, bool(logs))
-    is_unsynced = not config.flush_sync and not data_dir.was_clean
+    processes = data_dir.processes
+    # What counts is how the process before wrote. Where it did not say, it was configured as this one.
+    flushed = config.flush_sync and all(process.flushes for process in processes or ())
+    incarnations = None if processes is None else tuple(process.incarnation for process in processes)
     ids = meta.cluster_id, meta.node_id, meta.directory_id
-    return DirectoryIdentity(*ids, bool(logs), logs, is_unsynced, data_dir.incarnations)
+    return DirectoryIdentity(*ids, bool(logs), logs, not flushed and not data_dir.was_clean, incarnations)

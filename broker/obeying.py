@@ -63,8 +63,9 @@ def obeying(
     tasks: Tasks,
     report: FailureReport,
     step_back: Callable[[], None],
+    bump: Callable[[], None],
 ) -> Obeying:
-    """`step_back` gives the controller's lease away."""
+    """`step_back` gives the controller's lease away, `bump` has it bumped at once."""
     config = live.now
     node_id = config.node_id
     metadata = MetadataCache(cluster_id, world.clock.monotonic_s)
@@ -88,7 +89,15 @@ def obeying(
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
     office = Office(cluster, feed)
     attendance = Attendance(
-        office, cluster, world, node_id, cluster_id, config.times, refuses=links.refuses, step_back=step_back
+        office,
+        cluster,
+        world,
+        node_id,
+        cluster_id,
+        config.times,
+        refuses=links.refuses,
+        step_back=step_back,
+        bump=bump,
     )
 
     async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:

@@ -131,6 +131,7 @@ class Start:
             self.tasks,
             self.report,
             session.step_back,
+            session.poll_soon,
         )
         self.rooms.replicas = following.replicas
         for name, service in following.kept.items():

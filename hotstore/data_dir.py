@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from hotstore.ballast import Ballast
 from hotstore.errors import DataDirLocked
@@ -35,7 +35,15 @@ from logformat.checkpoints import META_PROPERTIES_FILE, MetaProperties
 from logformat.values import TopicPartition
 from seams.disk import Disk, Lock, read_file, remove_tree, replace_file
 
-_INCARNATIONS_MAX: Final = 100  # starts that came to nothing since the last that served: those before are forgotten
+_PROCESSES_MAX: Final = 100  # starts that came to nothing since the last that served: those before are forgotten
+_OS: Final = " os"
+
+
+class Process(NamedTuple):
+    """One that may have written here. `flushes`: what it acknowledged was flushed before (thermocline.flush)."""
+
+    incarnation: str
+    flushes: bool
 
 
 class DataDir:
@@ -56,8 +64,8 @@ class DataDir:
         self.path = path
         self.meta = meta
         """None: the directory was never formatted."""
-        self.incarnations: tuple[str, ...] | None = None
-        """Processes that served from here, the last one and those that tried since; None: nobody noted any."""
+        self.processes: tuple[Process, ...] | None = None
+        """Those that served from here, the last one and those that tried since; None: nobody noted any."""
         self.checkpoints = checkpoints
         self.was_clean = was_clean
         self.is_marked = was_clean
@@ -93,7 +101,8 @@ class DataDir:
         self = cls(disk, path, lock, meta, checkpoints, was_clean)
         noted = f"{path}/{INCARNATIONS_FILE}"
         if disk.stat(noted) is not None:
-            self.incarnations = tuple(read_file(disk, noted).decode("ascii", "replace").splitlines()[1:])
+            lines = read_file(disk, noted).decode("ascii", "replace").splitlines()[1:]
+            self.processes = tuple(Process(line.removesuffix(_OS), not line.endswith(_OS)) for line in lines)
         for name in leftover_temporaries(disk.list_dir(path)):
             disk.unlink(f"{path}/{name}")
         # A killed process may have left log directories whose names only the page cache knows.
@@ -105,12 +114,14 @@ class DataDir:
         replace_file(self.disk, f"{self.path}/{META_PROPERTIES_FILE}", meta.to_bytes())
         self.meta = meta
 
-    def note_incarnations(self, incarnations: tuple[str, ...]) -> None:
-        """Say which processes may have written here (line 1 the version `0`, then one a line): a copy of this directory
-        that is older than the last of them can be told by it. Durable when it returns. Raises OSError."""
-        text = "".join(f"{line}\n" for line in ("0", *incarnations[-_INCARNATIONS_MAX:]))
+    def note_processes(self, processes: tuple[Process, ...]) -> None:
+        """Say which processes may have written here (line 1 the version `0`, then one a line, ` os` behind it where it
+        did not flush): a copy of this directory that is older than the last of them can be told by it, and what may be
+        gone with the power. Durable when it returns. Raises OSError."""
+        noted = [each.incarnation if each.flushes else each.incarnation + _OS for each in processes]
+        text = "".join(f"{line}\n" for line in ("0", *noted[-_PROCESSES_MAX:]))
         replace_file(self.disk, f"{self.path}/{INCARNATIONS_FILE}", text.encode("ascii"))
-        self.incarnations = incarnations
+        self.processes = processes
 
     def unmark(self) -> None:
         """Take the clean-shutdown marker away, durably: from here on logs may be written. Raises OSError; then it may

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from broker.config.times import ClusterTimes
 from broker.controller import proposals, registrations
-from broker.controller.brokers import HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
+from broker.controller.brokers import NOT_READ, HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
 from broker.controller.decision import not_controller
 from broker.controller.fitness import Fitness
 from broker.controller.office import Office
@@ -35,6 +35,7 @@ from seams.world import World
 log = logging.getLogger(__name__)
 
 _REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
+_BUMPS_BEHIND_MAX: Final = 2  # between the read of the lease and the question
 
 
 class RootBytes(Protocol):
@@ -46,7 +47,7 @@ class RootBytes(Protocol):
 
 class Attendance:
     """Of one broker; it answers only while it is the controller. `refuses`: whether nobody listens at a node's port.
-    `step_back` gives the lease away."""
+    `step_back` gives the lease away, `bump` has it bumped at once."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Attendance:
         *,
         refuses: Callable[[Node], Awaitable[bool]],
         step_back: Callable[[], None],
+        bump: Callable[[], None],
     ) -> None:
         self._office = office
         self._root = root
@@ -69,6 +71,7 @@ class Attendance:
         self._times = times
         self._refuses = refuses
         self._step_back = step_back
+        self._bump = bump
         self._sessions: Sessions | None = None
         self._at: ImageAt | None = None
         self._lease_counter = -1
@@ -122,6 +125,7 @@ class Attendance:
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"broker {self._node_id} is the controller and lives: give this one another --node-id",
             )
+        self._refuse_copies(asked)
         now_s = self._clock.monotonic_s()
         is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
         epoch = await self._office.decide(
@@ -129,6 +133,22 @@ class Attendance:
         )
         log.info("broker %d has a session: broker epoch %d", asked.node_id, epoch)
         return epoch
+
+    def _refuse_copies(self, asked: RegistrationAsked) -> None:
+        """Of who reads a copy of this bucket: the ids of cluster, nodes and sessions are the same there, but nobody
+        bumps the lease. What we do not know ourselves yet, right after a claim, refuses nobody."""
+        if asked.wants_bump:
+            self._bump()
+            raise ApiError(
+                ErrorCode.NOT_CONTROLLER, f"its lease is bumped: where broker {asked.node_id} reads that, it may join"
+            )
+        ours, read = self._lease_counter, asked.lease_counter
+        if read != NOT_READ and read < ours - _BUMPS_BEHIND_MAX:
+            raise ApiError(
+                ErrorCode.NOT_CONTROLLER,
+                f"broker {asked.node_id} read counter {read} in lease.json, and this controller is at {ours}: its "
+                "bucket is a copy of this cluster's, or answers late",
+            )
 
     async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
         """See `Brokers`."""

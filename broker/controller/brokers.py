@@ -8,12 +8,15 @@ not know how requests are decoded, nor how a decision is committed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.controller.fitness import FIT, Fitness
 from broker.error_codes import ErrorCode
 from broker.metadata.records import NO_EPOCH, Listener, LogPlace
 from broker.replication.proposal import PartitionProposal
+
+NO_LEASE: Final = -1
+NOT_READ: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,9 @@ class RegistrationAsked:
     `boot_id` the run of its machine. `previous_broker_epoch` is that of the node's last session in the image that was
     read before asking; NO_EPOCH: it had none (KIP-966). `lost_logs`: logs of this directory that are gone (R18).
     `held_logs`: of partitions that a rebuilt cluster does not know who holds, those that lie in this directory (R29).
-    `take_over`: an operator's word that the process of the session before is dead.
+    `take_over`: an operator's word that the process of the session before is dead. `lease_counter`: of `lease.json` as
+    it was read just before asking; NO_LEASE: there was none; NOT_READ: not told. `wants_bump`: the asker has not seen
+    it move yet: he is not let in, but shown that this is the bucket that the controller serves, and no copy of it.
     """
 
     node_id: int
@@ -38,6 +43,8 @@ class RegistrationAsked:
     lost_logs: tuple[LogPlace, ...] = ()
     held_logs: tuple[LogPlace, ...] = ()
     take_over: bool = False
+    lease_counter: int = NOT_READ
+    wants_bump: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,8 @@ class Brokers(Protocol):
 
         ApiError DUPLICATE_BROKER_REGISTRATION: another process of this node id has a session that lives;
         INCONSISTENT_CLUSTER_ID; STALE_BROKER_EPOCH: the node's last session is not the one asked with, look again;
-        INVALID_REQUEST: this directory was replaced (it may never serve again).
+        INVALID_REQUEST: this directory was replaced (it may never serve again); NOT_CONTROLLER: also of the bucket that
+        it read, whose lease this controller does not bump: a copy of this cluster's.
         """
         ...
 

@@ -135,6 +135,8 @@ def registration_message(asked: RegistrationAsked) -> BrokerRegistrationRequest:
         held_logs=[
             BrokerRegistrationRequestHeldLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.held_logs)
         ],
+        lease_counter=asked.lease_counter,
+        wants_bump=asked.wants_bump,
     )
 
 
@@ -154,6 +156,8 @@ def registration_asked(request: BrokerRegistrationRequest) -> RegistrationAsked:
         lost_logs=_places(request.lost_logs),
         held_logs=_places(request.held_logs),
         take_over=request.take_over,
+        lease_counter=request.lease_counter,
+        wants_bump=request.wants_bump,
     )
 
 

@@ -71,7 +71,7 @@ class Fetch:
         self._context = context
         self._version = version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
-        self._replica = replica_fetch.asking(request)
+        self._replica = replica_fetch.asking(request, context.metadata.image.nodes)
         self._may_be_sent = request.rack_id and context.config.selects_by_rack  # to a replica in the client's rack
         registry = context.registry  # a replica is served by its leader alone
         self._known: Mapping[tuple[str, int], Readable] = (

@@ -10,12 +10,14 @@ alone (the authorizer sees to that). Must not know how a fetch waits, nor what a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.authorizer import is_from_follower
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.fetch_attempt import FetchAttempt, diverges
+from broker.metadata.records import NO_EPOCH, Node
 from broker.partition.replica import Partition
 from broker.replication.catch_up import Behind, bytes_between, is_sent_on
 from broker.replication.leader import Report
@@ -29,12 +31,18 @@ class Asking(NamedTuple):
     broker_epoch: int
 
 
-def asking(request: FetchRequest) -> Asking | None:
-    """None: a consumer asks. Below version 15 no session can be named: it is refused, as one that is over."""
+def asking(request: FetchRequest, nodes: Mapping[int, Node]) -> Asking | None:
+    """None: a consumer asks. Below version 15 no session can be named: it is refused, as one that is over. So is a
+    session of another process than the image names: of a cluster on a copy of this bucket, where the same numbers are
+    given again."""
     if not is_from_follower(request):
         return None
     state = request.replica_state
-    return Asking(request.replica_id, -1) if state is None else Asking(state.replica_id, state.replica_epoch)
+    if state is None:
+        return Asking(request.replica_id, NO_EPOCH)
+    node = nodes.get(state.replica_id)
+    is_other = node is not None and state.incarnation not in ("", node.incarnation)
+    return Asking(state.replica_id, NO_EPOCH if is_other else state.replica_epoch)
 
 
 def read(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from broker.controller.brokers import NO_LEASE
 from broker.membership.lease_watch import Lease, LeaseSight, LeaseWatch
 from coldstore.keys import lease_key
 from coldstore.object_store import ObjectStore
@@ -32,6 +33,12 @@ class Campaign:
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
         )
 
+    @property
+    def counter(self) -> int:
+        """Of the lease as it was read last, whoever bumped it; NO_LEASE: there was none, or it was not read."""
+        lease = self._lease.known
+        return NO_LEASE if lease is None else lease.content.counter
+
     async def look(self, controller_epoch: int) -> LeaseSight:
         """Poll the lease beside a `cluster.json` of `controller_epoch`; what all polls so far show (C19)."""
         before_read = self._world.clock.monotonic_s()
@@ -39,6 +46,11 @@ class Campaign:
         if lease is not None and lease.content.controller_epoch < controller_epoch:
             lease = None  # an older controller's: neither its counter nor its release says anything
         return self._watch.polled(None if lease is None else lease.content, before_read, controller_epoch)
+
+    @property
+    def has_moved(self) -> bool:
+        """As `LeaseWatch.has_moved`."""
+        return self._watch.has_moved
 
     @property
     def stood_s(self) -> float:

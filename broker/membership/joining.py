@@ -3,7 +3,9 @@
 Owns the shell of `identity.admit` and of registering. Always true: nothing is served before the session is committed to
 `cluster.json` and was read there; a claim is made by whoever is alone in the image, or when the lease was released or
 stood still: over two bumps where the controller's port refuses, or served from this directory; everybody else asks the
-controller. A store that does not answer is waited for. Must not know what happens once the session stands (session).
+controller: who has nothing here yet once its lease was seen to move, everybody with the counter that was read, for this
+bucket may be a copy of the one that the controller serves. A store that does not answer is waited for. Must not know
+what happens once the session stands (session).
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ Doubt: TypeAlias = Callable[[], Awaitable[None]]
 
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
+_SOON_S: Final = 0.25
 _TELL_S: Final = 3.0  # between two lines about one wait
 _DUPLICATE_SESSIONS: Final = 2
 """So many sessions is waited for another process's to end, as one controller has it; then it lives, and this one is
@@ -94,6 +97,7 @@ class Joining:
         self._outage = outage
         self._times = times
         self._pause_s = min(times.interval_s, times.lease_s / 4)  # between looks that found nothing to do yet
+        self._looks_soon = False  # what is waited for comes within a bump
         self._waits_for = waits_for
         # One for every attempt to enter: an attempt whose answer was lost may have been the first one.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
@@ -126,9 +130,10 @@ class Joining:
             if joined is not None:
                 return joined
             wait_s = 0.2
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(min(self._pause_s, _SOON_S) if self._looks_soon else self._pause_s)
 
     async def _try_join(self, directory: DirectoryIdentity, who: RegistrationAsked, whose: Whose) -> Joined | None:
+        self._looks_soon = False
         found = await self._cluster.load()
         bucket = None
         sight = LeaseSight.STILL
@@ -221,9 +226,17 @@ class Joining:
         self._gate.begin()
         last = NO_EPOCH if mine is None else mine.broker_epoch
         self._not_there = None
+        # Ids of cluster, nodes and sessions are the same in a copy of a bucket, and lead to the other's controller.
+        self._looks_soon = admission.verdict is not Verdict.RESUME and not self._campaign.has_moved
+        question = replace(
+            asked,
+            previous_broker_epoch=last,
+            lease_counter=self._campaign.counter,
+            wants_bump=self._looks_soon,
+        )
         try:
             controller = RemoteBrokers(partial(self._links.to, node), self._times)
-            await controller.register(replace(asked, previous_broker_epoch=last))
+            await controller.register(question)
         except (ConnectionError, TimeoutError) as silent:
             if isinstance(silent, ConnectionRefusedError):
                 self._not_there = found.epoch

@@ -44,7 +44,17 @@ class Lease(msgspec.Struct, frozen=True):
 class LeaseWatch:
     """Feed it every successful poll; `sight` says what is known. `lease_s`: length of a lease in seconds."""
 
-    __slots__ = ("_epoch", "_last", "_lease_s", "_moved_at", "_of_holder_s", "_polled_at", "_started_at", "sight")
+    __slots__ = (
+        "_epoch",
+        "_last",
+        "_lease_s",
+        "_moved_at",
+        "_of_holder_s",
+        "_polled_at",
+        "_started_at",
+        "has_moved",
+        "sight",
+    )
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -55,6 +65,9 @@ class LeaseWatch:
         self._polled_at = 0.0
         self._of_holder_s = lease_s
         self.sight = LeaseSight.WATCHING
+        self.has_moved = False
+        """Whether the controller that was polled last bumped the counter between two polls: this bucket is the one that
+        it serves, and no copy."""
 
     def polled(self, lease: Lease | None, now_s: float, controller_epoch: int = 0) -> LeaseSight:
         """A poll succeeded at monotonic `now_s` and read `lease` (None: there is none, or none of the controller that
@@ -70,6 +83,10 @@ class LeaseWatch:
         self._polled_at = now_s
         if lease != self._last or slept or controller_epoch > self._epoch:
             self._moved_at = now_s
+        if controller_epoch != self._epoch:
+            self.has_moved = False
+        elif lease is not None and lease.controller_epoch == controller_epoch:
+            self.has_moved |= self._last is None or lease.counter > self._last.counter
         self._last, self._epoch = lease, controller_epoch
         if lease is not None and lease.released:
             self.sight = LeaseSight.RELEASED

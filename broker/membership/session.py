@@ -82,6 +82,7 @@ class Session:
         self._followed = asyncio.Event()
         self._at = ImageAt(-1, ClusterImage())
         self._look_again = asyncio.Event()
+        self._polls_soon = False
         self.incarnation = world.rng.uuid().hex
         lease_s, interval_s = times.lease_s, times.interval_s
         self._campaign = Campaign(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
@@ -194,8 +195,8 @@ class Session:
         while self.gate.superseded_by is None:
             paused = not self.gate.is_open()
             now = self._world.clock.monotonic_s()
-            if paused or now >= polled_s + self._between_polls_s:
-                polled_s = now
+            if paused or self._polls_soon or now >= polled_s + self._between_polls_s:
+                polled_s, self._polls_soon = now, False
                 await self._poll(paused=paused)
             self._look_again.clear()
             with suppress(TimeoutError):
@@ -274,6 +275,11 @@ class Session:
         self._at = at
         self.fresh.is_alone = at.image.nodes.keys() == {self._node_id}
         self._reign.obeyed(at)
+
+    def poll_soon(self) -> None:
+        """Poll, and bump the lease, now: somebody wants to see that."""
+        self._polls_soon = True
+        self._look_again.set()
 
     def step_back(self) -> None:
         """As `Reign.step_back`."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
-from broker.metadata.records import Node
+from broker.metadata.records import NO_EPOCH, Node
 from broker.replication.asking import VERSION, Key, Limits, topic_id_of
 from broker.replication.fetcher import Copy, Fetcher
 from broker.replication.rate import Rate
@@ -84,8 +84,9 @@ class Fetchers:
         """This broker's, as the image has it."""
         return self._metadata.broker_epoch(self._node_id)
 
-    def _session(self) -> tuple[int, int]:
-        return self._node_id, self.broker_epoch()
+    def _session(self) -> tuple[int, int, str]:
+        node = self._metadata.image.nodes.get(self._node_id)
+        return (self._node_id, NO_EPOCH, "") if node is None else (node.node_id, node.broker_epoch, node.incarnation)
 
     def _obey_rate(self, now: BrokerConfig) -> None:
         if now.follower_rate_max != self._rate.limit:

@@ -80,7 +80,7 @@ class Asking:
             self._wanted[key] = at
         self._changed[key] = None
 
-    def question(self, node_id: int, broker_epoch: int, of: Limits) -> FetchRequest:
+    def question(self, node_id: int, broker_epoch: int, incarnation: str, of: Limits) -> FetchRequest:
         """The next question, of all that is wanted; it names what its leader does not know."""
         if broker_epoch != self._broker_epoch:
             self._broker_epoch = broker_epoch
@@ -94,7 +94,7 @@ class Asking:
         self._changed.clear()
         self._anew.clear()
         return FetchRequest(
-            replica_state=FetchRequestReplicaState(replica_id=node_id, replica_epoch=broker_epoch),
+            replica_state=FetchRequestReplicaState(node_id, broker_epoch, incarnation),
             max_wait_ms=of.wait_ms,
             min_bytes=0 if is_full and not self._was_refused else 1,  # the first one makes the session: at once
             max_bytes=of.bytes_max,

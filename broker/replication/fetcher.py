@@ -59,14 +59,14 @@ class Copy(Protocol):
 
 
 class Fetcher:
-    """From one broker. `ask` sends a question: ConnectionError, TimeoutError. `session` is this broker's: its id and
-    its broker epoch as the image has it. `throttled`: who is held back when too much came."""
+    """From one broker. `ask` sends a question: ConnectionError, TimeoutError. `session` is this broker's: its id, and
+    its broker epoch and its process as the image has them. `throttled`: who is held back when too much came."""
 
     def __init__(
         self,
         leader_id: int,
         ask: Callable[[FetchRequest], Awaitable[FetchResponse]],
-        session: Callable[[], tuple[int, int]],
+        session: Callable[[], tuple[int, int, str]],
         limits: Limits,
         throttled: Throttled,
     ) -> None:

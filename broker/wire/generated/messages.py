@@ -74,6 +74,7 @@ class FetchRequestReplicaState(Message):
 
     replica_id: int = -1
     replica_epoch: int = -1
+    incarnation: str = ""
 
 
 class FetchRequestPartition(Message):
@@ -1755,6 +1756,8 @@ class BrokerRegistrationRequest(Message):
     lost_logs: list[BrokerRegistrationRequestLostLog] = []
     take_over: bool = False
     held_logs: list[BrokerRegistrationRequestHeldLog] = []
+    lease_counter: int = -2
+    wants_bump: bool = False
 
 
 class BrokerRegistrationResponse(Message):

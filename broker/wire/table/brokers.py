@@ -69,6 +69,8 @@ request BrokerRegistration
   held_logs                               [HeldLog]             tag:10004
     topic_id                              uuid
     partitions                            [int32]
+  lease_counter                           int64                 =-2 tag:10005
+  wants_bump                              bool                  tag:10006
 
 response BrokerRegistration
   throttle_time_ms                        int32

@@ -35,6 +35,7 @@ request Fetch
   replica_state                           ReplicaState          15+ tag:1
     replica_id                            int32                 =-1
     replica_epoch                         int64                 =-1
+    incarnation                           string                tag:10000
   replica_id                              int32                 0-14 =-1
   max_wait_ms                             int32
   min_bytes                               int32

@@ -27,6 +27,7 @@ SEEDS_MAX = 500
 SEEDS_OF_SEVERAL_MAX = 300
 SEEDS_AT_ONCE = 10
 CPU_S = 600
+MEMORY_MAX = 8 << 30  # some bugs have a loop note things without end
 HANGS_S = 3600.0
 """A run that takes no processor time for long; ten seeds take a minute of it at most, and ten times that at load."""
 TEST_HANGS_S = 900  # one test, by pytest-timeout: 120 s of it as a rule
@@ -62,7 +63,10 @@ def catch(bug: PlantedBug, tree: str) -> Caught | None:
 def _by_test(test: str, tree: str) -> Caught | None:
     command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", f"timeout={TEST_HANGS_S}"]
     done = _run([*command, test], tree)
-    failed = [line.split(" ", 2)[1] for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    # A name may have spaces, in the words of its case.
+    failed = [
+        line.removeprefix("FAILED ").split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED ")
+    ]
     if done.returncode != 1 or not failed:
         return None
     return (
@@ -89,8 +93,13 @@ def _run(arguments: Sequence[str], tree: str) -> subprocess.CompletedProcess[str
         text=True,
         timeout=HANGS_S,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S)),
+        preexec_fn=_limit,
     )
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX))
 
 
 def _plant(bug: PlantedBug) -> Caught | None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from broker.config.times import ClusterTimes
 from broker.controller.attendance import Attendance
+from broker.controller.brokers import NO_LEASE, NOT_READ, RegistrationAsked
+from broker.error_codes import ErrorCode
+from broker.errors import ApiError
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
@@ -47,7 +50,9 @@ def test_a_port_is_asked_while_the_store_is_away() -> None:
 
         world: Any = SimpleNamespace(clock=clock, beats=Beats())
         root: Any = SimpleNamespace(encoded=None)
-        attendance = Attendance(office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None)
+        attendance = Attendance(
+            office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
+        )
         attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False)
         keeping = asyncio.ensure_future(attendance.keep())
         await asyncio.sleep(TIMES.away_s + 0.1)
@@ -59,5 +64,47 @@ def test_a_port_is_asked_while_the_store_is_away() -> None:
         await asyncio.sleep(0.1)
         keeping.cancel()
         assert office.at_s and office.at_s[0] - closed_s < TIMES.closed_s / 2, office.at_s
+
+    run_fast(scenario())
+
+
+def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
+    """Its lease stands where it stood when it was copied. Who has not seen it move is shown that it does."""
+
+    async def scenario() -> None:
+        clock, image = FastClock(), ClusterImage().with_records([session(node_id=1, broker_epoch=1)])
+        office: Any = Decides(image)
+        bumped: list[int] = []
+
+        async def refuses(node: Node) -> bool:
+            return False
+
+        world: Any = SimpleNamespace(clock=clock, beats=Beats())
+        root: Any = SimpleNamespace(encoded=None)
+        attendance = Attendance(
+            office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: bumped.append(1)
+        )
+        attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False)
+
+        async def ask(counter: int, *, wants_bump: bool = False) -> ErrorCode:
+            who = RegistrationAsked(2, "c", "0" * 32, "d2", "boot", (), lease_counter=counter, wants_bump=wants_bump)
+            try:
+                await attendance.register(who)
+            except ApiError as refused:
+                return refused.code
+            return ErrorCode.NONE
+
+        assert await ask(NO_LEASE) == ErrorCode.NONE, "right after a claim"
+        attendance.beaten(9)
+        assert [await ask(counter) for counter in (NO_LEASE, 6, 7, 10, NOT_READ)] == [
+            ErrorCode.NOT_CONTROLLER,
+            ErrorCode.NOT_CONTROLLER,
+            ErrorCode.NONE,
+            ErrorCode.NONE,
+            ErrorCode.NONE,
+        ]
+        decided = len(office.at_s)
+        assert await ask(9, wants_bump=True) == ErrorCode.NOT_CONTROLLER and bumped == [1]
+        assert len(office.at_s) == decided
 
     run_fast(scenario())

@@ -103,6 +103,23 @@ def test_a_replica_is_served_to_the_logs_end_and_its_next_offset_commits() -> No
     play(scenario())
 
 
+def test_a_replica_of_a_cluster_on_a_copy_of_the_bucket_is_another_one() -> None:
+    """Its node id and broker epoch may be the same: what it has would count as flushed by the one that is in sync."""
+
+    async def scenario() -> None:
+        at = await leading()
+        ours = at.life.context.metadata.image.nodes[2].incarnation
+        waiting = asyncio.ensure_future(at.life.produce("log", b"one"))
+        await asyncio.sleep(0.1)
+        assert (await at.fetch(1, at.row.leader_epoch, replica=(2, SESSION, "copy"))).error_code == STALE
+        assert not waiting.done()
+        assert (await at.fetch(1, at.row.leader_epoch, replica=(2, SESSION, ours))).error_code == 0
+        assert (await waiting).error_code == 0
+        await at.life.stop()
+
+    play(scenario())
+
+
 def test_a_parked_replica_hears_of_an_append_and_of_the_high_watermark() -> None:
     """At once, each in one answer of its session: else acks=all would wait for the poll's end, consumers for more."""
 

@@ -35,6 +35,7 @@ class Cluster:
     """Every controller, of node `decides`, says that node 1 lives; the next one decides after `reign_s`."""
 
     stood_s = 0.0
+    counter, has_moved = 7, True
 
     def __init__(self, reign_s: float, decides: int = 2) -> None:
         self.reign_s = reign_s

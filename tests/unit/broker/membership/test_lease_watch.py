@@ -106,3 +106,17 @@ def test_a_claim_gives_its_author_a_whole_lease() -> None:
     assert watch.polled(None, 6.0, 8) is not LeaseSight.STILL and watch.stood_s == 0
     sights = [watch.polled(None, 6.0 + after, 8) for after in range(1, 6)]
     assert LeaseSight.STILL not in sights[:-1] and sights[-1] is LeaseSight.STILL
+
+
+def test_a_lease_moved_where_the_controller_that_was_polled_bumped_it() -> None:
+    """Nobody bumps the lease of a copy; nor does one of another controller say anything of the one to be asked."""
+    watch = LeaseWatch(15.0)
+
+    def moved(read: Lease | None, epoch: int = 3) -> bool:
+        watch.polled(read, 0.0, epoch)
+        return watch.has_moved
+
+    assert not moved(lease(7)) and not moved(lease(7)) and moved(lease(8)) and moved(lease(8))
+    assert not moved(None, 4), "a claim"
+    assert moved(Lease(4, "others", 9), 4), "its first bump"
+    assert not moved(Lease(5, "third", 9), 5) and not moved(Lease(6, "fourth", 10), 5), "of one that claimed since"

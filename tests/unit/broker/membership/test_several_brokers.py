@@ -194,6 +194,7 @@ def test_who_stops_hands_over_first(who: int) -> None:
 
             session = session_of(lives[left])
             assert session._feed is not None
+            await until(lambda: lives[left].context.metadata.topic_named("log") is not None, 10)
             session._feed.watch(note)
             await lives.pop(who).stop()
             await until(lambda: bool(leaders) and not leaders[-1][0], LEASE_S)

@@ -101,6 +101,6 @@ def test_who_steps_back_gives_others_two_looks() -> None:
             session = it.session(1)
             assert it.controllers == [1] and session._reign is not None
             session.step_back()
-            assert session._reign._stepped_back_until_s - session._world.clock.monotonic_s() == 16
+            assert session._reign._stepped_back_until_s - session._world.clock.monotonic_s() == pytest.approx(16)
 
     play(scenario())

@@ -43,7 +43,7 @@ def question_of(asking: Asking, wanted: dict[Key, FetchPosition], broker_epoch: 
         asking.want(key, None)
     for key, position in wanted.items():
         asking.want(key, position)
-    return asking.question(2, broker_epoch, LIMITS)
+    return asking.question(2, broker_epoch, "", LIMITS)
 
 
 def test_a_question_names_what_changed_since_the_last() -> None:
@@ -123,7 +123,7 @@ def test_every_question_is_that_of_looking_at_all_that_is_wanted(moves: list[tup
             by_looking.anew.add(key_of(TOPIC, index))
             continue
         broker_epoch += move == "session"
-        asked = asking.question(2, broker_epoch, LIMITS)
+        asked = asking.question(2, broker_epoch, "", LIMITS)
         assert (named(asked), set(forgotten(asked))) == by_looking.question(wanted, broker_epoch)
         assert asking.told == by_looking.told == wanted and asking.wants_any == bool(wanted)
         if move == "unheard":
@@ -199,7 +199,7 @@ def fetching(
     in_sync: Collection[Key] = (),
 ) -> None:
     async def run(leader: Leader) -> None:
-        fetcher = Fetcher(1, leader, lambda: (2, 50), LIMITS, Throttled(rate or Rate(), lambda key: key in in_sync))
+        fetcher = Fetcher(1, leader, lambda: (2, 50, ""), LIMITS, Throttled(rate or Rate(), lambda key: key in in_sync))
         keeping = asyncio.ensure_future(fetcher.keep())
         await scenario(leader, fetcher)
         assert not keeping.done()
