@@ -18,7 +18,7 @@ from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.disk import is_full
 from seams.workers import Lane
-from tiering.collector import Collector
+from tiering.collector import AGAIN_S, Collector
 from tiering.copier import Copier
 from tiering.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
 from tiering.expirer import Expirer
@@ -152,6 +152,8 @@ class PartitionJobs:
         of = self._partition
         if (wait_s := self._collector.wait_s(of.topic_id, of.partition)) > 0:
             return wait_s  # it was led and collected a while ago
+        if of.remote_end_offset < of.log.local_log_start_offset:
+            return AGAIN_S  # an earlier version of the root, perhaps: what it does not name may be all there is
         try:
             await self._collector.collect(of.topic_id, of.partition, of.check_fresh)
         except (Corrupt, ObjectMissing) as unreadable:

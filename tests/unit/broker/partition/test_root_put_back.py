@@ -1,0 +1,52 @@
+"""A manifest rotted, and an earlier version of it was put back (docs/operations.md): what that does not name is no
+garbage while the log here begins above it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+from coldstore.keys import SegmentKey, parse_key
+from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
+from tests.support.three_machines import until
+
+
+def test_objects_that_an_earlier_manifest_does_not_name_stay_while_the_log_begins_above_it() -> None:
+    async def scenario() -> None:
+        place = Place()
+        life = await place.start()
+        topic_id = await life.create("log", **SMALL_SEGMENTS)
+        root = f"topics/{topic_id}/0/manifest.json"
+        objects = place.memory.objects
+
+        def segments() -> set[str]:
+            return {key for key in objects if str(topic_id) in key and isinstance(parse_key(key), SegmentKey)}
+
+        async def fill(count: int) -> None:
+            for number in range(count):
+                assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
+            log = life.partition("log").log
+            await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
+
+        await fill(20)
+        earlier = copy.deepcopy(objects[root])
+        await fill(20)
+        newest, before = copy.deepcopy(objects[root]), segments()
+        whole = await life.read_all("log")
+        await life.crash()
+        place.kill()
+
+        objects[root] = earlier
+        life = await place.start()
+        await asyncio.sleep(600.0)
+        gone = before - segments()
+        assert not gone, f"{len(gone)} of {len(before)} objects, the only copies, were deleted as garbage"
+        await life.crash()
+
+        objects[root] = newest
+        life = await place.start()
+        await asyncio.sleep(60.0)
+        assert await life.read_all("log") == whole
+        await life.crash()
+
+    play(scenario())
