@@ -7,8 +7,14 @@ on the broker; the `page` ones have 140 topics more, whose metadata does not fit
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import shutil
+import subprocess
+import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +27,8 @@ from tests.support.site import init_producer_id, thermocline
 from tests.support.stock_clients import Written, committed_offset, end_offsets, read_confluent, write_confluent
 from thermocline.pipeline.history import History
 
+LAST_OF_FORMAT_1 = "c4a3036"  # and of the program that knows no other
+OPENED = ".kafka_cleanshutdown"  # goes as soon as any version opens the directory
 BUCKETS = ("bucket_v1", "bucket_v1_page", "bucket_v2", "bucket_v2_page")
 
 
@@ -87,3 +95,54 @@ def test_a_golden_bucket_is_read_by_those_who_need_no_broker(name: str, tmp_path
         }
         assert len(topics) == (142 if "page" in name else 2)
         assert [history.partition("events", n).remote_end for n in range(3)] == [30, 30, 30]
+
+
+@pytest.fixture(scope="module")
+def program_of_format_1(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources of the last version before format 2, out of this repository's own history."""
+    command = ["git", "-C", str(ROOT), "archive", "--format=tar", LAST_OF_FORMAT_1]
+    done = subprocess.run(command, capture_output=True, check=False) if shutil.which("git") else None
+    if done is None or done.returncode != 0:
+        pytest.skip(f"no history here, so no program of format 1: {LAST_OF_FORMAT_1} is not to be had")
+    place = tmp_path_factory.mktemp("format-1")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+@contextlib.contextmanager
+def served_by_format_1(sources: Path, place: Path, data_dir: str = "data") -> Iterator[subprocess.Popen[str]]:
+    """That program over a golden directory and its bucket; killed at the end unless it ended already."""
+    command = [sys.executable, "-m", "thermocline", "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command += ["--data-dir", str(place / data_dir), "--bucket", f"file://{place}/bucket"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=sources, text=True, **pipes) as old:  # type: ignore[call-overload]
+        try:
+            yield old
+        finally:
+            old.kill()
+
+
+@pytest.mark.parametrize("data_dir", ["data", "another"])
+@pytest.mark.parametrize("name", ["bucket_v2", "bucket_v2_page"])
+def test_the_program_of_format_1_refuses_format_2(
+    name: str, data_dir: str, program_of_format_1: Path, tmp_path: Path
+) -> None:
+    """Whoever rolls back to it learns why it does not serve; neither bucket nor directory is another for it, but that
+    the directory was opened, and ours goes on."""
+    place = extracted(name, tmp_path)
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.name != OPENED}
+    with served_by_format_1(program_of_format_1, place, data_dir) as old:
+        ready, said = old.communicate(timeout=60)
+        assert (ready, old.returncode) == ("", 3), said
+    assert "root cluster.json has format 2, this version knows 1; upgrade" in said
+    assert {path: path.read_bytes() for path in before} == before
+    with running_broker(place / "data", f"file://{place}/bucket") as broker:
+        assert end_offsets(broker.kafka, "events", 3) == {0: 35, 1: 35, 2: 35}
+
+
+def test_the_program_of_format_1_serves_format_1(program_of_format_1: Path, tmp_path: Path) -> None:
+    """So nothing but the format is why it does not serve the others."""
+    with served_by_format_1(program_of_format_1, extracted("bucket_v1", tmp_path)) as old:
+        assert old.stdout is not None
+        assert old.stdout.readline().startswith("ready ")
