@@ -10,9 +10,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.buckets import Stores
 from tests.support.repository import ROOT
 from tests.support.site import Site, json_lines, thermocline
 from tests.support.steady_load import SteadyLoad, assert_kept
@@ -26,6 +30,12 @@ from thermocline.cli.cluster.moves.source import MovesSource
 
 USAGE, INTERRUPTED = 2, 130
 FIELDS = ["topic", "partition", "from", "to", "hot_bytes", "cold_bytes"]
+
+
+@pytest.fixture(params=["directory", pytest.param("versitygw", marks=pytest.mark.peer)])
+def site(request: pytest.FixtureRequest, stores: Stores, tmp_path: Path) -> Iterator[Site]:
+    with stores.bucket(request.param, tmp_path) as bucket:
+        yield Site(tmp_path, bucket)
 
 
 def run(cluster: Three, *words: str) -> subprocess.CompletedProcess[str]:
@@ -45,11 +55,11 @@ def said_active(cluster: Three) -> set[int]:
     return {broker.node for broker in MovesSource(cluster.everywhere).look().brokers if broker.active}
 
 
-def test_a_broker_is_drained_under_load_and_leaves(directory_site: Site) -> None:
+def test_a_broker_is_drained_under_load_and_leaves(site: Site) -> None:
     """The plan has the bytes of both tiers, and what it calls cold is not copied; nothing acknowledged is lost; nobody
     assigns it anything any more; it is stopped, and the same command takes it out."""
     topics = ("a", "b", "c")
-    with three(directory_site) as cluster:
+    with three(site) as cluster:
         for topic in topics:
             cluster.create(topic, replicas=2)
         writing = Writing(cluster.everywhere, "a")
@@ -72,7 +82,7 @@ def test_a_broker_is_drained_under_load_and_leaves(directory_site: Site) -> None
             assert of_a["cold_bytes"] > 5_000 and of_a["hot_bytes"] == 0
             assert all(move["hot_bytes"] > 0 for move in plan if move["topic"] != "a")
             (joined,) = set(cluster.rows("a")[0].replicas) - set(before["a"])
-            copied = directory_site.local_log_files("a", str(joined))
+            copied = site.local_log_files("a", str(joined))
             assert all(int(file.stem) >= 500 for file in copied), "it begins where the bucket ends"
             assert held(cluster)[node] == 0
             assert f"broker {node} holds nothing: stop it" in done.stderr
@@ -94,10 +104,10 @@ def run_tier_seal(cluster: Three) -> int:
     return thermocline("tier", "seal", "--wait", "-b", cluster.everywhere).returncode
 
 
-def test_a_broker_joins_gets_its_share_and_is_drained_in_two_sittings(directory_site: Site) -> None:
+def test_a_broker_joins_gets_its_share_and_is_drained_in_two_sittings(site: Site) -> None:
     """A dry run changes nothing; the share moves, leaders with it; a second time there is nothing to do. ^C in a drain
     leaves one partition moving and says how to go on; typed again, it goes on."""
-    with three(directory_site) as cluster:
+    with three(site) as cluster:
         cluster.create("even", partitions=12, replicas=2)
         with cluster.beside("4", 4) as fourth:
             fourth.await_ready()

@@ -92,6 +92,10 @@ DIFFERENCES = (
         "docs/adr/0019-how-a-partition-moves.md",
     ),
     Difference(
+        "UnregisterBroker of a broker that runs, or that partitions are assigned to, is refused; Kafka lets go of it.",
+        "tests/integration/test_kafka_tools_unregister.py",
+    ),
+    Difference(
         "file.delete.delay.ms does not hold up the log of a replica that moved away.",
         "docs/adr/0020-a-log-that-others-hold-now-is-removed.md",
     ),
