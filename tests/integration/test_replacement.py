@@ -93,11 +93,12 @@ def metrics(cluster: Three, node_id: int) -> dict[str, float]:
 
 
 def replaced(site: Site, cluster: Three, reading: Callable[[], None]) -> None:
-    """kill -9, rm -rf, started again; `reading` goes on meanwhile."""
+    """kill -9, rm -rf, started again once it is missed; `reading` goes on meanwhile."""
     with ThreadPoolExecutor() as pool:
         read = pool.submit(reading)
         cluster.kill(DEAD)
         site.lose_data_dir(str(DEAD))
+        cluster.wait(lambda: DEAD not in cluster.active(), "its session's end")  # looks at the lease are GETs too
         cluster.start(DEAD)
         cluster.wait(cluster.is_whole, "in sync again")
         read.result(90)
