@@ -1,8 +1,8 @@
 """A new log's directory, made whole: under a name that nothing opens, synced, then renamed to its place.
 
 Always true: after any crash there is no log, or one with all it begins with: its topic id, and, where it does not begin
-at 0, the lineage and the producers of that offset. What a crash left of one is removed as a deleted log is. Blocks.
-Must not know why a log begins where it does.
+at 0, the lineage and the producers of that offset: without their files there are none. What a crash left of one is
+removed as a deleted log is. Blocks. Must not know why a log begins where it does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def make_directory(disk: Disk, path: str, staged: str, topic_id: bytes, begin: B
     _write(disk, f"{staged}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
     if begin.offset:
         _write(disk, f"{staged}/{EPOCHS_FILE}", begin.epochs.to_bytes())
-        write_producer_files(disk, staged, Producers(NEVER, begin.producers).at(begin.offset))
+        if begin.producers:
+            write_producer_files(disk, staged, Producers(NEVER, begin.producers).at(begin.offset))
     disk.open(f"{staged}/{offset_file(begin.offset, LOG)}", write=True, create=True).close()
     disk.sync_dir(staged)
     disk.rename(staged, path)

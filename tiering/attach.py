@@ -27,7 +27,7 @@ from logformat.errors import Retryable, ThermoclineError
 from logformat.values import TopicPartition
 from seams.disk import is_full
 from seams.world import World
-from tiering.cold_start import ColdStart, begin_at_end, state_at
+from tiering.cold_start import ColdStart, begin_at_end, claim_and_reserve, state_at
 from tiering.log_starts import is_held_below
 from tiering.lost_tail import LostTail
 from tiering.partition_state import Block, TieredPartition
@@ -67,6 +67,7 @@ class Attached:
         self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # by leader epoch: of what is open, or being opened
+        self._holes: dict[Key, tuple[int, int]] = {}  # by leader epoch: see `claim_and_reserve`
         self._led: dict[Key, int] = {}  # leader epoch it was led in last, in this process, open ever since
         self._told: dict[Key, ToldEnd] = {}  # of logs that followed, or led others, since
         self._sessions: dict[Key, int] = {}  # in which what is attached is led
@@ -155,7 +156,7 @@ class Attached:
             self._manifests.setdefault(key, (lead.leader_epoch, read))
         manifests = self._manifests_of(key, lead)
         try:
-            manifest = await manifests.claim(lead.leader_epoch, lead.tier.topic, dict(lead.tier.configs))
+            manifest = await self._claim_to_make(key, manifests, lead)
         except RootMissing:
             return await self._logs.create(place, topic_id, config)
         deadline_s = self._limits.store_timeout_s
@@ -163,6 +164,16 @@ class Attached:
             self._store, manifests, key, manifest, lead.leader_epoch, deadline_s, self._ahead.cold
         )
         return await self._logs.create(place, topic_id, config, begin)
+
+    async def _claim_to_make(self, key: Key, manifests: ManifestStore, lead: Lead) -> Manifest:
+        """The claim of a log that is made again, which reserves what it may give once in an epoch."""
+        is_done = self._holes.get(key, (-1, 0))[0] == lead.leader_epoch
+        block = 0 if is_done else self._limits.reservation_offsets
+        topic, configs = lead.tier.topic, dict(lead.tier.configs)
+        manifest, hole_end = await claim_and_reserve(manifests, lead.leader_epoch, topic, configs, block)
+        if not is_done:
+            self._holes[key] = lead.leader_epoch, hole_end
+        return manifest
 
     def _manifests_of(self, key: Key, lead: Lead) -> ManifestStore:
         """One an epoch: what opening the log learned of the root is known when it is attached."""
@@ -214,6 +225,7 @@ class Attached:
             followed=not lead.holds_alone,
             led_before=self._led.get(key),
             told=self._told_in(key, lead),
+            hole_end=self._hole_end(key, opened, lead),
         )
         if lead.unclean_after is None:
             await tail.secure()
@@ -230,8 +242,14 @@ class Attached:
         self._tiers[key] = tier
         self._led[key] = lead.leader_epoch
         self._told.pop(key, None)
+        self._holes.pop(key, None)
         self._sessions[key] = lead.broker_epoch
         return tier
+
+    def _hole_end(self, key: Key, opened: OpenLog, lead: Lead) -> int | None:
+        """What was reserved before the claim that this very log was made of."""
+        epoch, hole_end = self._holes.get(key, (lead.leader_epoch, None))
+        return hole_end if opened.is_bare and epoch == lead.leader_epoch else None
 
     def told(self, topic_id: UUID, partition: int, end: ToldEnd) -> None:
         """What the leader of an open log said last, while it was copied here."""
@@ -300,10 +318,13 @@ class Attached:
         self._led.pop((topic_id, partition), None)
         self._told.pop((topic_id, partition), None)
         self._manifests.pop((topic_id, partition), None)
+        self._holes.pop((topic_id, partition), None)
 
     async def _give_back(self, partition: TieredPartition) -> None:
         try:
             async with asyncio.timeout(GIVE_BACK_S):
+                if partition.is_alone:
+                    await partition.note_reservation()  # where nothing is given back, too: the next start asks for it
                 await partition.give_back()
         except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
             # Nothing is lost: the next start goes on below the reserved end, or declares the rest a gap.

@@ -1,6 +1,7 @@
 """The state a log begins with where the bucket has what lies below: its lineage of leader epochs and its producers.
 
-Owns where that state is read: in the footer of the last object; two requests, a page of the manifest at most besides.
+Owns where that state is read: in the footer of the last object; two requests, a page of the manifest at most besides;
+and the claim of a log that begins there.
 Always true: it names nothing at or above that offset, also where the object reaches further; where the bucket holds
 nothing it is empty. Must not know what begins there, or why.
 """
@@ -19,6 +20,7 @@ from coldstore.segment_reader import fetch_footer
 from hotstore.making import Begin
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerEntry
+from logformat.record_batch import INT64_MAX
 
 
 class ColdStart(NamedTuple):
@@ -79,6 +81,24 @@ async def begin_at_end(
     epochs, producers, _ = await state_at(store, manifests, of, manifest.remote_end_offset, deadline_s, known=known)
     # In the same write: claimed by now, and else the first record's sync would write the file again.
     return Begin(end, epochs.assign(leader_epoch, end), tuple(producers))
+
+
+async def claim_and_reserve(
+    manifests: ManifestStore, leader_epoch: int, topic: str, configs: dict[str, str], block: int
+) -> tuple[Manifest, int]:
+    """One request for what a log takes that begins where the bucket ends: the claim, and `block` offsets more than were
+    reserved before; the root, and what was. The new ones are given only once the hole up to there is closed: a start
+    that ends in between leaves the next one a longer hole, no offset that is given twice. Raises as
+    `ManifestStore.claim`."""
+    hole_end = 0
+
+    def reserve(manifest: Manifest) -> Manifest:
+        nonlocal hole_end
+        hole_end = manifest.reserved_end_offset
+        end = max(hole_end, manifest.bucket_end_offset)
+        return manifest.reserve(min(end + block, INT64_MAX)) if block else manifest
+
+    return await manifests.claim(leader_epoch, topic, configs, reserve), hole_end
 
 
 def _held_between(manifest: Manifest, start: int, end: int) -> int:

@@ -4,7 +4,7 @@ Owns the decision whether the bucket is asked first, and the order of steps. Alw
 reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which
 that claim produced (C30); so does one that begins uncleanly, where nobody has all that was acknowledged (R20): it is
 cut to what cannot have been overwritten, and only then enters its epoch; the hole up to the reserved end is closed by
-declared gaps, flushed, before a new reservation is made and before the first append; every other log serves at once,
+declared gaps, flushed, before a new reservation counts and before the first append; every other log serves at once,
 without asking the bucket, one that was told its reserved end in this session too (R21). Each step is durable before the
 next, may be cut off by a crash and is finished by the next
 leader. Must not know how a log is opened (hotstore), nor what happens after it is led."""
@@ -72,6 +72,7 @@ class LostTail:
         followed: bool,
         led_before: int | None,
         told: ToldEnd | None = None,
+        hole_end: int | None = None,
     ) -> None:
         self._partition = partition
         self._logs = logs
@@ -81,6 +82,7 @@ class LostTail:
         self._followed = followed  # it was in sync with whoever led before: others may hold the log too
         self._led_before = led_before  # the epoch it was led in before it resigned: another may have led since
         self._told = told  # in this session, by the leader before or as that leader, and nothing was lost since
+        self._hole_end = hole_end  # what was reserved before, where the claim reserved anew already
         self.lost: tuple[int, int] | None = None
         self.is_own = False
 
@@ -254,7 +256,8 @@ class LostTail:
         return True
 
     async def _close_hole(self, manifest: Manifest) -> None:
-        """Start at the bucket's end or keep what reaches further; close the hole; reserve; all before any append."""
+        """Start at the bucket's end or keep what reaches further; close the hole; reserve, where the claim did not; all
+        before any append."""
         local = self._log
         await self._adopt_bucket_end(manifest)
         if is_held_below(first_local_offset(local), manifest):
@@ -262,11 +265,17 @@ class LostTail:
             local.log_start_offset = min(manifest.log_start_offset, local.log_end_offset)
         start_at_least(local, manifest)
         await self._logs.checkpoint_start(local)  # the first local segment does not tell where a tiered log starts
-        await self._append_gaps(manifest.reserved_end_offset)
-        reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
-        manifest = await self._partition.commit(lambda m: m.reserve(reserve))
+        await self._append_gaps(manifest.reserved_end_offset if self._hole_end is None else self._hole_end)
+        if self._hole_end is None:
+            reserve = min(local.log_end_offset + self._partition.limits.reservation_offsets, INT64_MAX)
+            manifest = await self._partition.commit(lambda m: m.reserve(reserve))
         reach("reserve.committed")
-        await self._reserved(manifest.reserved_end_offset)
+        if self._opened.is_bare:
+            # Noted once it serves: a directory without a copy has the next start ask the root before it gives any.
+            self._partition.is_noted = False
+            local.reserved_end = manifest.reserved_end_offset
+        else:
+            await self._reserved(manifest.reserved_end_offset)
 
     async def _adopt_bucket_end(self, manifest: Manifest) -> None:
         """A log that ends below what the bucket holds begins there, with the lineage and the producers of that end."""

@@ -114,6 +114,29 @@ def test_a_log_whose_making_was_cut_off_anywhere_opens_empty_or_is_not_there(kee
     assert number > 5
 
 
+def test_a_log_that_is_made_elsewhere_without_producers_has_no_files_of_them() -> None:
+    """A thousand are made by a restore, two syncs each. That there are none is what every later start reads, and it
+    scans what it would have scanned: from its first segment on."""
+    scanned = set()
+    for producers in ((), PRODUCERS):
+        disk = CrashDisk()
+        directory = DataDir.open(disk, DATA)
+        directory.format(META)
+        log = make_log(directory, ORDERS, TOPIC_ID, TIERED, Begin(1000, LINEAGE, producers))
+        files = [name for name in disk.list_dir(LOG_PATH) if name.endswith((".snapshot", ".producers"))]
+        assert len(files) == (2 if producers else 0)
+        log.reserved_end = 2000
+        append(log, batch(9), leader_epoch=5)
+        flush(log)
+        for _ in range(2):
+            disk = disk.kill()
+            _, again = open_log(disk, TIERED)
+            assert again.log_end_offset == 1009
+            assert len(again.producers.at(1009).state().producers) == len(producers)
+            scanned.add(again.recovery.scanned_bytes)
+    assert len(scanned) == 1
+
+
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.6, 1.0])
 def test_a_log_that_is_made_elsewhere_is_there_with_lineage_and_producers_or_not_at_all(keep: float) -> None:
     """A restore makes them where the bucket ends. What a crash leaves of one goes like a deleted log, and is in

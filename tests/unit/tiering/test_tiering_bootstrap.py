@@ -15,10 +15,13 @@ from coldstore.keys import manifest_key
 from coldstore.manifest_store import ManifestStore
 from coldstore.object_store import StoreUnavailable
 from coldstore.stores.faulty import FaultPlan, FaultyStore
+from coldstore.stores.metered import MeteredStore
+from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted
 from hotstore.file_names import EPOCHS_FILE, TEMPORARY
 from hotstore.flusher import SEAL_AGAIN_S
 from hotstore.log_host import LogHost, OpenLog
+from hotstore.making import Begin
 from hotstore.partition_log import PartitionLog
 from logformat.errors import Corrupt, Fenced, Retryable
 from logformat.gap import gap_range
@@ -33,14 +36,15 @@ from tests.support.tier_kit import (
     TIER,
     TOPIC_ID,
     House,
+    Opened,
     local_bytes,
     read_everything,
     records_in,
     settle,
 )
-from tiering import lost_tail
+from tiering import attach, lost_tail
 from tiering.lost_tail import Tail, tail_of
-from tiering.reservation import LocalReservation, read_reservation
+from tiering.reservation import LocalReservation, read_reservation, remove_reservation
 
 UNTIERED = replace(TIER, enabled=False)
 OS_LOG = replace(LOG, flush_sync=False)
@@ -662,17 +666,28 @@ class Overtaken(MemoryStore):
         return etag
 
 
-@pytest.mark.parametrize("is_new", [False, True])
-def test_a_reservation_that_another_leader_made_is_never_ours(*, is_new: bool) -> None:
-    """Our commit landed, its answer did not; what the root says by then is the next leader's to give."""
+async def left_in_doubt(house: House) -> None:
+    """A log that holds nothing, and lost the copy of its reservation: the root is asked first."""
+    life = await house.start()
+    path = (await life.open(new=True)).log.path
+    await life.kill()
+    remove_reservation(house.disk, path)
+
+
+@pytest.mark.parametrize(("left", "reserving"), [("new", 1), ("lost", 1), ("in doubt", 2)])
+def test_a_reservation_that_another_leader_made_is_never_ours(left: str, reserving: int) -> None:
+    """Our commit landed, its answer did not; what the root says by then is the next leader's to give. `reserving`: that
+    of our commits which reserves, in the claim itself, or behind it."""
 
     async def scenario() -> None:
         house = House()
         house.memory = house.store = store = Overtaken()
-        if not is_new:
+        if left == "lost":
             life = await house.start()
             await life.open(new=True)
             await life.lose_disk()
+        elif left == "in doubt":
+            await left_in_doubt(house)
         life = await house.start()
 
         async def overtake() -> None:
@@ -680,10 +695,103 @@ def test_a_reservation_that_another_leader_made_is_never_ours(*, is_new: bool) -
             manifest = await other.claim(life.epoch + 1, "other", {})
             await other.commit(lambda m: m.reserve(manifest.reserved_end_offset + 5000))
 
-        store.overtake, store.left = overtake, 1 if is_new else 2  # behind its claim, the reservation
+        store.overtake, store.left = overtake, reserving
         with pytest.raises(Fenced):
-            await life.open(new=is_new)
+            await life.open(new=left == "new")
         assert (await house.manifest()).leader_epoch == life.epoch + 1
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def copy_of(house: House, opened: Opened) -> LocalReservation | None:
+    return read_reservation(house.disk, opened.log.path, TOPIC_ID, 0)
+
+
+def test_a_log_made_again_costs_one_commit_and_notes_what_it_may_give_once_it_serves() -> None:
+    """A thousand of them are made at once. Killed before that, the next start finds no copy and asks the root: what was
+    acknowledged stays, and nothing that may have been given is given again."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        await life.lose_disk()
+        store = MeteredStore(house.memory, FastClock())
+        life = await house.start(store=store)
+        with life.service.holding_back(is_start=True):
+            opened = await life.open()
+            assert store.meters[Operation.PUT_ROOT].calls == 1
+            assert opened.lost == (0, BLOCK) and opened.log.reserved_end == 2 * BLOCK
+            assert (await house.manifest()).reserved_end_offset == 2 * BLOCK
+            assert copy_of(house, opened) is None
+            end = await life.fill(3)
+            await life.power_cut()
+        life = await house.start()
+        opened = await life.open()
+        assert opened.lost == (end, 2 * BLOCK) and set(await read_everything(house, opened)) == {*range(BLOCK, end)}
+        await settle(lambda: copy_of(house, opened) is not None)
+        copy = copy_of(house, opened)
+        assert copy is not None and copy.reserved_end == opened.log.reserved_end == 3 * BLOCK
+        await life.power_cut()
+        life = await house.start()
+        assert (await life.open()).lost is None
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_clean_stop_notes_what_a_log_made_again_may_give() -> None:
+    """Also before its tier was at work: the next start declares no gap for a log that is whole."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        await life.lose_disk()
+        life = await house.start()
+        with life.service.holding_back(is_start=True):
+            await life.open()
+            end = await life.fill(3)
+            await life.stop()
+        life = await house.start()
+        opened = await life.open()
+        assert opened.lost is None and opened.log.log_end_offset == end
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_claim_that_reserved_and_made_no_log_leaves_a_longer_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed behind the claim: the next start cannot tell what of it was given. The same process knows the hole."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        await life.open(new=True)
+        await life.lose_disk()
+
+        async def away(*_: object) -> Begin:
+            raise StoreUnavailable("GET of a footer: no answer")
+
+        life = await house.start()
+        with monkeypatch.context() as patched:
+            patched.setattr(attach, "begin_at_end", away)
+            for _ in range(3):
+                with pytest.raises(StoreUnavailable):
+                    await life.open()
+        opened = await life.open()
+        assert opened.lost == (0, BLOCK) and opened.log.reserved_end == 2 * BLOCK
+        await life.lose_disk()
+        life = await house.start()
+        with monkeypatch.context() as patched:
+            patched.setattr(attach, "begin_at_end", away)
+            with pytest.raises(StoreUnavailable):
+                await life.open()
+        await life.kill()
+        life = await house.start()
+        opened = await life.open()
+        assert opened.lost == (0, 3 * BLOCK) and opened.log.reserved_end == 4 * BLOCK
         await life.kill()
 
     run_fast(scenario())
@@ -714,9 +822,7 @@ def test_a_log_whose_hole_was_closed_is_given_up_when_no_reservation_follows(
 
     async def scenario() -> None:
         house = House()
-        life = await house.start()
-        await life.open(new=True)
-        await life.lose_disk()
+        await left_in_doubt(house)
         opened_logs.clear()
 
         store = FaultyStore(house.memory, SeededRng(1))

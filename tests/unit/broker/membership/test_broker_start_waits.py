@@ -159,7 +159,7 @@ def test_opening_many_logs_counts(caplog: pytest.LogCaptureFixture) -> None:
         await life.create("gol", 8)
         await life.crash()
         place.lose_disk()
-        place.store.plan = type(place.store.plan)(latency_s=(3.0, 4.0))
+        place.store.plan = type(place.store.plan)(latency_s=(5.0, 6.0))
         life = place.make(take_over=True)
         await life.start()
         place.store.calm()
