@@ -152,7 +152,7 @@ class PartitionJobs:
         of = self._partition
         if (wait_s := self._collector.wait_s(of.topic_id, of.partition)) > 0:
             return wait_s  # it was led and collected a while ago
-        if of.remote_end_offset < of.log.local_log_start_offset:
+        if max(of.remote_end_offset, of.log_start_offset) < of.log.local_log_start_offset:
             return AGAIN_S  # an earlier version of the root, perhaps: what it does not name may be all there is
         try:
             await self._collector.collect(of.topic_id, of.partition, of.check_fresh)

@@ -122,6 +122,7 @@ class _Pending:
     invoked_s: float
     answer: asyncio.Future[Any] | None = None
     answered_s: float = -1.0
+    asked: str = ""  # the process that was connected to when it was sent
 
     def answered(self, _: object) -> None:
         """The moment the answer came in, however late somebody looks at it."""
@@ -183,6 +184,7 @@ class Producer:
             if batch.answer is None:
                 batch.answer = connection.send(ApiKey.PRODUCE, produce_request(*self._place, batch.data))
                 batch.answer.add_done_callback(batch.answered)
+                batch.asked = self._stage.cluster.node_at(self._client.connected_to)
         if not stopping and self._rng.randrange(3):
             await asyncio.sleep(self._pace_s * self._rng.uniform(0.2, 1.8))
         first = self._pending[0]
@@ -240,11 +242,11 @@ class Producer:
         if outcome is Outcome.OK:
             stage.acked += len(batch.values)
         session = f"{self._name}.{self._session}"
-        node = stage.cluster.node_at(self._client.connected_to)
-        done_s = batch.answered_s if outcome is Outcome.OK else stage.now()
+        done_s = stage.cluster.said_s(batch.asked, batch.answered_s) if outcome is Outcome.OK else stage.now()
         in_sync = stage.in_sync(self._place)
         invoked_s, values = batch.invoked_s, batch.values
-        stage.told(Send(session, batch.number, self._place, values, invoked_s, done_s, outcome, offset, node, in_sync))
+        name, number = batch.asked, batch.number
+        stage.told(Send(session, number, self._place, values, invoked_s, done_s, outcome, offset, name, in_sync))
 
 
 class Reader:

@@ -92,6 +92,7 @@ class Node(Process):
         self.led: Callable[[Place, Any], None] | None = None  # told of each leadership there, as it begins
         self.obeys: Callable[[Any], None] | None = None  # and of each image of the cluster that it obeys
         self.ready_at: float | None = None
+        self.died_s = float("inf")
         self.had_no_room = False  # when it ended, its disk was full
         self.store: ObjectStore
 
@@ -207,13 +208,13 @@ class Cluster:
 
     def _gone(self, node: Node) -> None:
         if not node.dead:
-            node.dead = True
+            node.dead, node.died_s = True, self.loop.time()
             self.net.drop_process(node)
             node.disk.release_all()
 
     def kill(self, node: Node) -> None:
         """SIGKILL: nothing of it runs again; its page cache stays."""
-        node.dead = True
+        node.dead, node.died_s = True, min(node.died_s, self.loop.time())
         self.graveyard.extend(node.tasks)
         for task in node.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -244,6 +245,10 @@ class Cluster:
             if node.address == address and node.ready_at is not None:
                 return node.name
         return ""
+
+    def said_s(self, name: str, came_s: float) -> float:
+        """When a process said at the latest what came then: a slow link carries on what the dead sent."""
+        return min([came_s, *(node.died_s for node in self.nodes if node.name == name)])
 
     def stores(self) -> list[FaultyStore]:
         """Where faults are switched: the shared store, or each process's own way to the directory bucket."""

@@ -483,8 +483,11 @@ class CrashDisk:
         self._directory(parent(target))
         self.effect("rename", target)
 
+        def moves(path: str) -> bool:
+            return path == source or path.startswith(source + "/")
+
         def moved(path: str) -> str:
-            return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
+            return target + path[len(source) :] if moves(path) else path
 
         self.names_changes += 1
         directory = self._names[source]
@@ -497,8 +500,8 @@ class CrashDisk:
         doubled = [
             replace(
                 change,
-                removes=(*change.removes, *map(moved, change.removes)),
-                adds=(*change.adds, *((moved(path), inode) for path, inode in change.adds)),
+                removes=(*change.removes, *map(moved, filter(moves, change.removes))),
+                adds=(*change.adds, *((moved(path), inode) for path, inode in change.adds if moves(path))),
             )
             for change in self._pending
         ]

@@ -125,7 +125,9 @@ class Fleet(Cluster):
         return seat.node
 
     def _obeys(self, seat: Seat, image: ClusterImage) -> None:
-        """The broker of a seat obeys another image now: note which in-sync sets are too small in it."""
+        """The broker of a seat obeys another image now: note which in-sync sets are too small in it; and that there is
+        this image, also if nobody else obeys it before that broker dies."""
+        self.newest()
         now_s = self.loop.time()
         short = [
             (topic.name, index)
