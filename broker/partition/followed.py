@@ -26,7 +26,7 @@ from broker.replication.catch_up import start_of
 from broker.replication.copied import Copied
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
-from hotstore.errors import LogFailed
+from hotstore.errors import LogFailed, LogFull
 from hotstore.log_host import LogHost, OpenLog
 from hotstore.log_owner import UNOWNED
 from logformat.errors import StorageFailed, ThermoclineError
@@ -292,7 +292,7 @@ class Followed:
         try:
             await work
         except (ThermoclineError, OSError) as failure:
-            if isinstance(failure, OSError) and is_full(failure):
+            if isinstance(failure, LogFull) or (isinstance(failure, OSError) and is_full(failure)):
                 log.warning("%s is opened again, once there is room: %s", self._name, failure)
                 self._is_over = True
                 self._torn()

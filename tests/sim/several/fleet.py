@@ -19,7 +19,7 @@ from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, Cont
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.minimum import effective_min
-from broker.metadata.records import Row
+from broker.metadata.records import MetadataRecord, Row
 from broker.partition.replica import Partition
 from broker.replication.in_sync import AppliedRow
 from coldstore.keys import cluster_key
@@ -210,6 +210,13 @@ class Fleet(Cluster):
         known = () if self._newest is None else (self._newest,)
         self._newest = max((*known, *self.obeyed()), key=lambda found: found.position, default=None)
         return self._newest
+
+    def records(self, after: int, until: int) -> tuple[MetadataRecord, ...]:
+        """Of the root as it was read last, those of these positions that it still has as records."""
+        content = None if self.root is None else self.root.content
+        if not isinstance(content, ClusterContent):
+            return ()
+        return content.records[max(after - content.folded, 0) : max(until - content.folded, 0)]
 
     def replicas(self) -> Iterator[tuple[Node, Partition]]:
         """Every partition that a living broker has open."""

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 
 from broker.metadata.cluster_content import ClusterContent
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.minimum import effective_min
-from broker.metadata.records import NO_LEADER, Row
+from broker.metadata.minimum import CONFIG, effective_min
+from broker.metadata.records import NO_LEADER, ConfigsSet, MetadataRecord, Row
 from logformat.errors import Corrupt
 from tests.sim.invariants import look_at
 from tests.sim.nemesis import manifests
@@ -115,7 +115,8 @@ class God:
             if known is None:
                 newest = max(self._images, default=-1)
                 if position > newest:
-                    yield from of_step(self._images.get(newest), image, f"position {newest} to {position}")
+                    where, between = f"position {newest} to {position}", self._fleet.records(newest, position)
+                    yield from of_step(self._images.get(newest), image, where, between)
                 self._images[position] = image
                 if len(self._images) > _IMAGES_KEPT:
                     del self._images[min(self._images)]
@@ -135,9 +136,17 @@ class God:
                     )
 
 
-def of_step(before: ClusterImage | None, after: ClusterImage, where: str) -> Iterator[str]:
-    """What an image says by itself, and after an older one."""
+def of_step(
+    before: ClusterImage | None, after: ClusterImage, where: str, between: Collection[MetadataRecord] = ()
+) -> Iterator[str]:
+    """What an image says by itself, and after an older one; `between`: what made the one of the other."""
     for topic in after.topics.values():
+        # One commit may hold several changes of it, and who left between them.
+        minimums = [
+            int(record.configs.get(CONFIG, 1))
+            for record in between
+            if isinstance(record, ConfigsSet) and record.topic_id == topic.topic_id
+        ]
         for index, row in enumerate(topic.rows):
             node = after.nodes.get(row.leader)
             if row.leader != NO_LEADER and (node is None or not node.active):
@@ -146,7 +155,7 @@ def of_step(before: ClusterImage | None, after: ClusterImage, where: str) -> Ite
                 yield f"{where}: {topic.name}-{index} is assigned to nodes {sorted(gone)}, which left: {row}"
             known = None if before is None else before.topics.get(topic.topic_id)
             if known is not None and index < len(known.rows):
-                wrongs = (*_of_rows(known.rows[index], row), *_of_sets(before, after, known, topic, index))
+                wrongs = (*_of_rows(known.rows[index], row), *_of_sets(before, after, known, topic, index, minimums))
                 yield from (f"{where}: {topic.name}-{index}: {wrong}" for wrong in wrongs)
     for node_id, node in after.nodes.items():
         known_node = None if before is None else before.nodes.get(node_id)
@@ -155,13 +164,18 @@ def of_step(before: ClusterImage | None, after: ClusterImage, where: str) -> Ite
 
 
 def _of_sets(
-    before: ClusterImage | None, after: ClusterImage, topic_before: Topic, topic: Topic, index: int
+    before: ClusterImage | None,
+    after: ClusterImage,
+    topic_before: Topic,
+    topic: Topic,
+    index: int,
+    minimums: Collection[int],
 ) -> Iterator[str]:
     """Who left an in-sync set below the minimum though his log was not gone (R4): he has the same directory, and in the
     same session nobody began a leader epoch for a log that he lost."""
     assert before is not None
     old, new = topic_before.rows[index], topic.rows[index]
-    least = min(effective_min(topic_before, old, before), effective_min(topic, new, after))
+    least = min(effective_min(topic_before, old, before), effective_min(topic, new, after), *minimums)
     if len(new.in_sync) >= min(least, len(old.in_sync)) or new.leader_epoch != old.leader_epoch:
         return
     left = [

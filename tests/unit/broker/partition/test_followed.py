@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -19,7 +20,7 @@ from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
 from coldstore.object_store import ObjectMissing, StoreUnavailable
 from hotstore.data_dir import DataDir
-from hotstore.errors import DivergingAppend
+from hotstore.errors import DivergingAppend, LogFull
 from hotstore.kept_log import recover_log
 from hotstore.log_config import LogConfig
 from hotstore.log_host import LogHost, OpenLog
@@ -332,6 +333,23 @@ def test_a_copy_that_begins_with_a_whole_batch_hears_what_came_with_it() -> None
         await asyncio.sleep(0.1)
         assert copy.it.high_watermark == 506 and copy.it.readable() is not None
         assert copy.asked() == FetchPosition(506, EPOCH, EPOCH, 504) and copy.it.opened.seen_epoch == EPOCH
+
+    copying(scenario)
+
+
+def test_a_copy_that_has_no_room_for_the_batch_it_begins_with_is_opened_again() -> None:
+    """It was copied no more until its leader changed, though there was room a second later (simulated seed 13782 of
+    several brokers)."""
+
+    async def scenario(copy: Copy) -> None:
+        out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=500)
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        copy.it.log.advance_log_start(502)
+        with patch.object(type(copy.it.log), "append_as_follower", side_effect=LogFull("no space left on device")):
+            copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+            await asyncio.sleep(0.1)
+        assert copy.it._is_over and not copy.it.failure and not copy.troubles.unfit
 
     copying(scenario)
 
