@@ -88,16 +88,9 @@ def obeying(
     feed.watch(turnover.obey)
     forward = Forward(metadata, feed, links, node_id, config.brokers_listener)
     office = Office(cluster, feed)
+    times, refuses = config.times, links.refuses
     attendance = Attendance(
-        office,
-        cluster,
-        world,
-        node_id,
-        cluster_id,
-        config.times,
-        refuses=links.refuses,
-        step_back=step_back,
-        bump=bump,
+        office, cluster, world, node_id, cluster_id, times, refuses=refuses, step_back=step_back, bump=bump
     )
 
     async def ask_candidate(node: Node, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
@@ -109,12 +102,12 @@ def obeying(
         assert isinstance(answer, OffsetForLeaderEpochResponse)
         return answer
 
-    unclean = UncleanElections(office, metadata, world, node_id, ask_candidate, config.times.session_s)
+    unclean = UncleanElections(office, metadata, world, node_id, ask_candidate, times.session_s)
     controller = ControllerDoor(
         office, metadata, live, world.rng, replicas.opened, RemoteTopics(forward), unclean.look, attendance.said
     )
     balancing = Balancing(office, metadata, node_id, attendance.unfit, config.leader_imbalance_check_interval_s)
-    channel = ControllerChannel(attendance, metadata, links, node_id, config.times)
+    channel = ControllerChannel(attendance, metadata, links, node_id, times)
     proposing = Proposing(registry, channel.propose, config.replica_lag_ms_max, world.beats)
     kept = {
         "unclean elections": unclean.keep,

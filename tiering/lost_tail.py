@@ -1,13 +1,13 @@
 """Beginning to lead an open log: from what disk and bucket say of its tail to a log that may give offsets.
 
 Owns the decision whether the bucket is asked first, and the order of steps. Always true: a log without a usable
-reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which
-that claim produced (C30); so does one that begins uncleanly, where nobody has all that was acknowledged (R20): it is
-cut to what cannot have been overwritten, and only then enters its epoch; the hole up to the reserved end is closed by
-declared gaps, flushed, before a new reservation counts and before the first append; every other log serves at once,
-without asking the bucket, one that was told its reserved end in this session too (R21). Each step is durable before the
-next, may be cut off by a crash and is finished by the next
-leader. Must not know how a log is opened (hotstore), nor what happens after it is led."""
+reservation, or whose tail may be gone, claims its partition before anything else and believes only the root which that
+claim produced (C30); so does one that begins uncleanly, where nobody has all that was acknowledged (R20): it is cut to
+what cannot have been overwritten, and only then enters its epoch; the hole up to the reserved end is closed by declared
+gaps, flushed, before a new reservation counts and before the first append; every other log serves at once, without
+asking the bucket, one that was told its reserved end in this session too (R21). Each step is durable before the next,
+may be cut off by a crash and is finished by the next leader. Must not know how a log is opened (hotstore), nor what
+happens after it is led."""
 
 from __future__ import annotations
 

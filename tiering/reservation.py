@@ -3,8 +3,8 @@
 Owns the file `thermocline-reservation` of a partition's directory and the arithmetic of blocks. Always true: an offset
 is given only below an end that was committed to the root *and* is durable in the local copy, where there is one:
 without it the next start asks the root before it gives any. The copy is lowered before the root is (a clean stop); so
-nothing below the root's reserved end is ever given to two records, whatever is lost (C6, C7). Must
-not know the log's bytes, or when the bucket answers.
+nothing below the root's reserved end is ever given to two records, whatever is lost (C6, C7). Must not know the log's
+bytes, or when the bucket answers.
 
 The file: line 1 the version `0`, then `topic_id`, `partition`, `reserved_end`, `flush` (sync or os) and `boot` (the
 boot id of the machine run that wrote it), one `name value` a line, and `crc` over all lines before it."""
