@@ -33,6 +33,7 @@ from thermocline.pipeline.jobs.iceberg_table import (
     ArchiveTable,
     base_name,
     create_table,
+    file_name,
     open_table,
 )
 from thermocline.pipeline.jobs.values import ValueSpec, decoder_of, extends
@@ -236,18 +237,23 @@ def _target(table: ArchiveTable, schema: pa.Schema) -> TableTarget:
 
 
 def folder_of(table: ArchiveTable, base: str) -> str:
-    """Where files for a commit on the snapshot `base` go: once another is current, nothing in it can be committed."""
-    return f"{table.data_location}/thermocline/{base}"
+    """Where files for a commit on the snapshot `base` go: once another is current, nothing in it can be committed.
+
+    By the table's UUID too: another catalog's table, or one that was dropped, may have the same name and location, and
+    every table's first base is 0.
+    """
+    return f"{table.data_location}/thermocline/{table.uuid}/{base}"
 
 
 def sweep(table: ArchiveTable, commits: int) -> int:
     """Delete files written for bases that the newest `commits` archive commits used up, but for those they added.
 
-    Left by killed runs, repeated tasks and lost races. Whoever still writes there can no longer commit.
+    Left by killed runs, repeated tasks and lost races. Whoever still writes there can no longer commit. Folders without
+    a UUID, of versions before, are left alone: nobody can tell whose files lie there.
     """
     deleted = 0
     for base, added in table.settled_bases(commits):
-        left = [location for location in table.list_files(folder_of(table, base)) if location not in added]
+        left = [location for location in table.list_files(folder_of(table, base)) if file_name(location) not in added]
         table.delete_files(left)
         deleted += len(left)
     return deleted

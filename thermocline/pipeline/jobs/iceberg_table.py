@@ -333,7 +333,7 @@ class ArchiveTable:
 
     # ── leftovers ────────────────────────────────────────────────────────────────────────────────────────────────────
     def settled_bases(self, count_max: int) -> list[tuple[str, frozenset[str]]]:
-        """The newest archive commits as (base they required, files they added), newest first.
+        """The newest archive commits as (base they required, names of the files they added), newest first.
 
         A file written for that base and not among these can never be committed any more: its commit would require a
         snapshot that is not the current one.
@@ -353,7 +353,7 @@ class ArchiveTable:
     def _files_of(self, snapshot: Snapshot) -> frozenset[str]:
         io = self._table.io
         return frozenset(
-            entry.data_file.file_path
+            file_name(entry.data_file.file_path)
             for manifest in snapshot.manifests(io)
             if manifest.added_snapshot_id == snapshot.snapshot_id
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
@@ -379,6 +379,11 @@ class ArchiveTable:
 def base_name(snapshot_id: int | None) -> str:
     """The folder of files written for a commit that requires this snapshot."""
     return "0" if snapshot_id is None else str(snapshot_id)
+
+
+def file_name(location: str) -> str:
+    """A file's own name, which is drawn once: its location may be spelled in many ways (`file:/`, `s3a://`)."""
+    return location.rpartition("/")[2]
 
 
 def open_table(catalog: Catalog, name: str) -> ArchiveTable | None:
