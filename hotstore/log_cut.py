@@ -117,8 +117,8 @@ class LogCut(LogCore):
             self.disk, self.path, self.disk.list_dir(self.path), segments, end,
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
-        if is_cut:
-            self._durability.owe([PendingSeal(last, self.producers.at(end))])
+        # What was kept beside the roll point went with the segment that began there.
+        self._durability.owe([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 
     def _restart(self, end_offset: int, epochs: LeaderEpochs) -> None:

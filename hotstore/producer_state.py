@@ -6,8 +6,8 @@ batches gets its original offsets. Time is when a batch came, not its records' t
 expire its own producer. Must not know: files, transactions.
 
 Hot path: entries are plain tuples in one dict, so that a snapshot for a roll is one shallow copy (100 000 producers:
-about 1 ms) and its encoding happens in a worker. `admit` and `record`: 1.8 µs a run
-and 0.6 µs for each of its batches.
+about 1 ms) and its encoding happens in a worker; they stand in the order in which they were seen last, the oldest
+first. `admit` and `record`: 1.8 µs a run and 0.6 µs for each of its batches.
 Source: KIP-98, KIP-360; Kafka's ProducerAppendInfo and ProducerStateEntry.
 """
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from hotstore.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
@@ -22,6 +24,7 @@ from logformat.producer_snapshot import BATCHES_MAX, BatchRecord, ProducerEntry,
 from logformat.record_batch import INT32_MAX, NO_SEQUENCE, Fields
 
 PRODUCERS_MAX: Final = 250_000  # about 100 MB; above it the ones silent for longest are forgotten
+_SEEN_MS: Final = attrgetter("last_timestamp")
 _SEQUENCE_HALF: Final = 1 << 30  # of 2^31 sequences: closer behind is old, further is ahead
 
 
@@ -70,7 +73,8 @@ class Producers:
     def __init__(self, expiration_ms: int, entries: Iterable[ProducerEntry] = ()) -> None:
         self.expiration_ms = expiration_ms
         self._entries: dict[int, _Producer] = {
-            entry.producer_id: _Producer(entry.epoch, entry.batches, entry.last_timestamp) for entry in entries
+            entry.producer_id: _Producer(entry.epoch, entry.batches, entry.last_timestamp)
+            for entry in sorted(entries, key=_SEEN_MS)
         }
 
     def __len__(self) -> int:
@@ -119,15 +123,17 @@ class Producers:
 
     def record(self, admitted: Admitted) -> None:
         """The batches were written."""
+        entries = self._entries
         for producer_id, (epoch, batches, now_ms) in admitted.items():
-            self._entries[producer_id] = _producer((epoch, tuple(batches[-BATCHES_MAX:]), now_ms))
+            entries.pop(producer_id, None)
+            entries[producer_id] = _producer((epoch, tuple(batches[-BATCHES_MAX:]), now_ms))
         if len(self._entries) > PRODUCERS_MAX:
             self._forget_oldest()
 
     def replay(self, header: Fields, now_ms: int) -> None:
         """Remember a batch that lies in the log already, whatever its sequence."""
         offset, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
-        known = self._entries.get(producer_id)
+        known = self._entries.pop(producer_id, None)
         batches = [*known[1]] if known is not None and known[0] == epoch else []
         batches.append(_record((first, (first + delta) & INT32_MAX, offset, offset + delta, now_ms)))
         self._entries[producer_id] = _producer((epoch, tuple(batches[-BATCHES_MAX:]), now_ms))
@@ -147,9 +153,8 @@ class Producers:
         return ProducersAt(end_offset, self._entries.copy())
 
     def _forget_oldest(self) -> None:
-        """Make room by a tenth, so that the sort is paid for once in 25 000 new producers."""
-        by_age = sorted(self._entries, key=lambda producer_id: self._entries[producer_id].seen_ms)
-        for producer_id in by_age[: PRODUCERS_MAX // 10]:
+        """Make room by a tenth: 25 000 of them take 2 ms, and are as many new producers away from the next."""
+        for producer_id in tuple(islice(self._entries, PRODUCERS_MAX // 10)):
             del self._entries[producer_id]
 
 

@@ -251,6 +251,7 @@ class Partition(WaitedFor):
         if self.high_watermark >= end_offset:
             return True
         self.waiters.ack(end_offset, deadline_s, acked)
+        self._touched.add(self)  # a resend changed nothing, but its deadline is looked at by ticks
         self.flusher.hurry()
         return False
 

@@ -271,6 +271,18 @@ def test_producers_are_bounded() -> None:
         assert check(producers, header(0, producer_id=999), 999) is not None
 
 
+def test_those_silent_for_longest_are_forgotten_first() -> None:
+    """Also of those that a snapshot brought, which are in the order of their ids."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hotstore.producer_state.PRODUCERS_MAX", 100)
+        producers = Producers(1_000, [ProducerEntry(number, 0, (), 100 - number) for number in range(100)])
+        for number in (99, 97):
+            remember(producers, header(0, producer_id=number), number, 200)
+        remember(producers, header(0, producer_id=500), 500, 300)
+        kept = set(producers.at(0).entries)
+        assert set(range(101)) - kept == {100, 98, 96, 95, 94, 93, 92, 91, 90, 89, 88}
+
+
 def test_entries_come_back_as_they_went() -> None:
     """A frozen copy encodes what was there when it was taken, not what came later."""
     producers = Producers(1_000)

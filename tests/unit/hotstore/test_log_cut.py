@@ -192,6 +192,27 @@ def test_a_cut_to_the_first_local_batch_keeps_the_producers() -> None:
     assert append(found, bytearray(first)).duplicate
 
 
+def test_a_cut_to_where_a_segment_begins_keeps_the_producers_there() -> None:
+    """What was kept beside the roll point went with the segment: written again, or a restart of a log whose older
+    segments went knew nobody, and appended a resend."""
+    disk = CrashDisk()
+    _, log = new_log(disk, CONFIG)
+    first = batch(4, size=60, producer_id=9, epoch=0, sequence=0)
+    append(log, bytearray(first))
+    log.roll()
+    append(log, batch(4, size=60, producer_id=8, epoch=0, sequence=0))
+    flush(log)
+    seal(log)
+    log.truncate_to(4, NOW_MS)
+    kept = log.producer_snapshot_at(4)
+    assert kept is not None and [entry.producer_id for entry in kept.producers] == [9]
+    seal(log)
+    log.unlink(log.delete_local_before(4))
+    assert log.local_log_start_offset == 4
+    _, found = open_log(disk.kill(), CONFIG)
+    assert append(found, bytearray(first)).duplicate
+
+
 def test_a_cut_below_the_local_start_starts_there() -> None:
     """Nothing local is left: the log goes on empty at the offset it was cut to."""
     log = log_of_epochs(CrashDisk(), 1, 2, 3)

@@ -13,6 +13,7 @@ from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer
 from broker.partition.replica import Partition
 from broker.partition.throttle import Throttle
+from broker.replication.leader import Leader
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     OffsetCommitRequest,
@@ -120,6 +121,28 @@ def test_an_ack_that_takes_too_long_is_timed_out_and_may_still_come_true() -> No
         await asyncio.sleep(2)
         assert values_of(await life.fetch("log", 0)) == [b"a"]
         await life.stop()
+
+    play(scenario())
+
+
+def test_a_resend_whose_ack_never_comes_is_timed_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes nothing, so nothing but its own wait has its deadline looked at: without an end it kept every later
+    answer of its connection behind it."""
+
+    async def scenario() -> None:
+        life = await Place().start()
+        await life.create("log")
+        monkeypatch.setattr(Leader, "_advance", lambda _: False)  # as while a member is silent
+        batch = batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            began = loop.time()
+            async with asyncio.timeout(20):
+                code, _ = await produced(life, batch, timeout_ms=3000)
+            assert code == ErrorCode.REQUEST_TIMED_OUT
+            assert 3.0 <= loop.time() - began <= 5.0
+            await asyncio.sleep(5)  # until no tick looks at the log
+        await life.crash()
 
     play(scenario())
 
