@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from coldstore.checked_get import get_start
 from coldstore.keys import manifest_key
 from coldstore.manifest import Manifest, PagePointer, RemoteSegment
 from coldstore.object_store import ObjectMissing, ReadStore
 from coldstore.page_reader import PageCache, PageReader
-from coldstore.root_format import ROOT_BYTES_MAX, Root, RootCodec
+from coldstore.root_format import Root, RootCodec
+from coldstore.root_reading import read_root
 from logformat.errors import Corrupt
 from seams.workers import Workers
 
@@ -72,17 +72,15 @@ class ManifestReader:
         Raises Corrupt, NewerFormat, StoreError, AccessRefused.
         """
         try:
-            if self._root is None:
-                got = await get_start(self._store, self._key, ROOT_BYTES_MAX)
-            else:
-                changed = await self._store.get_if_changed(self._key, self._root.etag)
-                if changed is None:
+            got = None
+            if self._root is not None:
+                got = await self._store.get_if_changed(self._key, self._root.etag)
+                if got is None:
                     return self._root.content
-                got = changed
+            found = await read_root(self._store, self._key, self._codec.decode, got)
         except ObjectMissing:
             self._root = None
             return None
-        found = self._codec.decode(self._key, got)
         if self._root is not None and found.version < self._root.version:
             raise Corrupt(
                 f"root {self._key} fell from version {self._root.version} to {found.version}; was the bucket "

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Generic
 
-from coldstore.checked_get import get_start
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, StoreThrottled
 from coldstore.root_commit import (
     Commit,
@@ -47,6 +46,7 @@ from coldstore.root_format import (
     T,
     Unsettled,
 )
+from coldstore.root_reading import read_root
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.values import NewerFormat
 from seams.clock import Clock
@@ -73,7 +73,6 @@ THROTTLED_S: Final = 1.1
 """Cloudflare R2 and GCS take one write of a key a second."""
 THROTTLED_FOR_S: Final = 10.0
 """So long a "slow down" counts: a store that had a bad moment says it too, and is not spared for ever."""
-_READS: Final = 3  # of a root, before it is called damaged
 _LAST_CALL_S: Final = 1.0  # a call that begins just before the deadline still gets this long
 
 
@@ -240,17 +239,10 @@ class RootStore(Generic[T]):
                 raise AssertionError(f"{effect} is an end, nothing to perform")
 
     async def _read(self) -> Root[T] | None:
-        """What does not decode is read again: a bit that flipped on the way is no damage of the bucket's."""
-        for reads_left in reversed(range(_READS)):
-            try:
-                got = await get_start(self._store, self._key, ROOT_BYTES_MAX)
-                return self._codec.decode(self._key, got)
-            except ObjectMissing:
-                return None
-            except (Corrupt, NewerFormat):
-                if not reads_left:
-                    raise
-        raise AssertionError("the last read returns or raises")
+        try:
+            return await read_root(self._store, self._key, self._codec.decode)
+        except ObjectMissing:
+            return None
 
     def _learn(self, found: Root[T] | None) -> Root[T] | None:
         """Make `found` the known root unless a newer one is known already (two reads may answer out of order)."""

@@ -23,7 +23,9 @@ from tests.support.s3_servers import (
 from tests.support.waiting import wait_until
 from thermocline.pipeline import arrow_store
 from thermocline.pipeline import read as read_module
-from thermocline.pipeline.arrow_store import finished, open_arrow_store
+from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
+from thermocline.pipeline.history import History
+from thermocline.pipeline.jobs.scrub import scrub
 from thermocline.pipeline.split import DataLoss
 
 ROWS = 3 * 400 * 20
@@ -113,6 +115,48 @@ def test_bits_that_stay_flipped_are_loss(bucket, proxy):
     proxy.faults(Fault("flip", method="GET", match="/segments/00000000000000008000", after=1))
     with pytest.raises(DataLoss, match=r"events-0: offsets \[\d+, \d+\)"):
         table(bucket)
+
+
+@pytest.mark.parametrize("grows", [True, False], ids=["grows", "shrinks"])
+def test_a_root_replaced_between_head_and_get_is_no_damage(proxy, monkeypatch, grows):
+    """pyarrow asks for the size, then for the bytes: a commit in between gives a root cut short, or one with a tail."""
+    made = HistoryBucket(proxy.bucket_url("replaced", prefix=f"grows-{grows:d}"))
+    topic_id = made.topic("events")
+    store = open_arrow_store(made.url)
+    roots = ("cluster.json", f"topics/{topic_id}/0/manifest.json")
+    small = {key: finished(store.get(key)).data for key in roots}
+    made.fill("events", 0, [[3]])
+    made.topic("others", 3)
+    large = {key: finished(store.get(key)).data for key in roots}
+    first, second = (small, large) if grows else (large, small)
+    client = proxy.client()
+
+    def put(key: str, data: bytes) -> None:
+        client.put_object(Bucket="replaced", Key=f"grows-{grows:d}/{key}", Body=data)
+
+    left, really = set[str](), ArrowStore._opened
+
+    def replaced_once() -> None:
+        for key in roots:
+            assert len(small[key]) < len(large[key])
+            put(key, first[key])
+        left.update(roots)
+
+    def opened(self: ArrowStore, key: str) -> pa.NativeFile:
+        handle = really(self, key)
+        if key in left:
+            left.remove(key)
+            put(key, second[key])
+        return handle
+
+    monkeypatch.setattr(ArrowStore, "_opened", opened)
+    replaced_once()
+    with History.open(made.url) as history:
+        assert set(history.topics()) == ({"events", "others"} if grows else {"events"})
+        assert history.partition("events", 0).remote_end == (3 if grows else 0)
+    assert not left
+    replaced_once()
+    assert not scrub(None, made.url).damage and not left
 
 
 def test_a_store_that_stalls_is_an_error_in_time(bucket, proxy, monkeypatch):

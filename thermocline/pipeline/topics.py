@@ -17,11 +17,11 @@ from uuid import UUID
 import msgspec
 from crc32c import crc32c
 
-from coldstore.checked_get import get_start
 from coldstore.keys import CLUSTER_KEY, TOPICS_PREFIX
 from coldstore.manifest import Manifest
 from coldstore.object_store import ObjectMissing
-from coldstore.root_format import ROOT_BYTES_MAX, RootCodec, RootFormat
+from coldstore.root_format import RootCodec, RootFormat
+from coldstore.root_reading import read_root
 from logformat.errors import Corrupt, InvalidRequest
 from thermocline.pipeline.arrow_store import ArrowStore, finished
 
@@ -125,10 +125,9 @@ def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, 
     """Every topic that lives, internal ones too. Raises Corrupt, AccessRefused, StoreError."""
     for attempt in range(_TRIES):
         try:
-            got = finished(get_start(store, CLUSTER_KEY, ROOT_BYTES_MAX))
+            content = finished(read_root(store, CLUSTER_KEY, RootCodec(CLUSTER_FORMAT).decode)).content
         except ObjectMissing:
             return _by_manifests(store, pool, manifest_of)
-        content = RootCodec(CLUSTER_FORMAT).decode(CLUSTER_KEY, got).content
         try:
             image = _Image() if content.page is None else _read_image(store, content.page)
         except ObjectMissing as missing:

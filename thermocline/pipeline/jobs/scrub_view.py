@@ -27,14 +27,14 @@ from coldstore.audit import (
     partitions_in,
     rootless,
 )
-from coldstore.checked_get import get_start
 from coldstore.keys import CLUSTER_KEY, LEASE_KEY, METADATA_PREFIX, TOPICS_PREFIX, manifest_key, partition_prefix
 from coldstore.manifest import Manifest
 from coldstore.manifest_entries import PagePointer, RemoteSegment
 from coldstore.manifest_reader import check_manifest_root
-from coldstore.object_store import ObjectInfo, ObjectMissing
+from coldstore.object_store import Got, ObjectInfo, ObjectMissing
 from coldstore.page_reader import PageCache, PageReader
-from coldstore.root_format import ROOT_BYTES_MAX, Root, RootCodec
+from coldstore.root_format import Root, RootCodec
+from coldstore.root_reading import read_root
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
@@ -157,11 +157,14 @@ def _read_root(store: ArrowStore, key: str, kind: type[Manifest], place: Place) 
 
 def _decoded(codec: RootCodec[T], store: ArrowStore, key: str) -> Root[T]:
     """The root under `key`, whose bytes are exactly what a writer makes of what they say. Raises Corrupt."""
-    got = finished(get_start(store, key, ROOT_BYTES_MAX))
-    root = codec.decode(key, got)
-    if not codec.is_as_written(got.data):
-        raise Corrupt(f"root {key} holds a field nobody knows: its name is damaged, or a newer version wrote it")
-    return root
+
+    def exact(key: str, got: Got) -> Root[T]:
+        root = codec.decode(key, got)
+        if not codec.is_as_written(got.data):
+            raise Corrupt(f"root {key} holds a field nobody knows: its name is damaged, or a newer version wrote it")
+        return root
+
+    return finished(read_root(store, key, exact))
 
 
 def _read_pages(store: ArrowStore, seen: PartitionLook) -> None:
