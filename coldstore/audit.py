@@ -76,14 +76,21 @@ class NamedKeys:
 
 @dataclass(frozen=True, slots=True)
 class GcPlan:
-    """Objects that nothing names. `pending` may yet be named; `unknown` is not ours to judge."""
+    """Objects that nothing names. `pending` may yet be named; `unknown` is not ours to judge; `kept` can be named no
+    more, and holds what the log does not: the only copies, perhaps."""
 
     deletable: tuple[ObjectInfo, ...]
     pending: tuple[ObjectInfo, ...]
     unknown: tuple[ObjectInfo, ...]
+    kept: tuple[ObjectInfo, ...] = ()
 
     def __add__(self, other: GcPlan) -> GcPlan:
-        return GcPlan(self.deletable + other.deletable, self.pending + other.pending, self.unknown + other.unknown)
+        return GcPlan(
+            self.deletable + other.deletable,
+            self.pending + other.pending,
+            self.unknown + other.unknown,
+            self.kept + other.kept,
+        )
 
     @property
     def deletable_bytes(self) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from crc32c import crc32c
@@ -31,7 +31,7 @@ from coldstore.audit import (
     partitions_in,
 )
 from coldstore.checked_get import get_range
-from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, parse_key, partition_prefix
+from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, SnapshotKey, parse_key, partition_prefix
 from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectInfo, ObjectMissing, ObjectStore
@@ -45,6 +45,8 @@ from seams.workers import Lane, Workers
 _VERIFY_TRIES: Final = 3  # roots read until two in a row agree, beside a broker that commits
 _DELETE_AT_ONCE: Final = 1000
 _GC_PIECE: Final = 10_000  # listed objects judged at once: ten LISTs, a few MB
+Holds: TypeAlias = Callable[[int, int], bool]
+"""Whether all that a leader of this epoch had below this offset is held, or needed no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,34 @@ class BucketInspector:
                 if attempt + 1 == _VERIFY_TRIES:
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    async def keep_only_copies(self, plan: GcPlan, holds: Holds, *, deadline_s: float | None = None) -> GcPlan:
+        """The plan without what may be nobody else's: an object of which `holds` does not say that all it has below its
+        end is held elsewhere. A segment object says in its footer where it ends (a request each, in `deadline_s`): one
+        that begins too high is not asked, one that cannot be read is kept. Raises StoreError, TimeoutError."""
+        deletable: list[ObjectInfo] = []
+        kept: list[ObjectInfo] = []
+        for info in plan.deletable:
+            key = parse_key(info.key)
+            assert isinstance(key, SegmentKey | PageKey | SnapshotKey), info.key
+            try:
+                async with asyncio.timeout(deadline_s):
+                    is_held = await self._is_held(key, info.size, holds)
+            except ObjectMissing:
+                continue  # somebody else deleted it
+            (deletable if is_held else kept).append(info)
+        return replace(plan, deletable=tuple(deletable), kept=(*plan.kept, *kept))
+
+    async def _is_held(self, key: SegmentKey | PageKey | SnapshotKey, size: int, holds: Holds) -> bool:
+        if not isinstance(key, SegmentKey):
+            return holds(key.epoch, key.end_offset)
+        if not holds(key.epoch, key.base_offset + 1):
+            return False
+        try:
+            footer = await fetch_footer(self._store, key, size)
+        except Corrupt:  # or of a newer format
+            return False
+        return holds(key.epoch, footer.statistics.end_offset)
 
     async def delete(self, plan: GcPlan, may_send: Callable[[], None] = lambda: None) -> int:
         """Delete what the plan calls deletable; how many objects that were. A store may lie: list again to see.

@@ -87,6 +87,12 @@ class LeaderEpochs:
         floor = entries[higher - 1].epoch if higher else epoch
         return EpochEnd(floor, entries[higher].start_offset)
 
+    def shared_end(self, epoch: int, log_end: int) -> int:
+        """Up to where this log is the one that the leader of `epoch` had: from there on, if at all, later leaders wrote
+        it, so what that leader had above is not here, whatever the offsets say."""
+        higher = bisect_right(self.entries, epoch, key=_epoch)
+        return self.entries[higher].start_offset if higher < len(self.entries) else log_end
+
     def truncate_from_end(self, offset: int) -> LeaderEpochs:
         """Without the epochs that start at or above `offset`: the log now ends there."""
         keep = bisect_left(self.entries, offset, key=_start_offset)

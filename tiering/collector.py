@@ -2,9 +2,10 @@
 
 Owns when a broker looks. Always true: the listing comes before root and pages are read, and only objects whose key's
 epoch is below the root's are deleted (C2), so that it needs no claim and no clock; what is unnamed but of the root's
-own epoch stays, for its writer may yet commit it. Runs once after each claim, when readers of an older root had the
-grace to let go of what it named, but not in a partition's first epoch, and not again within six hours: a listing of
-everything is not for each election. Must not know which objects those are (coldstore.audit does).
+own epoch stays, for its writer may yet commit it; so does what the log does not hold (records that were lost here, of
+an earlier root that was put back): the only copies, and that is told. Runs once after each claim, when readers of an
+older root had the grace to let go of what it named, but not in a partition's first epoch, and not again within six
+hours: a listing of everything is not for each election. Must not know which objects those are (coldstore.audit does).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.audit import GcPlan
-from coldstore.bucket_inspection import BucketInspector
+from coldstore.bucket_inspection import BucketInspector, Holds
 from coldstore.object_store import ObjectStore, StoreUnavailable
 from seams.world import World
 
@@ -52,11 +53,14 @@ class Collector:
         collected_s = self._collected_s.get((topic_id, partition))
         return 0.0 if collected_s is None else max(collected_s + AGAIN_S - self._clock.monotonic_s(), 0.0)
 
-    async def collect(self, topic_id: UUID, partition: int, may_send: Callable[[], None] = lambda: None) -> GcPlan:
-        """Delete what may be deleted; what was found. `may_send` is asked before each deletion. Raises what it does,
-        Retryable, Corrupt (then nothing was deleted)."""
+    async def collect(
+        self, topic_id: UUID, partition: int, holds: Holds, may_send: Callable[[], None] = lambda: None
+    ) -> GcPlan:
+        """Delete what may be deleted, and the log `holds`; what was found. `may_send` is asked before each deletion.
+        Raises what it does, Retryable, Corrupt (then nothing was deleted)."""
         try:
             plan = await self._inspector.plan_gc(topic_id, partition, piece_deadline_s=self._deadline_s)
+            plan = await self._inspector.keep_only_copies(plan, holds, deadline_s=self._deadline_s)
             if plan.deletable:
                 async with asyncio.timeout(self._deadline_s):
                     await self._inspector.delete(plan, may_send)
@@ -73,4 +77,13 @@ class Collector:
         counters.gc_bytes += plan.deletable_bytes
         if plan.deletable:
             log.info("gc of %s/%d: %d objects of earlier epochs deleted", topic_id, partition, len(plan.deletable))
+        if plan.kept:
+            log.warning(
+                "gc of %s/%d: %d objects of earlier epochs stay, %s the first: the manifest does not name them, and "
+                "they hold what the log does not. Was an earlier manifest put back? `thermocline bucket gc` lists them",
+                topic_id,
+                partition,
+                len(plan.kept),
+                plan.kept[0].key,
+            )
         return plan

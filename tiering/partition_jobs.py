@@ -154,8 +154,10 @@ class PartitionJobs:
             return wait_s  # it was led and collected a while ago
         if max(of.remote_end_offset, of.log_start_offset) < of.log.local_log_start_offset:
             return AGAIN_S  # an earlier version of the root, perhaps: what it does not name may be all there is
+        if not of.is_complete():
+            return AGAIN_S  # nothing is to go yet
         try:
-            await self._collector.collect(of.topic_id, of.partition, of.check_fresh)
+            await self._collector.collect(of.topic_id, of.partition, of.holds, of.check_fresh)
         except (Corrupt, ObjectMissing) as unreadable:
             log.error("gc of %s deleted nothing: %s", self._partition.name, unreadable)
         return None

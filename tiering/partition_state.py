@@ -150,6 +150,15 @@ class TieredPartition:
         """Nothing above it is copied: min(last stable offset, flushed end) (C6)."""
         return min(self.visible_end(), self.log.flushed_end_offset)
 
+    def holds(self, epoch: int, end_offset: int) -> bool:
+        """Whether the log has, or needs no more, what the leader of an earlier `epoch` had below `end_offset`: the same
+        offsets may have been given again since a tail was lost. Of its own epoch, and later ones, another leader's log
+        says so. To be asked where the bucket holds what lies below the local log's start."""
+        if epoch >= self.epoch:
+            return False
+        shared_end = self.log.epochs.shared_end(epoch, self.log.log_end_offset)
+        return end_offset <= max(shared_end, self.log_start_offset)
+
     @property
     def blocked_by(self) -> str | None:
         return next((block.value for block in Block if block in self.blocks), None)

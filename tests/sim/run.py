@@ -173,6 +173,11 @@ class OneBroker(Play):
             if view is not None and row is not None and view.manifest.leader_epoch < row.leader_epoch:
                 continue  # nothing to copy, so not claimed: its orphans wait for the next claim (G7)
             plan = await inspector.plan_gc(topic_id, partition)
+            for led in broker.rooms.replicas._registry:
+                state = led.tier.partition_state
+                if (state.topic_id, state.partition) == (topic_id, partition):
+                    # what only a lost disk held besides is no garbage
+                    plan = await inspector.keep_only_copies(plan, state.holds)
             if plan.deletable:
                 self.found("orphan-leak", f"{topic_id}/{partition}: {[info.key for info in plan.deletable]}")
 

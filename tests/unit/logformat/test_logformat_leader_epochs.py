@@ -140,3 +140,9 @@ def test_hostile_text_raises_corrupt_only(data: bytes):
     """Any bytes."""
     with contextlib.suppress(Corrupt):
         LeaderEpochs.from_bytes(data)
+
+
+@pytest.mark.parametrize(("epoch", "end"), [(0, 10), (2, 20), (4, 20), (5, 35), (7, 50), (8, 50)])
+def test_a_log_is_another_leaders_up_to_where_a_later_one_wrote(epoch: int, end: int) -> None:
+    assert LOG.shared_end(epoch, 50) == end
+    assert LeaderEpochs().shared_end(epoch, 50) == 50

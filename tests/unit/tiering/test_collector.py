@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.fast_loop import run_fast
+from tests.support.memory_store import upload_of
 from tests.support.tier_kit import TOPIC_ID, House
 from tiering.collector import AGAIN_S, Collector
 
@@ -18,12 +19,12 @@ def test_a_partition_is_collected_again_after_six_hours() -> None:
         await life.open(new=True, partition=1)
         collector = Collector(life.house.memory, life.world, 10.0)
         assert collector.wait_s(TOPIC_ID, 0) == 0
-        await collector.collect(TOPIC_ID, 0)
+        await collector.collect(TOPIC_ID, 0, lambda epoch, end_offset: True)
         assert AGAIN_S - 1 < collector.wait_s(TOPIC_ID, 0) <= AGAIN_S
         assert collector.wait_s(TOPIC_ID, 1) == 0
         await asyncio.sleep(AGAIN_S)
         assert collector.wait_s(TOPIC_ID, 0) == 0
-        await collector.collect(TOPIC_ID, 1)
+        await collector.collect(TOPIC_ID, 1, lambda epoch, end_offset: True)
         assert len(collector._collected_s) == 1
         await life.kill()
 
@@ -83,6 +84,36 @@ def test_a_partition_that_is_claimed_again_waits_for_its_turn() -> None:
         assert lists == 1
         await asyncio.sleep(AGAIN_S)
         assert lists == 2
+        await life.kill()
+
+    run_fast(scenario())
+
+
+def test_a_rebuilt_cluster_lists_nothing_before_an_operator_says_that_all_is_there() -> None:
+    """R29: it would delete nothing, and look again at once."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        state = opened.tier.partition_state
+        state.is_complete = lambda: False
+        lists = 0
+        whole_list = house.memory.list
+
+        def counting(prefix: str):  # type: ignore[no-untyped-def]
+            nonlocal lists
+            lists += 1
+            return whole_list(prefix)
+
+        house.memory.list = counting  # type: ignore[method-assign]
+        left = f"topics/{TOPIC_ID}/0/snapshots/{0:020d}-0-{TOPIC_ID}.log"
+        await house.memory.put_segment(left, upload_of(b"left"))
+        await asyncio.sleep(AGAIN_S)
+        assert lists == 0 and left in house.memory.objects
+        state.is_complete = lambda: True
+        await asyncio.sleep(AGAIN_S)
+        assert lists == 1 and left not in house.memory.objects
         await life.kill()
 
     run_fast(scenario())

@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 
 from coldstore.audit import FindingKind
 from coldstore.bucket_inspection import BucketInspector
-from coldstore.keys import SegmentKey, parse_key
+from coldstore.keys import SegmentKey, SnapshotKey, parse_key
 from coldstore.manifest import EditRefused
 from coldstore.object_store import AccessRefused
 from coldstore.stores.faulty import Fault, FaultyStore
@@ -84,19 +84,19 @@ def test_peer_t03_gc_without_a_grace_and_with_a_wrong_clock_deletes_nothing_reac
             for _ in range(12):
                 await life.fill(4)
                 for _ in range(6):
-                    await gc.collect(TOPIC_ID, 0)
+                    await gc.collect(TOPIC_ID, 0, lambda epoch, end_offset: True)
                     await asyncio.sleep(0.07)
                 assert len(await read_through(opened)) == opened.log.log_end_offset
-            orphan = SegmentKey(TOPIC_ID, 0, opened.log.log_end_offset, life.epoch, house.rng.uuid())
-            house.memory.objects[str(orphan)] = house.memory.objects[house.objects()[0]]
+            orphan = str(SnapshotKey(TOPIC_ID, 0, opened.log.log_end_offset, life.epoch, house.rng.uuid()))
+            house.memory.objects[orphan] = house.memory.objects[house.objects()[0]]
             await life.kill()
-            await gc.collect(TOPIC_ID, 0)
-            assert str(orphan) in house.memory.objects, "of the root's own epoch: its writer may yet commit it"
+            await gc.collect(TOPIC_ID, 0, lambda epoch, end_offset: True)
+            assert orphan in house.memory.objects, "of the root's own epoch: its writer may yet commit it"
         life = await house.start(limits=EAGER)
         opened = await life.open(tier=COLD_FAST)
         await settle(lambda: opened.tier.partition_state.claimed)
-        await gc.collect(TOPIC_ID, 0)
-        assert gc.counters.gc_objects >= 1
+        await gc.collect(TOPIC_ID, 0, lambda epoch, end_offset: True)
+        assert gc.counters.gc_objects >= 1 and house.objects("snapshots") == []
         assert len(house.objects()) == (await house.manifest()).live.segments
         assert len(await read_through(opened)) == opened.log.log_end_offset
         await life.kill()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from coldstore.audit import audit_manifest
+from coldstore.audit import GcPlan, audit_manifest
 from coldstore.bucket_inspection import BucketInspector
 from coldstore.footer_room import footer_room
 from coldstore.object_store import Upload
@@ -422,7 +423,7 @@ class PausingStore(MemoryStore):
 
 def test_design_c02_gc_against_a_writer_that_pauses_between_upload_and_commit() -> None:
     """C2: gc leaves the object alone while its epoch is the root's; once a newer epoch claimed, it deletes it, and the
-    paused writer's commit is refused. Its local bytes stay."""
+    paused writer's commit is refused. Its local bytes stay. The new leader has the records too: they were committed."""
 
     async def scenario() -> None:
         house, other = House(), House()
@@ -442,6 +443,7 @@ def test_design_c02_gc_against_a_writer_that_pauses_between_upload_and_commit() 
         plan = await inspector.plan_gc(TOPIC_ID, 0)
         assert [info.key for info in plan.pending] == uploaded and not plan.deletable
 
+        other.disk = copy.deepcopy(house.disk).kill()
         new = await other.start(epoch=2)
         replacement = await new.open(tier=replace(TIER, copy_disable=True))
         await asyncio.sleep(3 * LIMITS.gc_grace_ms / 1000)
@@ -451,9 +453,68 @@ def test_design_c02_gc_against_a_writer_that_pauses_between_upload_and_commit() 
         manifest = await house.manifest()
         assert manifest.leader_epoch == 2 and manifest.live.segments == 0
         assert opened.log.local_log_start_offset == 0
-        assert replacement.log.log_end_offset >= 1000
+        assert replacement.log.log_end_offset == opened.log.log_end_offset
         await old.kill()
         await new.kill()
+
+    run_fast(scenario())
+
+
+async def sunk_to(opened: Opened, end_offset: int) -> None:
+    await settle(lambda: opened.tier.partition_state.remote_end_offset >= end_offset)
+
+
+def test_the_object_of_a_cut_off_copy_stays_where_its_records_were_lost_with_the_disk() -> None:
+    """Uploaded, not committed: nobody else has what is in it, though the manifest covers its offsets later (a gap)."""
+
+    async def scenario() -> None:
+        house = House()
+        store = PausingStore(house.memory)
+        limits = replace(LIMITS, store_timeout_s=10_000, upload_timeout_s=10_000)
+        life = await house.start(store=store, limits=limits)
+        opened = await life.open(new=True)
+        await settle(lambda: opened.tier.partition_state.claimed and store.waiting == 0)
+        store.gate.clear()
+        await life.fill(60)
+        await settle(lambda: store.waiting > 0)
+        uploaded = house.objects()
+        await life.lose_disk()
+        for _ in range(2):
+            life = await house.start()
+            opened = await life.open()
+            assert opened.log.epochs.entries[0].start_offset == 0
+            await life.fill(60)
+            await sunk_to(opened, 60)
+            await asyncio.sleep(3 * LIMITS.gc_grace_ms / 1000)
+            assert set(uploaded) <= set(house.objects()), "the only copy of acknowledged records was deleted as garbage"
+            await life.power_cut(keep=1.0)
+
+    run_fast(scenario())
+
+
+def test_an_object_of_which_the_log_holds_the_first_half_alone_is_no_garbage() -> None:
+    """A log that lost its tail within what an object holds: the key says where it begins, its footer where it ends."""
+
+    async def scenario() -> None:
+        house = House()
+        life = await house.start()
+        opened = await life.open(new=True)
+        await life.fill(60)
+        await settle(lambda: bool(house.objects()))
+        end = (await house.manifest()).tail[0].end_offset
+        info = await house.memory.head(house.objects()[0])
+        plan = GcPlan((info,), (), ())
+        inspector = BucketInspector(house.memory, LoopWorkers())
+        assert (await inspector.keep_only_copies(plan, lambda epoch, upto: upto <= end)).deletable == (info,)
+        kept = await inspector.keep_only_copies(plan, lambda epoch, upto: upto < end)
+        assert kept == GcPlan((), (), (), (info,))
+        state = opened.tier.partition_state
+        assert not state.holds(life.epoch, end), "of its own epoch and later ones it cannot know"
+        state.epoch += 1
+        assert state.holds(life.epoch, end)
+        opened.log.epochs = opened.log.epochs.assign(state.epoch, end - 1)
+        assert not state.holds(life.epoch, end), "the offsets were given again"
+        await life.kill()
 
     run_fast(scenario())
 
