@@ -1,6 +1,6 @@
-"""A fetcher for each broker that leads something of ours, and what all of them share: session, connections, rate.
+"""Two fetchers for each broker that leads something of ours, and what all of them share: session, connections, rate.
 
-Owns when a fetcher begins: with the first partition that is copied from its broker; none ends before all do. Always
+Owns when they begin: with the first partition that is copied from their broker; none ends before all do. Always
 true: what they fetch together is held to one rate (`follower.replication.throttled.rate`); a question goes to the
 session of its broker that the image names. Must not know logs, nor roles.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from broker.config.broker_config import BrokerConfig
@@ -17,6 +18,8 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.records import NO_EPOCH, Node
 from broker.replication.asking import VERSION, Key, Limits, topic_id_of
 from broker.replication.fetcher import Copy, Fetcher
+from broker.replication.from_leader import FromLeader
+from broker.replication.lane import Lane
 from broker.replication.rate import Rate
 from broker.replication.throttled import Throttled
 from broker.wire.message import Message
@@ -24,7 +27,7 @@ from broker.wire.messages import FetchRequest, FetchResponse
 from seams.rng import Rng
 from seams.tasks import FailureReport, Tasks, supervise
 
-_PURPOSE: Final = "replicas"
+_PURPOSES: Final = ("replicas", "replicas behind")  # a connection each: answers do not wait for one another
 _LIMITS: Final = Limits(wait_ms=500, bytes_max=8 << 20, partition_bytes_max=1 << 20)
 _ANSWER_S: Final = 10.0
 
@@ -53,31 +56,37 @@ class Fetchers:
         self._tasks = tasks
         self._report = report
         self._node_id = config.now.node_id
-        self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._from: dict[int, FromLeader] = {}
+        self._keeping: list[asyncio.Task[None]] = []
         now = config.now
         self._rate = Rate(now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows)
         config.tell(self._obey_rate)
 
-    def of(self, leader_id: int) -> Fetcher:
-        """The one that copies from this broker."""
-        known = self._fetchers.get(leader_id)
+    def of(self, leader_id: int) -> FromLeader:
+        """Those that copy from this broker."""
+        known = self._from.get(leader_id)
         if known is not None:
-            return known[0]
-        throttled = Throttled(self._rate, self._is_in_sync)
-        fetcher = Fetcher(leader_id, lambda request: self._ask(leader_id, request), self._session, _LIMITS, throttled)
-        name = f"fetch from {leader_id}"
-        keeping = self._tasks.spawn(name, supervise(name, fetcher.keep, self._rng, self._report))
-        self._fetchers[leader_id] = fetcher, keeping
-        return fetcher
+            return known
+        purposes = iter(_PURPOSES)
+
+        def fetcher(lane: Lane) -> Fetcher:
+            purpose, throttled = next(purposes), Throttled(self._rate, self._is_in_sync)
+            made = Fetcher(leader_id, partial(self._ask, leader_id, purpose), self._session, _LIMITS, throttled, lane)
+            name = f"fetch {purpose} from {leader_id}"
+            self._keeping.append(self._tasks.spawn(name, supervise(name, made.keep, self._rng, self._report)))
+            return made
+
+        made = self._from[leader_id] = FromLeader(fetcher, self._is_in_sync)
+        return made
 
     def leave(self, key: Key, copy: Copy) -> None:
         """Nothing is fetched into it any more, whoever led it."""
-        for fetcher, _ in self._fetchers.values():
-            fetcher.leave(key, copy)
+        for of in self._from.values():
+            of.leave(key, copy)
 
     def cancel(self) -> None:
         """Ask nothing more."""
-        for _, keeping in self._fetchers.values():
+        for keeping in self._keeping:
             keeping.cancel()
 
     def broker_epoch(self) -> int:
@@ -91,17 +100,17 @@ class Fetchers:
     def _obey_rate(self, now: BrokerConfig) -> None:
         if now.follower_rate_max != self._rate.limit:
             self._rate.limit = now.follower_rate_max
-            for fetcher, _ in self._fetchers.values():
-                fetcher.look_again()
+            for of in self._from.values():
+                of.look_again()
 
     def _is_in_sync(self, key: Key) -> bool:
         topic = self._metadata.image.topics.get(str(topic_id_of(key[0])))
         return topic is not None and self._node_id in topic.rows[key[1]].in_sync
 
-    async def _ask(self, leader_id: int, request: FetchRequest) -> FetchResponse:
+    async def _ask(self, leader_id: int, purpose: str, request: FetchRequest) -> FetchResponse:
         node = self._metadata.image.nodes.get(leader_id)
         if node is None:
             raise ConnectionError(f"broker {leader_id} is not registered")
-        answer = await self._to(node, _PURPOSE).ask(request, VERSION, _ANSWER_S)
+        answer = await self._to(node, purpose).ask(request, VERSION, _ANSWER_S)
         assert isinstance(answer, FetchResponse)
         return answer

@@ -1,11 +1,11 @@
-"""Copies what one other broker leads to this broker's replicas: one question at a time, for all of them together.
+"""Copies what one other broker leads to this broker's replicas: one question at a time, for all of a lane together.
 
 Owns the loop. Always true: a question is asked when everything that the last answer brought is flushed (`os`: written),
 so each replica's offset in it is its flushed end (R3); a replica that was refused, or failed, keeps no other waiting;
 an answer to a session that is over is dropped; every wait has an end; a question looks only at those replicas that came
 (`follow`), went (`leave`), were answered, said that they moved (`wake`), or waited their time; who is throttled is left
-out of it while too much came (`Throttled`). Must not know how a replica takes what came (`Copy`), who leads what, nor
-where a broker is.
+out of it while too much came (`Throttled`); who belongs in the other lane goes there between two questions. Must not
+know how a replica takes what came (`Copy`), who leads what, nor where a broker is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from broker.error_codes import ErrorCode
 from broker.replication.asking import Asking, Key, Limits, topic_id_of
 from broker.replication.follower import FetchPosition
+from broker.replication.lane import Lane
 from broker.replication.throttled import Throttled
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition
 from logformat.errors import ThermoclineError
@@ -60,7 +61,8 @@ class Copy(Protocol):
 
 class Fetcher:
     """From one broker. `ask` sends a question: ConnectionError, TimeoutError. `session` is this broker's: its id, and
-    its broker epoch and its process as the image has them. `throttled`: who is held back when too much came."""
+    its broker epoch and its process as the image has them. `throttled`: who is held back when too much came.
+    `other`: of the other lane to the same broker, None where there is none."""
 
     def __init__(
         self,
@@ -69,18 +71,34 @@ class Fetcher:
         session: Callable[[], tuple[int, int, str]],
         limits: Limits,
         throttled: Throttled,
+        lane: Lane,
     ) -> None:
         self.leader_id = leader_id
         self._ask = ask
         self._session = session
         self._limits = limits
         self._throttled = throttled
+        self._lane = lane
+        self.other: Fetcher | None = None
         self._asking = Asking()
         self._copies: dict[Key, Copy] = {}
         self._not_before_s: dict[Key, float] = {}
         self._later: list[tuple[float, Key]] = []  # a heap of these; those over are in it until their time comes
         self._changed: dict[Key, None] = {}  # to be looked at before the next question
         self._moved = asyncio.Event()
+        self._is_asking = False
+
+    def has(self, key: Key) -> bool:
+        """Whether it is fetched into, here."""
+        return key in self._copies
+
+    def is_throttled(self, key: Key) -> bool:
+        """Whether it is held back when too much came."""
+        return key in self._throttled
+
+    def is_asking(self, key: Key) -> bool:
+        """Whether a question that has it is under way."""
+        return self._is_asking and key in self._asking.told
 
     def follow(self, key: Key, copy: Copy, *, is_throttled: bool = False) -> None:
         """Fetch into it from the next question on."""
@@ -118,11 +136,15 @@ class Fetcher:
         while True:
             self._look()
             if not self._asking.wants_any:
+                self._lane.rest()
                 self._moved.clear()
                 await _first(self._moved.wait(), self._wait_s())
                 continue
             session = self._session()
-            limits = self._throttled.limits(self._limits, _now_s())
+            asked_s = _now_s()
+            limits = self._throttled.limits(self._limits, asked_s)
+            limits = self._lane.limits(limits, asked_s, is_only=self.other is None or not self.other._copies)
+            self._is_asking = True
             try:
                 answer = await self._ask(self._asking.question(*session, limits))
             except (ConnectionError, TimeoutError) as nobody:
@@ -131,6 +153,8 @@ class Fetcher:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
                 continue
+            finally:
+                self._is_asking = False
             pause_s = _NOBODY_THERE_S[0]
             if session != self._session():
                 self._asking.lost()  # what it says of the log start, and of what may be given, was said to another
@@ -139,7 +163,9 @@ class Fetcher:
             if not self._asking.answered(answer):
                 await asyncio.sleep(_REFUSED_S)  # a session that is over, or a broker that is about to stop
                 continue
-            await self._take(answer, asked)
+            came = await self._take(answer, asked)
+            if rest_s := self._lane.pause_s(came, asked_s, _now_s()):
+                await asyncio.sleep(rest_s)
 
     def _look(self) -> None:
         """Have the next question ask for what those that changed want now."""
@@ -163,20 +189,39 @@ class Fetcher:
         later_s = max(self._later[0][0] - _now_s(), 0.0) if self._later else None
         return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
 
-    async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> None:
+    async def _take(self, answer: FetchResponse, asked: dict[Key, FetchPosition]) -> int:
+        """How many bytes of records came."""
         unsettled: list[Copy] = []
+        told: list[tuple[Key, Copy, int]] = []
+        came = 0
         turns = Turns()
         for topic in answer.responses:
             number = topic.topic_id.int
             for part in topic.partitions:
                 key = number, part.partition_index
                 copy, at = self._copies.get(key), asked.get(key)
-                if copy is not None and at is not None and self._took(key, copy, at, part) and not copy.is_settled:
-                    unsettled.append(copy)
+                if copy is not None and at is not None and self._took(key, copy, at, part):
+                    came += len(part.records or b"")
+                    told.append((key, copy, part.high_watermark))
+                    if not copy.is_settled:
+                        unsettled.append(copy)
                 if turns.over():
                     await next_turn()
         for copy in unsettled:  # their syncs run together since each took what came
             await copy.settled()
+        for key, copy, high_watermark in told:
+            self._sort(key, copy, high_watermark)
+        return came
+
+    def _sort(self, key: Key, copy: Copy, high_watermark: int) -> None:
+        """It goes to the other lane where it belongs there, after an answer with this high watermark."""
+        at = copy.next_fetch()
+        if self.other is None or at is None or self._lane.keeps(key, at, high_watermark):
+            return
+        if self._copies.get(key) is copy:  # its role may be over meanwhile
+            is_throttled = self.is_throttled(key)
+            self.leave(key, copy)
+            self.other.follow(key, copy, is_throttled=is_throttled)
 
     def _took(self, key: Key, copy: Copy, at: FetchPosition, part: FetchResponsePartition) -> bool:
         self._changed[key] = None

@@ -13,6 +13,7 @@ from broker.error_codes import ErrorCode
 from broker.replication.asking import Asking, Key, Limits, key_of
 from broker.replication.fetcher import Fetcher
 from broker.replication.follower import FetchPosition
+from broker.replication.lane import Lane
 from broker.replication.rate import Rate
 from broker.replication.throttled import Throttled
 from broker.wire.messages import FetchRequest, FetchResponse, FetchResponsePartition, FetchResponseTopic
@@ -199,7 +200,8 @@ def fetching(
     in_sync: Collection[Key] = (),
 ) -> None:
     async def run(leader: Leader) -> None:
-        fetcher = Fetcher(1, leader, lambda: (2, 50, ""), LIMITS, Throttled(rate or Rate(), lambda key: key in in_sync))
+        throttled, lane = Throttled(rate or Rate(), in_sync.__contains__), Lane(in_sync.__contains__, is_behind=False)
+        fetcher = Fetcher(1, leader, lambda: (2, 50, ""), LIMITS, throttled, lane)
         keeping = asyncio.ensure_future(fetcher.keep())
         await scenario(leader, fetcher)
         assert not keeping.done()
