@@ -22,9 +22,12 @@ from thermocline.extras import require
 require("spark", "an Iceberg catalog", "pyiceberg")
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from pyiceberg.exceptions import RESTError
 from pyiceberg.utils.config import Config
 from requests.exceptions import RequestException
+from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
 
 log = logging.getLogger(__name__)
 
@@ -106,20 +109,20 @@ def open_catalog(config: CatalogConfig) -> Catalog:
 
 
 def look_at_catalog(config: CatalogConfig) -> Catalog | None:
-    """The same to look at only: nothing is made. None where it would have to be made. Errors: `open_catalog`."""
+    """The same to look at only: nothing is made. None where it would have to be made.
+
+    Errors: `open_catalog`; CatalogUnavailable where a database does not say whether it holds one.
+    """
     known = _merged(config)
     path = _sqlite_path(known)
     if path is not None and not (os.path.exists(path) and os.path.getsize(path)):
         return None  # a look would leave an empty file
     catalog = _loaded(config, {**config.properties, "init_catalog_tables": "false"})
-    if known.get("uri", "").startswith(_SQL):
-        from sqlalchemy.exc import DBAPIError
-
-        try:
-            catalog.list_namespaces()
-        except DBAPIError as absent:
-            log.debug("no catalog there yet: %s", absent)
-            return None
+    if isinstance(catalog, SqlCatalog):  # which takes every error of its database for tables that are not there
+        with catalog_errors(config):
+            there = inspect(catalog.engine)
+            if not all(there.has_table(table.__tablename__) for table in (IcebergTables, IcebergNamespaceProperties)):
+                return None
     return catalog
 
 
@@ -149,11 +152,15 @@ def _check_folder(wanted: str) -> None:
 
 def shown(catalog: CatalogConfig | Catalog) -> str:
     """Name and address, for people; no user and no password. Other programs open the catalog under this name."""
+    address = _address(catalog)
+    return f"{catalog.name} ({address})" if address else catalog.name
+
+
+def _address(catalog: CatalogConfig | Catalog) -> str:
+    """Without user, password and query; empty where it has none."""
     known = _merged(catalog) if isinstance(catalog, CatalogConfig) else catalog.properties
     uri = urlsplit(known.get("uri", ""))
-    if not uri.scheme:
-        return catalog.name
-    return f"{catalog.name} ({uri.scheme}://{uri.netloc.rpartition('@')[2]}{uri.path})"
+    return f"{uri.scheme}://{uri.netloc.rpartition('@')[2]}{uri.path}" if uri.scheme else ""
 
 
 def _merged(config: CatalogConfig) -> dict[str, str]:
@@ -164,7 +171,7 @@ def _merged(config: CatalogConfig) -> dict[str, str]:
 
 def _sqlite_path(properties: Mapping[str, str]) -> str | None:
     uri = properties.get("uri", "")
-    return uri.removeprefix("sqlite:///") if uri.startswith("sqlite:////") else None
+    return uri.removeprefix("sqlite:///").partition("?")[0] if uri.startswith("sqlite:////") else None
 
 
 def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
@@ -182,18 +189,19 @@ def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
 
 @contextmanager
 def catalog_errors(catalog: CatalogConfig | Catalog) -> Iterator[None]:
-    """What a REST catalog's client raises inside as CatalogUnavailable, with the address and the reason."""
+    """What the client of a REST catalog, or of a database, raises inside as CatalogUnavailable: address and reason."""
     try:
         yield
-    except (RequestException, RESTError) as failed:
-        uri = urlsplit(catalog.properties.get("uri", ""))
-        where = f"{uri.scheme}://{uri.netloc.rpartition('@')[2]}{uri.path}" if uri.netloc else catalog.name
+    except (RequestException, RESTError, DBAPIError) as failed:
+        where = _address(catalog) or catalog.name
         text = f"catalog {where}: {_reason(failed)}; is the address right, is it up, and may we use it? Then run again"
         raise CatalogUnavailable(text) from failed
 
 
 def _reason(failed: BaseException) -> str:
-    """The innermost word of the operating system; the client wraps it in four layers of its own."""
+    """The innermost word of the operating system, or the database's own; clients wrap it in layers of theirs."""
+    if isinstance(failed, DBAPIError):
+        return str(failed.orig).partition("\n")[0]
     at: BaseException | None = failed
     while at is not None:
         if isinstance(at, OSError) and at.strerror:
