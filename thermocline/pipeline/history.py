@@ -24,6 +24,7 @@ from coldstore.page_reader import PageCache
 from coldstore.segment_object import SegmentFooter
 from coldstore.segment_reader import fetch_footer
 from logformat.errors import Corrupt, InvalidRequest
+from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.plan import ANY_TIME, TARGET_BYTES, OffsetSpan, Plan, TimeRange, plan
 from thermocline.pipeline.split import DataLoss, Loss, Split
@@ -128,10 +129,8 @@ class History:
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
     def topics(self) -> dict[str, TopicHistory]:
-        """Topics that live now, by name, internal ones left out; read anew. Raises Corrupt, StoreError, AccessRefused.
-
-        InvalidRequest where cluster.json is lost and a name stands for two topics.
-        """
+        """Topics that live now, by name, internal ones left out; read anew. Raises Corrupt, NewerFormat, StoreError,
+        AccessRefused; InvalidRequest where cluster.json is lost and a name stands for two topics."""
         self._topics = by_name(read_topics(self.store, self._pool, self._manifest_of))
         return dict(self._topics)
 
@@ -253,6 +252,8 @@ class History:
     def _manifest_of(self, topic_id: UUID, partition: int) -> Manifest | None:
         try:
             return finished(self._reader(topic_id, partition).load())
+        except NewerFormat:
+            raise
         except Corrupt:
             return None  # whoever reads that partition hears of it
 

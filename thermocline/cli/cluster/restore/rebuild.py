@@ -1,9 +1,9 @@
 """`thermocline cluster rebuild`: `cluster.json` is lost, or cannot be read; the manifests say what there was.
 
-Owns the order, the refusals, and the word that ends it. Always true: a `cluster.json` that can be read is never
-replaced, nor one of a cluster whose lease moves (rebuild_lease); what the bucket cannot tell is named (rebuild_shown);
-a topic that nobody can name stops it until a person does. Must not know what the image holds (rebuild_plan), nor how
-it is written (rebuild_root).
+Owns the order, the refusals, and the word that ends it. Always true: a `cluster.json` that this or a newer version can
+read is never replaced, nor one of a cluster whose lease moves (rebuild_lease); what the bucket cannot tell is named
+(rebuild_shown); a topic that nobody can name stops it until a person does. Must not know what the image holds
+(rebuild_plan), nor how it is written (rebuild_root).
 """
 
 from __future__ import annotations
@@ -106,11 +106,13 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
 
 # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────────
 async def _check_lost(bucket: Bucket) -> str | None:
-    """The ETag of a `cluster.json` that cannot be read; None where there is none. CommandFailed where it can."""
+    """The ETag of a `cluster.json` that cannot be read; None where there is none. CommandFailed where it can;
+    NewerFormat where a newer version can."""
     from broker.metadata.cluster_root import ClusterRoot
     from coldstore.keys import CLUSTER_KEY
     from coldstore.object_store import ObjectMissing
     from logformat.errors import Corrupt
+    from logformat.values import NewerFormat
 
     world = bucket.world
     try:
@@ -119,6 +121,8 @@ async def _check_lost(bucket: Bucket) -> str | None:
         return None
     try:
         await ClusterRoot(bucket.store, world.rng, world.clock, world.workers).load()
+    except NewerFormat:
+        raise
     except Corrupt as damage:
         note(f"cluster.json is there and cannot be read: {damage}")
         return etag

@@ -25,7 +25,8 @@ from coldstore.keys import CLUSTER_KEY
 from coldstore.manifest import Manifest
 from coldstore.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectMissing
-from logformat.errors import Corrupt, Retryable
+from logformat.errors import Corrupt
+from logformat.values import NewerFormat
 from thermocline.cli.clients.statuses import Partition
 from thermocline.cli.cluster.restore.plan import Held
 from thermocline.cli.terminal.outcome import CommandFailed
@@ -77,10 +78,12 @@ class RestoreSource:
         self._root = ClusterRoot(bucket.store, world.rng, world.clock, world.workers)
 
     async def look(self) -> Look:
-        """The cluster now. CommandFailed where there is none, or its `cluster.json` cannot be read."""
+        """The cluster now. CommandFailed where there is none, or its `cluster.json` is damaged. Raises NewerFormat."""
         url = self._bucket.store.url
         try:
             found = await (self._root.poll() if self._root.known is not None else self._root.load())
+        except NewerFormat:
+            raise
         except Corrupt as damaged:
             raise CommandFailed(f"{url}: {damaged}; {_REBUILD}") from damaged
         if found is None:
@@ -99,7 +102,7 @@ class RestoreSource:
     async def manifests(
         self, ids: dict[Partition, UUID], told: Callable[[int], None] = lambda _: None
     ) -> dict[Partition, Manifest | str]:
-        """Of each partition, or why it cannot be read. Raises StoreError."""
+        """Of each partition, or why it cannot be read. Raises StoreError, NewerFormat."""
         found: dict[Partition, Manifest | str] = {}
 
         async def one(place: Partition) -> None:
@@ -112,10 +115,10 @@ class RestoreSource:
     async def _manifest(self, topic_id: UUID, index: int) -> Manifest | str:
         try:
             manifest = await ManifestReader(self._bucket.store, topic_id, index).load()
-        except (Corrupt, Retryable) as refused:
-            if isinstance(refused, Retryable):
-                raise
-            return str(refused)
+        except NewerFormat:
+            raise
+        except Corrupt as damaged:
+            return str(damaged)
         return MISSING if manifest is None else manifest
 
     async def groups(self, manifests: Iterable[Manifest]) -> list[GroupHeld]:
@@ -176,6 +179,9 @@ async def _some_at_once(work: Sequence[Callable[[], Awaitable[None]]]) -> None:
         for each in waiting:
             await each()
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(_READ_AT_ONCE, len(work))):
-            group.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_READ_AT_ONCE, len(work))):
+                group.create_task(worker())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed  # a group of them has no exit code
