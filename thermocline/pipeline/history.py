@@ -24,7 +24,6 @@ from coldstore.page_reader import PageCache
 from coldstore.segment_object import SegmentFooter
 from coldstore.segment_reader import fetch_footer
 from logformat.errors import Corrupt, InvalidRequest
-from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.plan import ANY_TIME, TARGET_BYTES, OffsetSpan, Plan, TimeRange, plan
 from thermocline.pipeline.split import DataLoss, Loss, Split
@@ -250,12 +249,7 @@ class History:
         return reader
 
     def _manifest_of(self, topic_id: UUID, partition: int) -> Manifest | None:
-        try:
-            return finished(self._reader(topic_id, partition).load())
-        except NewerFormat:
-            raise
-        except Corrupt:
-            return None  # whoever reads that partition hears of it
+        return finished(self._reader(topic_id, partition).load())
 
 
 def deleted(topic: str, partition: int) -> str:

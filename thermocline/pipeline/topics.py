@@ -7,8 +7,9 @@ under it now; internal topics are left out (they are not tiered). Must not know 
 
 from __future__ import annotations
 
+import logging
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,10 @@ from coldstore.object_store import ObjectMissing
 from coldstore.root_format import RootCodec, RootFormat
 from coldstore.root_reading import read_root
 from logformat.errors import Corrupt, InvalidRequest
+from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished
+
+log = logging.getLogger(__name__)
 
 _PAGE_BYTES_MAX = 64 * 1024 * 1024  # inflated; brokers stop at a quarter of it
 _TRIES = 3  # the controller folds records into a new page and deletes the old one between our two reads
@@ -122,7 +126,7 @@ _DELETED: Final = msgspec.json.Decoder(_Deleted)
 
 
 def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]) -> list[_Topic]:
-    """Every topic that lives, internal ones too. Raises Corrupt, AccessRefused, StoreError."""
+    """Every topic that lives, internal ones too. Raises Corrupt, NewerFormat, AccessRefused, StoreError."""
     for attempt in range(_TRIES):
         try:
             content = finished(read_root(store, CLUSTER_KEY, RootCodec(CLUSTER_FORMAT).decode)).content
@@ -195,17 +199,38 @@ def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]
 def _by_manifests(
     store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]
 ) -> list[_Topic]:
-    """By listing: deleted topics whose objects remain, too. Their leader epochs tell nothing: each counts its own."""
+    """By listing: deleted topics whose objects remain, too. Their leader epochs tell nothing: each counts its own.
+
+    Any whole manifest tells the name: the lowest partition's is asked first, where it does not tell all others are. One
+    that is damaged is whoever reads that partition's to hear of.
+    """
+    damage: dict[UUID, Corrupt] = {}
+
+    def manifest(place: tuple[UUID, int]) -> Manifest | None:
+        try:
+            return manifest_of(*place)
+        except NewerFormat:
+            raise
+        except Corrupt as damaged:
+            damage[place[0]] = damaged
+            return None
+
+    def names(places: Sequence[tuple[UUID, int]]) -> dict[UUID, str]:
+        return {found.topic_id: found.topic for found in pool.map(manifest, places) if found is not None}
+
     ids = [UUID(name) for name in store.children(TOPICS_PREFIX) if _is_uuid(name)]
-    folders = list(pool.map(lambda topic_id: store.children(f"{TOPICS_PREFIX}{topic_id}/"), ids))
-    numbers = [sorted(int(name) for name in folder if name.isascii() and name.isdigit()) for folder in folders]
-    firsts = pool.map(
-        lambda place: manifest_of(place[0], place[1][0]) if place[1] else None, zip(ids, numbers, strict=True)
-    )
+    folders = pool.map(lambda topic_id: store.children(f"{TOPICS_PREFIX}{topic_id}/"), ids)
+    listed = [sorted(int(name) for name in folder if name.isascii() and name.isdigit()) for folder in folders]
+    partitions = {topic_id: numbers for topic_id, numbers in zip(ids, listed, strict=True) if numbers}
+    named = names([(topic_id, numbers[0]) for topic_id, numbers in partitions.items()])
+    unnamed = [topic_id for topic_id in partitions if topic_id not in named]
+    named |= names([(topic_id, number) for topic_id in unnamed for number in partitions[topic_id][1:]])
+    for topic_id in damage.keys() - named.keys():
+        log.warning("topic %s is left out, no manifest of it tells its name: %s", topic_id, damage[topic_id])
     return [
-        _Topic(topic_id, manifest.topic, partitions[-1] + 1, manifest.topic.startswith("__"))
-        for topic_id, partitions, manifest in zip(ids, numbers, firsts, strict=True)
-        if manifest is not None
+        _Topic(topic_id, named[topic_id], numbers[-1] + 1, named[topic_id].startswith("__"))
+        for topic_id, numbers in partitions.items()
+        if topic_id in named
     ]
 
 

@@ -48,6 +48,25 @@ def test_topics_without_cluster_json(tmp_path):
         history.topics()
 
 
+def test_a_damaged_manifest_of_the_first_partition_does_not_hide_the_topic(tmp_path, caplog):
+    """Without cluster.json the lowest partition alone was asked for the name: `did you mean` another topic."""
+    bucket = HistoryBucket(tmp_path)
+    events, lost = bucket.topic("events", 3), bucket.topic("lost")
+    for topic, partitions in (("events", 3), ("lost", 1)):
+        for partition in range(partitions):
+            bucket.fill(topic, partition, [[5]])
+    (tmp_path / "bucket" / "cluster.json").unlink()
+    for topic_id in (events, lost):
+        (tmp_path / "bucket" / "topics" / str(topic_id) / "0" / "manifest.json").write_bytes(b"{rotten")
+    with History.open(bucket.url) as history:
+        assert {name: topic.partitions for name, topic in history.topics().items()} == {"events": 3}
+        assert history.partition("events", 2).remote_end == 5
+        with pytest.raises(Corrupt, match=f"{events}/0/manifest.json"):
+            history.partition("events", 0)
+    assert f"topic {lost} is left out" in caplog.text and f"{lost}/0/manifest.json" in caplog.text
+    assert f"topic {events}" not in caplog.text
+
+
 def test_an_empty_bucket_has_no_topics(tmp_path):
     """Nothing there: an error that says so, not an empty read."""
     with History.open(f"file://{tmp_path}/nothing") as history:
