@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from tests.unit.cli.test_cli_restore_plan import ALL_LOST, HELD, brokers
 from thermocline.cli.clients.wire_client import BrokerUnreachable
 from thermocline.cli.cluster.restore import drive
 from thermocline.cli.cluster.restore.command import _print_report
-from thermocline.cli.cluster.restore.drive import BrokersThere, Ends, Restoring
+from thermocline.cli.cluster.restore.drive import PATIENCE_S, BrokersThere, Ends, Restoring
 from thermocline.cli.cluster.restore.plan import Held, plan
 from thermocline.cli.cluster.restore.source import Look
 from thermocline.cli.terminal.outcome import CommandFailed
@@ -29,19 +30,33 @@ SERVED = replace(ALL_LOST, leader=11, replicas=(11, 12), in_sync=(11, 12))
 
 class Cluster:
     """It does what it is asked, but for what `refuses` says, once each. Brokers 11 and 12 are there, `silent` have a
-    session and do not answer for the first looks."""
+    session and do not answer for the first looks; `copying_looks`: so long 12 copies, and has `copied` a look more."""
 
-    def __init__(self, *, refuses: Sequence[Exception] = (), silent_looks: int = 0, stuck: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        refuses: Iterable[Exception] = (),
+        silent_looks: int = 0,
+        stuck: bool = False,
+        copying_looks: int = 0,
+        copied: int = 0,
+    ) -> None:
         self.row = LOST
         self.given_up: set[int] = set()
         self.left: set[int] = set()
         self.asked: list[str] = []
-        self._refuses = list(refuses)
+        self._refuses = iter(refuses)
+        self._copying_looks = copying_looks
+        self._pace, self._has = copied, 0
         self._silent_looks = silent_looks
         self._stuck = stuck
 
     async def look(self) -> Look:
         self._silent_looks -= 1
+        if self.row.target:
+            self._has += self._pace
+            self._copying_looks -= 1
+            self.row = self.row if self._copying_looks > 0 else SERVED
         dead = {1, 2, 3} - self.left
         there = (11, 12, *sorted(dead)) if self._silent_looks >= 0 else (11, 12)
         gone = tuple(sorted(dead - self.given_up)) if self._silent_looks < 0 else ()
@@ -55,8 +70,8 @@ class Cluster:
         return 1
 
     def _refused(self) -> None:
-        if self._refuses:
-            raise self._refuses.pop(0)
+        for refusal in self._refuses:
+            raise refusal
 
     async def give_up(self, _: object, node: int) -> None:
         self._refused()
@@ -70,8 +85,12 @@ class Cluster:
     async def move(self, _: object, moves: Mapping[tuple[str, int], tuple[int, ...]]) -> list[str]:
         self._refused()
         self.asked.append(f"move to {sorted(moves[LOG])}")
-        self.row = self.row if self._stuck else SERVED
+        if not self._stuck:
+            self.row = replace(SERVED, in_sync=(11,), target=(11, 12)) if self._copying_looks else SERVED
         return []
+
+    async def copied(self, look: Look, places: Collection[tuple[str, int]]) -> int:
+        return self._has if LOG in places else 0
 
     async def ends(self, _: object, led: Mapping[int, Collection[tuple[str, int]]]) -> dict[tuple[str, int], Ends]:
         return {place: Ends(0, 9) for places in led.values() for place in places}
@@ -104,6 +123,43 @@ def test_what_is_refused_is_asked_for_again(capsys: pytest.CaptureFixture[str]) 
 def test_a_restore_that_comes_no_further_says_what_it_waits_for() -> None:
     with pytest.raises(CommandFailed, match=r"1 partitions do not serve yet: log-0; .*run this again"):
         run(Cluster(stuck=True))
+
+
+COPY_LOOKS = round(2 * PATIENCE_S / drive._LOOK_S)
+
+
+def test_a_restore_does_not_give_up_while_a_large_partition_is_copied() -> None:
+    """Nothing but the bytes that the new replica has changes for four minutes; where they stand still it ends."""
+    look, ends = run(Cluster(copying_looks=COPY_LOOKS, copied=1 << 20))
+    assert ends == {LOG: Ends(0, 9)} and look.partitions == [SERVED]
+    with pytest.raises(CommandFailed, match=r"nothing changed for 120 s: 1 partitions do not serve yet: log-0; "):
+        run(Cluster(copying_looks=COPY_LOOKS))
+
+
+def test_bytes_are_counted_of_replicas_that_are_to_join_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of those in sync, which grow by what is produced, nor of brokers that are away."""
+    asked: list[Mapping[int, object]] = []
+
+    def sizes(_: object, wanted: Mapping[int, Sequence[object]]) -> dict[object, int]:
+        asked.append(wanted)
+        return {(place, node): 5 for node, places in wanted.items() for place in places}
+
+    monkeypatch.setattr(drive, "copied_bytes", sizes)
+    joining = replace(SERVED, in_sync=(11,), target=(11, 12, 3))
+    late = replace(SERVED, partition=1, in_sync=(11,))
+    look = Look("c", ClusterImage(), brokers(11, 12, gone=(3,)), [joining, late])
+    there = BrokersThere(None)
+    assert asyncio.run(there.copied(look, {LOG, ("log", 1)})) == 5 and asked == [{12: [LOG]}]
+    assert asyncio.run(there.copied(look, set())) == 0 and len(asked) == 1
+
+
+def test_a_restore_that_is_refused_for_ever_says_why() -> None:
+    """Nothing waited, so it said `0 partitions do not serve yet:` and no more."""
+    cluster = Cluster(refuses=repeat(CommandFailed("broker 3 was not given up: it has a session")))
+    cluster.row, cluster.given_up = SERVED, {1, 2, 3}
+    said = "broker 3 is to leave the cluster; refused: broker 3 was not given up: it has a session; .*run this again"
+    with pytest.raises(CommandFailed, match=said):
+        run(cluster)
 
 
 class Answering:

@@ -25,6 +25,7 @@ from thermocline.cli.clients.wire_client import (
     by_topic,
 )
 from thermocline.cli.cluster.client import MOVES_MAX, Refusal, alter, unregister
+from thermocline.cli.cluster.moves.source import copied_bytes
 from thermocline.cli.cluster.restore.plan import Replicas, Step, next_step
 from thermocline.cli.cluster.restore.source import Look, RestoreSource
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -138,6 +139,16 @@ class BrokersThere:
                     continue
         return found
 
+    async def copied(self, look: Look, places: Collection[Partition]) -> int:
+        """Bytes that those who are to hold these partitions, and are not in sync yet, have by now."""
+        active = {one.node for one in look.brokers if one.active}
+        wanted: dict[int, list[Partition]] = {}
+        for one in look.partitions:
+            if (one.topic, one.partition) in places:
+                for node in active.intersection(one.target or ()).difference(one.in_sync):
+                    wanted.setdefault(node, []).append((one.topic, one.partition))
+        return sum((await asyncio.to_thread(copied_bytes, look.brokers, wanted)).values()) if wanted else 0
+
 
 class Restoring:
     """One run of it. `may_give_up`: the nodes that the plan named, to which somebody agreed."""
@@ -154,13 +165,13 @@ class Restoring:
         self._brokers = brokers
         self._damaged = damaged
         self._progress = ProgressLine()
-        self._told = ""
+        self._refused = ""  # why what was asked for last is not done
 
     async def run(self) -> tuple[Look, dict[Partition, Ends]]:
         """Until every partition serves. CommandFailed when nothing changes any more."""
         loop = asyncio.get_running_loop()
         told: object = None
-        changed_s = loop.time()
+        copied, changed_s = 0, loop.time()
         try:
             while True:
                 look = await self._source.look()
@@ -176,10 +187,13 @@ class Restoring:
                     return look, ends
                 state = (silent, step, len(ends))
                 if state != told:
-                    told, changed_s = state, loop.time()
-                self._progress.show(_waiting(silent, waits, len(look.partitions)))
+                    told, copied, changed_s = state, 0, loop.time()
+                elif (by_now := await self._brokers.copied(look, set(step.waits))) > copied:  # one may take long
+                    copied, changed_s = by_now, loop.time()
+                self._progress.show(self._waiting(silent, step, waits, len(look.partitions)))
                 if loop.time() - changed_s > PATIENCE_S:
-                    raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {_waiting(silent, waits, 0)}; {_DO}")
+                    why = self._waiting(silent, step, waits, 0)
+                    raise CommandFailed(f"nothing changed for {PATIENCE_S:.0f} s: {why}; {_DO}")
                 if addresses and not silent:
                     await self._do_what_can_be(step, addresses)
                 await asyncio.sleep(_LOOK_S)
@@ -195,21 +209,30 @@ class Restoring:
     async def _do_what_can_be(self, step: Step, addresses: Mapping[int, str]) -> None:
         """What is refused, or not answered, the next look asks for again if it is still to be done."""
         try:
-            await self._do(step, addresses)
-        except (CommandFailed, BrokerUnreachable) as refused:
-            if str(refused) != self._told:
-                note(f"not yet: {refused}")
-            self._told = str(refused)
+            refused = await self._do(step, addresses)
+        except (CommandFailed, BrokerUnreachable) as failed:
+            refused = str(failed)
+        if refused and refused != self._refused:
+            note(f"not yet: {refused}")
+        self._refused = refused
 
-    async def _do(self, step: Step, addresses: Mapping[int, str]) -> None:
+    async def _do(self, step: Step, addresses: Mapping[int, str]) -> str:
+        """What was refused of it, and why; empty: nothing."""
         for node in (*step.give_up, *step.leave):
             await self._brokers.give_up(addresses, node)
             note(f"broker {node} {'is given up' if node in step.give_up else 'has left the cluster'}")
-        if step.move:
-            refused = await self._brokers.move(addresses, step.move)
-            note(f"{len(step.move) - len(refused)} partitions are placed on brokers that are there")
-            for why in refused[:_SHOWN_MAX]:
-                note(f"not placed: {why}")
+        if not step.move:
+            return ""
+        refused = await self._brokers.move(addresses, step.move)
+        if placed := len(step.move) - len(refused):
+            note(f"{placed} partitions are placed on brokers that are there")
+        return "; ".join(refused[:_SHOWN_MAX])
+
+    def _waiting(self, silent: Sequence[int], step: Step, waits: Sequence[Partition], count: int) -> str:
+        if silent:
+            return f"brokers that have a session and do not answer here: {', '.join(map(str, silent))}"
+        words = [_unserved(waits, count)] if waits else _still_to_do(step)
+        return "; ".join([*words, f"refused: {self._refused}"] if self._refused else words) or "no broker answers"
 
 
 _DO: Final = (
@@ -230,13 +253,17 @@ def _led(look: Look) -> dict[int, list[Partition]]:
     return found
 
 
-def _waiting(silent: Sequence[int], waits: Sequence[Partition], count: int) -> str:
-    if silent:
-        return f"brokers that have a session and do not answer here: {', '.join(map(str, silent))}"
+def _unserved(waits: Sequence[Partition], count: int) -> str:
     shown = ", ".join(f"{topic}-{index}" for topic, index in waits[:_SHOWN_MAX])
     more = f" and {len(waits) - _SHOWN_MAX} more" if len(waits) > _SHOWN_MAX else ""
     of = f" of {count}" if count else ""
     return f"{len(waits)}{of} partitions do not serve yet: {shown}{more}"
+
+
+def _still_to_do(step: Step) -> list[str]:
+    words = [f"broker {node} is to be given up" for node in step.give_up]
+    words += [f"{len(step.move)} partitions are to be placed on brokers that are there"] if step.move else []
+    return [*words, *(f"broker {node} is to leave the cluster" for node in step.leave)]
 
 
 def show_replicas(replicas: Replicas) -> str:
