@@ -30,6 +30,7 @@ from thermocline.pipeline.arrow_store import ArrowStore, finished
 log = logging.getLogger(__name__)
 
 _PAGE_BYTES_MAX = 64 * 1024 * 1024  # inflated; brokers stop at a quarter of it
+_PARTITIONS_MAX: Final = 10_000  # of a topic, as every controller sees to: a folder of a higher number is nobody's
 _TRIES = 3  # the controller folds records into a new page and deletes the old one between our two reads
 
 
@@ -220,7 +221,7 @@ def _by_manifests(
 
     ids = [UUID(name) for name in store.children(TOPICS_PREFIX) if _is_uuid(name)]
     folders = pool.map(lambda topic_id: store.children(f"{TOPICS_PREFIX}{topic_id}/"), ids)
-    listed = [sorted(int(name) for name in folder if name.isascii() and name.isdigit()) for folder in folders]
+    listed = [sorted(int(name) for name in folder if _is_partition(name)) for folder in folders]
     partitions = {topic_id: numbers for topic_id, numbers in zip(ids, listed, strict=True) if numbers}
     named = names([(topic_id, numbers[0]) for topic_id, numbers in partitions.items()])
     unnamed = [topic_id for topic_id in partitions if topic_id not in named]
@@ -232,6 +233,10 @@ def _by_manifests(
         for topic_id, numbers in partitions.items()
         if topic_id in named
     ]
+
+
+def _is_partition(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 6 and int(text) < _PARTITIONS_MAX
 
 
 def _is_uuid(text: str) -> bool:

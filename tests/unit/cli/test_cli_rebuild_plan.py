@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
+
+import pytest
 
 from broker.metadata.image import check
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, is_rebuilt, said_to_hold
 from broker.metadata.records import NO_LEADER, Listener, Node
-from coldstore.keys import PageKey, SegmentKey, manifest_key
+from coldstore.keys import MetadataKey, PageKey, SegmentKey, manifest_key
 from coldstore.manifest import Manifest, new_manifest
-from thermocline.cli.cluster.restore.rebuild_plan import Found, epochs_in, rebuild_plan
+from logformat.record_batch import INT32_MAX
+from thermocline.cli.cluster.restore.rebuild_plan import EPOCH_MAX, Found, check_keys, epochs_in, rebuild_plan
+from thermocline.cli.main import main
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -64,6 +71,47 @@ def test_keys_tell_epochs() -> None:
         "else",
     ]
     assert epochs_in(keys) == {(A, 0): 12, (A, 1): 5}
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        manifest_key(A, 10_000),
+        str(SegmentKey(A, INT32_MAX, 0, 4, C)),
+        str(SegmentKey(A, 0, 0, 1 << 30, C)),
+        str(PageKey(A, 1, 0, 9, (1 << 30) - EPOCHS_ABOVE, C)),
+        str(MetadataKey(1, INT32_MAX, C)),
+    ],
+)
+def test_a_stray_key_is_named_and_not_believed(stray: str) -> None:
+    """Its partition made a row for each below it, gigabytes of them; its epoch ended in an assertion."""
+    check_keys([manifest_key(A, 9_999), str(SegmentKey(A, 0, 0, EPOCH_MAX, C)), "else"])
+    with pytest.raises(CommandFailed, match=f"^{re.escape(stray)} is of (partition|epoch) .*; no broker wrote that"):
+        check_keys([manifest_key(A, 0), stray])
+
+
+@pytest.mark.parametrize("stray", [manifest_key(A, INT32_MAX - 1), str(MetadataKey(1, INT32_MAX, C))])
+def test_a_rebuild_that_meets_a_stray_key_ends_with_its_name(
+    stray: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / stray
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert main(["cluster", "rebuild", "--bucket", f"file://{tmp_path}", "--yes"]) == Exit.FAILED
+    assert f"{stray} is of " in capsys.readouterr().err
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_an_epoch_that_no_cluster_comes_to_is_refused_wherever_it_stands() -> None:
+    """An assertion, with a stack trace, before; up to there the new epochs fit."""
+    for partitions, controller, where in (
+        ([found(A, "log", 3, EPOCH_MAX + 1)], 0, manifest_key(A, 3)),
+        ([replace(found(A, "log"), epoch=EPOCH_MAX + 1)], 0, f"topics/{A}/0/"),
+        ([found(A, "log")], EPOCH_MAX + 1, "lease.json"),
+    ):
+        with pytest.raises(CommandFailed, match=f"^{where}.* is of epoch {EPOCH_MAX + 1}, "):
+            rebuild_plan(partitions, {}, controller)
+    check(rebuild_plan([found(A, "log", epoch=EPOCH_MAX)], {}, EPOCH_MAX).image())
 
 
 def test_what_is_damaged_or_missing_is_named() -> None:

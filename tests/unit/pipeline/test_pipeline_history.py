@@ -67,6 +67,21 @@ def test_a_damaged_manifest_of_the_first_partition_does_not_hide_the_topic(tmp_p
     assert f"topic {events}" not in caplog.text
 
 
+def test_a_stray_folder_does_not_make_a_topic_of_millions_of_partitions(tmp_path):
+    """Without cluster.json the highest number of any folder was believed."""
+    bucket = HistoryBucket(tmp_path)
+    events = bucket.topic("events", 2)
+    for partition in range(2):
+        bucket.fill("events", partition, [[5]])
+    (tmp_path / "bucket" / "cluster.json").unlink()
+    for number in ("10000", "2147483646", "9" * 200):
+        stray = tmp_path / "bucket" / "topics" / str(events) / number / "x"
+        stray.parent.mkdir()
+        stray.touch()
+    with History.open(bucket.url) as history:
+        assert history.topic("events").partitions == 2
+
+
 def test_an_empty_bucket_has_no_topics(tmp_path):
     """Nothing there: an error that says so, not an empty read."""
     with History.open(f"file://{tmp_path}/nothing") as history:

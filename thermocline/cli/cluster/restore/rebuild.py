@@ -134,13 +134,16 @@ async def _check_lost(bucket: Bucket) -> str | None:
 
 
 async def _found(bucket: Bucket) -> tuple[list[Found], int]:
-    """Every partition below `topics/`; the highest controller epoch in names of metadata pages."""
+    """Every partition below `topics/`; the highest controller epoch in names of metadata pages. CommandFailed for a key
+    that no broker makes."""
     from coldstore.audit import partitions_in
     from coldstore.keys import METADATA_PREFIX, TOPICS_PREFIX, MetadataKey, parse_key
-    from thermocline.cli.cluster.restore.rebuild_plan import Found, epochs_in
+    from thermocline.cli.cluster.restore.rebuild_plan import Found, check_keys, epochs_in
     from thermocline.cli.cluster.restore.source import RestoreSource
 
     keys = [info.key async for info in bucket.store.list(TOPICS_PREFIX)]
+    pages = [info.key async for info in bucket.store.list(METADATA_PREFIX)]
+    check_keys((*keys, *pages))
     places = {(str(topic_id), index): topic_id for topic_id, index in partitions_in(keys)}
     epochs = epochs_in(keys)
     progress = ProgressLine()
@@ -152,8 +155,8 @@ async def _found(bucket: Bucket) -> tuple[list[Found], int]:
         Found(topic_id, place[1], manifests[place], epochs.get((topic_id, place[1]), 0))
         for place, topic_id in places.items()
     ]
-    pages = [parse_key(info.key) async for info in bucket.store.list(METADATA_PREFIX)]
-    return found, max((key.epoch for key in pages if isinstance(key, MetadataKey)), default=0)
+    parsed = map(parse_key, pages)
+    return found, max((key.epoch for key in parsed if isinstance(key, MetadataKey)), default=0)
 
 
 def _names(path: str | None) -> Names:

@@ -12,15 +12,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
+from broker.controller.topics import PARTITIONS_PER_TOPIC_MAX
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, unknown_replica
 from broker.metadata.records import NO_LEADER, Row
-from coldstore.keys import PageKey, SegmentKey, SnapshotKey, parse_key
+from coldstore.keys import (
+    MetadataKey,
+    PageKey,
+    RootKey,
+    SegmentKey,
+    SnapshotKey,
+    manifest_key,
+    parse_key,
+    partition_prefix,
+)
 from coldstore.manifest import Manifest
 from logformat.record_batch import INT32_MAX
+from thermocline.cli.terminal.outcome import CommandFailed
 
+EPOCH_MAX: Final = INT32_MAX // 2 - EPOCHS_ABOVE
+"""What the bucket may show: a rebuilt cluster has as many epochs again before it."""
 INTERNAL = frozenset({"__consumer_offsets"})
 Names = Mapping[UUID, str | None]
 """A person's word on topics by id; None: it is left out."""
@@ -79,6 +93,30 @@ class RebuildPlan:
         return ClusterImage(topics=topics, nodes=nodes, next_broker_epoch=self.epoch + 1)
 
 
+def check_keys(keys: Iterable[str]) -> None:
+    """CommandFailed for a key that no broker makes: anybody may put an object there, and its numbers would be believed:
+    a row for each partition up to it, and epochs above its own."""
+    for text in keys:
+        key = parse_key(text)
+        if key is None:
+            continue
+        partition = None if isinstance(key, MetadataKey) else key.partition
+        if partition is not None and partition >= PARTITIONS_PER_TOPIC_MAX:
+            raise CommandFailed(
+                f"{text} is of partition {partition}, a topic has {PARTITIONS_PER_TOPIC_MAX:,}; {_STRAY}"
+            )
+        if not isinstance(key, RootKey):
+            _check_epoch(key.epoch, text)
+
+
+def _check_epoch(epoch: int, where: str) -> None:
+    if epoch > EPOCH_MAX:
+        raise CommandFailed(f"{where} is of epoch {epoch}, the highest to go on from is {EPOCH_MAX}; {_STRAY}")
+
+
+_STRAY: Final = "no broker wrote that? Then move it out of the bucket, and run this again"
+
+
 def epochs_in(keys: Iterable[str]) -> dict[tuple[UUID, int], int]:
     """The highest leader epoch by partition that keys of objects carry, also of those that no manifest names."""
     found: dict[tuple[UUID, int], int] = {}
@@ -91,12 +129,17 @@ def epochs_in(keys: Iterable[str]) -> dict[tuple[UUID, int], int]:
 
 
 def rebuild_plan(partitions: Iterable[Found], names: Names, controller_epoch: int) -> RebuildPlan:
-    """`controller_epoch`: the highest that `lease.json` and the keys of metadata pages show."""
+    """`controller_epoch`: the highest that `lease.json` and the keys of metadata pages show. CommandFailed for an epoch
+    that no cluster comes to."""
+    _check_epoch(controller_epoch, "lease.json, or a page of metadata,")
     by_topic: dict[UUID, list[Found]] = {}
     highest = controller_epoch
     for of in partitions:
         by_topic.setdefault(of.topic_id, []).append(of)
-        highest = max(highest, of.epoch, 0 if isinstance(of.manifest, str) else of.manifest.leader_epoch)
+        claimed = 0 if isinstance(of.manifest, str) else of.manifest.leader_epoch
+        _check_epoch(claimed, manifest_key(of.topic_id, of.partition))
+        _check_epoch(of.epoch, partition_prefix(of.topic_id, of.partition))
+        highest = max(highest, of.epoch, claimed)
     topics, unnamed, left_out = [], [], []
     for topic_id, found in sorted(by_topic.items()):
         if topic_id in names and names[topic_id] is None:
@@ -109,9 +152,7 @@ def rebuild_plan(partitions: Iterable[Found], names: Names, controller_epoch: in
     twice = {
         name: [of.topic_id for of in topics if of.name == name] for name, count in sorted(counts.items()) if count > 1
     }
-    epoch = highest + EPOCHS_ABOVE
-    assert epoch < INT32_MAX // 2, epoch
-    return RebuildPlan(topics, unnamed, twice, left_out, epoch)
+    return RebuildPlan(topics, unnamed, twice, left_out, highest + EPOCHS_ABOVE)
 
 
 def _name(found: Sequence[Found]) -> str | None:
