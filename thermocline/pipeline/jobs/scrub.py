@@ -108,9 +108,9 @@ def scrub(
     """Read and judge every live object of `bucket`, or of one topic (name or id) in it.
 
     `dry_run`: roots, pages and listing only, and how much there is to read. `journal`: a local file that remembers what
-    was read; a scrub that died goes on from there, one that ends removes it. Without `spark` the work is done in this
-    process. Raises InvalidRequest (no such topic; nothing of ours), NewerFormat (it cannot be judged by this version),
-    StoreError, AccessRefused, TasksFailed.
+    was read and is whole; a scrub that died goes on from there, one that ends removes it. Without `spark` the work is
+    done in this process. Raises InvalidRequest (no such topic; nothing of ours), NewerFormat (it cannot be judged by
+    this version), StoreError, AccessRefused, TasksFailed.
     """
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     show = progress or (lambda text: None)
@@ -201,7 +201,6 @@ class _Scrubber:
         report = self._report
         found: list[tuple[Place | None, Finding]] = []
         if journal is not None:
-            found += journal.findings
             tasks = [left for task in tasks if (left := journal.left_of(task)) is not None]
             report.skipped = journal.skipped
         wave = max(1, self._runner.parallelism) * (WAVE_TASKS if journal is not None else len(tasks) or 1)

@@ -1,9 +1,9 @@
 """What a scrub has read so far, in a local file: a scrub that died goes on from there.
 
-Owns the file: JSON lines, the first with the bucket's URL, then one an object that was read to its end, with what was
-found in it. Always true: a line is on the disk before the scrub goes on; one that a crash cut short is not believed,
-and its object is read again; a file of another bucket, or of nobody's, is refused and left as it is. Must not know
-how an object is read.
+Owns the file: JSON lines, the first with the bucket's URL, then one an object that was read to its end and in which
+nothing was found. Always true: a line is on the disk before the scrub goes on; one that a crash cut short is not
+believed, and its object is read again, as is one that was damaged: somebody may have restored it since, under its own
+key; a file of another bucket, or of nobody's, is refused and left as it is. Must not know how an object is read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from coldstore.audit import Finding, FindingKind
-from coldstore.keys import parse_key
 from logformat.errors import InvalidRequest
-from thermocline.pipeline.jobs.scrub_view import Place
 from thermocline.pipeline.jobs.scrub_worker import ScrubDone, ScrubTask
 
 
@@ -29,10 +26,10 @@ class _Head(msgspec.Struct):
 
 
 class _Noted(msgspec.Struct):
-    """A line of the journal: an object that was read to its end, and what was found in it."""
+    """A line of the journal: an object that was read to its end. `findings`: lines of before say what was found too."""
 
     key: str
-    findings: list[tuple[str, int | None, str]] = []
+    findings: list[msgspec.Raw] = []
 
 
 _HEAD: Final = msgspec.json.Decoder(_Head)
@@ -48,7 +45,6 @@ class Journal:
         self._bucket = bucket
         self.skipped = 0
         self._read: set[str] = set()
-        self.findings: list[tuple[Place | None, Finding]] = []
         if os.path.exists(path):
             with open(path, "rb") as file:
                 self._check_head(file.readline())
@@ -68,12 +64,10 @@ class Journal:
     def _learn(self, line: bytes) -> None:
         try:
             noted = _NOTED.decode(line)
-            findings = [Finding(FindingKind(kind), noted.key, offset, text) for kind, offset, text in noted.findings]
-        except (msgspec.MsgspecError, ValueError):
+        except msgspec.MsgspecError:
             return
-        self._read.add(noted.key)
-        place = _place_in(noted.key)
-        self.findings += [(place, finding) for finding in findings]
+        if not noted.findings:
+            self._read.add(noted.key)
 
     def left_of(self, task: ScrubTask) -> ScrubTask | None:
         """The task without what was read before; None when nothing is left."""
@@ -88,18 +82,14 @@ class Journal:
         return replace(task, segments=segments, blobs=blobs) if segments or blobs else None
 
     def note(self, done: Sequence[ScrubDone]) -> None:
-        """Remember, durably, what these tasks read."""
+        """Remember, durably, what these tasks read and found whole."""
         with open(self._path, "ab") as file:
             file.write(self._start(file))
             for one in done:
-                by_key: dict[str | None, list[Finding]] = {key: [] for key in one.read}
-                for finding in one.findings:
-                    if finding.key in by_key:
-                        by_key[finding.key].append(finding)
-                for key, findings in by_key.items():
-                    assert key is not None
-                    noted = _Noted(key, [(found.kind.value, found.offset, found.detail) for found in findings])
-                    file.write(msgspec.json.encode(noted) + b"\n")
+                damaged = {finding.key for finding in one.findings}
+                for key in one.read:
+                    if key not in damaged:
+                        file.write(msgspec.json.encode(_Noted(key)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -116,9 +106,3 @@ class Journal:
         """The scrub is complete: the next one reads everything again."""
         if os.path.exists(self._path):
             os.unlink(self._path)
-
-
-def _place_in(text: str) -> Place | None:
-    key = parse_key(text)
-    topic_id, partition = getattr(key, "topic_id", None), getattr(key, "partition", None)
-    return None if topic_id is None or partition is None else (topic_id, partition)

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from coldstore.audit import Finding, FindingKind
+from coldstore.audit import FindingKind
 from coldstore.keys import MetadataKey, PageKey, SegmentKey, SnapshotKey, parse_key
 from coldstore.object_store import Got
 from coldstore.root_format import RootCodec, RootFormat
@@ -27,7 +27,6 @@ from thermocline.findings import Located
 from thermocline.pipeline.jobs import scrub as scrub_module
 from thermocline.pipeline.jobs.scrub import ScrubReport, scrub
 from thermocline.pipeline.jobs.scrub_journal import Journal
-from thermocline.pipeline.jobs.scrub_view import Place
 from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask
 from thermocline.pipeline.jobs.spark_tasks import InProcess
 
@@ -326,7 +325,7 @@ class Dies(InProcess):
 def test_a_killed_scrub_goes_on_where_it_was(
     bucket: HistoryBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read before is not read again, and what was found in it is told; an ended scrub begins anew."""
+    """What was read and whole is not read again, what was damaged is told; an ended scrub begins anew."""
     bucket.fill("events", 0, [[10], [10], [10]], base=1100)
     segments = bucket.segments("events", 0)
     bucket.flip(segments[0].key(bucket._ids["events"], 0), 300)
@@ -343,26 +342,48 @@ def test_a_killed_scrub_goes_on_where_it_was(
         scrub(None, f"file://{tmp_path}/copy", journal=str(journal))
     assert journal.read_bytes() == before, "the same keys, other objects: nothing was believed, nothing noted"
     report = scrub(None, bucket.url, journal=str(journal), task_bytes=1)
-    assert (report.skipped, report.objects) == (2, 3) and len(report.damage) == 1
+    assert (report.skipped, report.objects) == (1, 4) and len(report.damage) == 1
     assert not journal.exists()
     again = scrub(None, bucket.url, journal=str(journal), task_bytes=1)
     assert again.objects == 5 and len(again.damage) == 1
 
 
-@pytest.mark.parametrize(
-    ("key", "place"), [(MetadataKey(3, 1, TOPIC_ID), None), (SnapshotKey(TOPIC_ID, 1, 7, 3, TOPIC_ID), (TOPIC_ID, 1))]
-)
-def test_a_page_or_snapshot_that_was_read_is_not_read_again(
-    tmp_path: Path, key: MetadataKey | SnapshotKey, place: Place | None
-) -> None:
-    """Damage in it is told once, not by the journal and by a second read."""
-    topic_id, partition = place or (None, 0)
+@pytest.mark.parametrize("key", [MetadataKey(3, 1, TOPIC_ID), SnapshotKey(TOPIC_ID, 1, 7, 3, TOPIC_ID)])
+def test_a_page_or_snapshot_that_was_read_is_not_read_again(tmp_path: Path, key: MetadataKey | SnapshotKey) -> None:
+    topic_id, partition = (TOPIC_ID, 1) if isinstance(key, SnapshotKey) else (None, 0)
     task = ScrubTask("file:///b", topic_id, partition, (), (Blob(str(key), 9, 9), Blob("another", 9, 9)))
-    damaged = Finding(FindingKind.DAMAGED, str(key), None, "a bit")
-    Journal(str(tmp_path / "journal"), "file:///b").note([ScrubDone(task, [damaged], [str(key)])])
+    Journal(str(tmp_path / "journal"), "file:///b").note([ScrubDone(task, [], [str(key)])])
     journal = Journal(str(tmp_path / "journal"), "file:///b")
-    assert journal.left_of(task) == replace(task, blobs=task.blobs[1:])
-    assert journal.findings == [(place, damaged)] and journal.skipped == 1
+    assert journal.left_of(task) == replace(task, blobs=task.blobs[1:]) and journal.skipped == 1
+
+
+def test_a_scrub_that_goes_on_does_not_repeat_damage_that_was_mended(
+    bucket: HistoryBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal told it again, of an object that was restored under its own key meanwhile, and never looked at it."""
+    bucket.fill("events", 0, [[10], [10], [10]], base=1100)
+    damaged = bucket.segments("events", 0)[0].key(bucket._ids["events"], 0)
+    bucket.flip(damaged, 300)
+    journal = tmp_path / "journal"
+    monkeypatch.setattr(scrub_module, "WAVE_TASKS", 4)
+    monkeypatch.setattr(scrub_module, "SparkTasks", lambda spark: Dies())
+    with pytest.raises(KeyboardInterrupt):
+        scrub(object(), bucket.url, journal=str(journal), task_bytes=1)  # type: ignore[arg-type]
+    bucket.flip(damaged, 300)  # back
+    report = scrub(None, bucket.url, journal=str(journal), task_bytes=1)
+    assert not report.damage and report.skipped + report.objects == 5
+
+
+def test_damage_in_a_journal_of_before_is_not_believed(tmp_path: Path) -> None:
+    """Its lines said what was found; a later one, of the same object and without findings, counts."""
+    file = tmp_path / "journal"
+    task = ScrubTask("file:///b", None, 0, (), (Blob("one", 9, 9), Blob("two", 9, 9)))
+    Journal(str(file), "file:///b").note([])
+    with file.open("ab") as lines:
+        for key in ("one", "two"):
+            lines.write(b'{"key":"%s","findings":[["damaged",null,"a bit"]]}\n' % key.encode())
+        lines.write(b'{"key":"two","findings":[]}\n')
+    assert Journal(str(file), "file:///b").left_of(task) == replace(task, blobs=task.blobs[:1])
 
 
 def test_a_journal_whose_first_line_was_cut_short_is_begun_again(bucket: HistoryBucket, tmp_path: Path) -> None:
