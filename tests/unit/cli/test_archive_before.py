@@ -118,3 +118,19 @@ def test_a_sqlite_catalog_needs_a_warehouse_for_a_new_table(
     words = ["archive", "js", "--bucket", bucket.url, "--table", "ns.js", "--master", "nonsense"]
     assert main([*words, "--catalog", f"sqlite:///{tmp_path}/own/catalog.db"]) == Exit.USAGE
     assert "give --warehouse" in capsys.readouterr().err and not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--value=json", "--columns=user string", "--keep-value", "--by-day"),
+        *("--max-bytes=1MiB", "--max-commits=1", "--file-bytes=1MiB", "--allow-data-loss"),
+    ],
+)
+def test_a_compaction_refuses_what_it_would_ignore(
+    bucket: HistoryBucket, tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that only --dry-run goes with it, and took --file-bytes and --allow-data-loss without a word."""
+    run(bucket, lake(tmp_path), "js", "ns.js", values=JSON)
+    assert main([*command(bucket, tmp_path), "--compact", "--dry-run", flag]) == Exit.USAGE
+    assert f"only --dry-run goes with it, not {flag.partition('=')[0]}" in capsys.readouterr().err

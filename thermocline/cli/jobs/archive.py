@@ -8,7 +8,7 @@ not know what is done (`thermocline.pipeline.jobs.archive`).
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from thermocline.cli.jobs.spark_job import add_spark
 from thermocline.cli.terminal.arguments import add_json, checked, key_value, positive
@@ -170,11 +170,20 @@ def _compact(
     return compact(spark, *place, catalog=catalog, dry_run=arguments.dry_run, progress=progress.show)
 
 
+_ARCHIVES: Final = (
+    *("value", "columns", "keep_value", "by_day"),
+    *("max_bytes", "max_commits", "file_bytes", "allow_data_loss"),
+)
+"""What says how to archive, and would say nothing to a compaction."""
+
+
 def _values(arguments: argparse.Namespace) -> ValueSpec | None:
     from thermocline.pipeline.jobs.values import RAW, ValueSpec
 
-    if arguments.compact and (arguments.value or arguments.by_day or arguments.max_bytes or arguments.max_commits):
-        raise CommandFailed("--compact merges files as they are: only --dry-run goes with it", Exit.USAGE)
+    others = [f"--{name.replace('_', '-')}" for name in _ARCHIVES if getattr(arguments, name)]
+    if arguments.compact and others:
+        said = "--compact merges files as they are: only --dry-run goes with it"
+        raise CommandFailed(f"{said}, not {', '.join(others)}", Exit.USAGE)
     if arguments.value is None and (arguments.columns or arguments.keep_value):
         raise CommandFailed("--columns and --keep-value belong to a --value decoder", Exit.USAGE)
     if arguments.value is None:
