@@ -9,7 +9,7 @@ epoch is pending and stays; what is not understood is neither. Must not know sto
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 from uuid import UUID
@@ -21,6 +21,7 @@ from coldstore.object_store import ObjectInfo
 from coldstore.segment_object import SegmentFooter, entry_from_footer
 from coldstore.segment_scanner import Scan
 from logformat.errors import Corrupt
+from logformat.leader_epochs import LeaderEpochs
 
 
 class FindingKind(Enum):
@@ -77,7 +78,7 @@ class NamedKeys:
 @dataclass(frozen=True, slots=True)
 class GcPlan:
     """Objects that nothing names. `pending` may yet be named; `unknown` is not ours to judge; `kept` can be named no
-    more, and holds what the log does not: the only copies, perhaps."""
+    more, and holds what nobody shows to be elsewhere: the only copies, perhaps."""
 
     deletable: tuple[ObjectInfo, ...]
     pending: tuple[ObjectInfo, ...]
@@ -95,6 +96,15 @@ class GcPlan:
     @property
     def deletable_bytes(self) -> int:
         return sum(info.size for info in self.deletable)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(info.size for info in self.kept)
+
+    @property
+    def with_kept(self) -> GcPlan:
+        """Where somebody says that what is kept may go."""
+        return replace(self, deletable=self.deletable + self.kept, kept=())
 
 
 def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> NamedKeys:
@@ -128,6 +138,16 @@ def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
         else:
             pending.append(info)
     return GcPlan(tuple(deletable), tuple(pending), tuple(unknown))
+
+
+def bucket_holds(manifest: Manifest, lineage: LeaderEpochs | None, epoch: int, end_offset: int) -> bool:
+    """Whether `manifest` names, or needs no more, all that the leader of `epoch` had below `end_offset`. `lineage`: of
+    the log up to the manifest's end, None where nobody can say. Where later leaders wrote, the same offsets may be
+    other records, or a gap."""
+    if lineage is None:
+        return end_offset <= manifest.log_start_offset
+    shared_end = lineage.shared_end(epoch, manifest.remote_end_offset)
+    return end_offset <= max(min(shared_end, manifest.remote_end_offset), manifest.log_start_offset)
 
 
 def audit_manifest(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Finding]:

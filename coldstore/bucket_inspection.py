@@ -25,6 +25,7 @@ from coldstore.audit import (
     audit_listing,
     audit_manifest,
     audit_scan,
+    bucket_holds,
     gc_plan,
     named_by,
     orphan_findings,
@@ -36,9 +37,10 @@ from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectInfo, ObjectMissing, ObjectStore
 from coldstore.segment_object import SegmentFooter
-from coldstore.segment_reader import chunk_ref, fetch_footer
+from coldstore.segment_reader import chunk_ref, fetch_committed_footer, fetch_footer
 from coldstore.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt
+from logformat.leader_epochs import LeaderEpochs
 from logformat.values import NewerFormat
 from seams.workers import Lane, Workers
 
@@ -142,6 +144,32 @@ class BucketInspector:
                 continue  # somebody else deleted it
             (deletable if is_held else kept).append(info)
         return replace(plan, deletable=tuple(deletable), kept=(*plan.kept, *kept))
+
+    async def keep_by_manifest(self, topic_id: UUID, partition: int, plan: GcPlan) -> GcPlan:
+        """`keep_only_copies` where no log can be asked: the manifest as it stands now says what the bucket has, and the
+        footer of its last segment by which leaders. Raises as `view`."""
+        if not plan.deletable:
+            return plan
+        reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
+        manifest = await reader.load()
+        if manifest is None:  # deleted meanwhile, and it names nothing
+            return replace(plan, deletable=(), kept=(*plan.kept, *plan.deletable))
+        lineage = await self._lineage(reader, manifest)
+        return await self.keep_only_copies(plan, lambda epoch, end: bucket_holds(manifest, lineage, epoch, end))
+
+    async def _lineage(self, reader: ManifestReader, manifest: Manifest) -> LeaderEpochs | None:
+        """Of all that `manifest` names; None where it names nothing, or what it names last cannot be read."""
+        end = manifest.remote_end_offset
+        try:
+            live = (await reader.segments(manifest, end - 1, end)).segments
+            if not live:
+                return None
+            key = live[-1].key(manifest.topic_id, manifest.partition)
+            return (await fetch_committed_footer(self._store, key, live[-1])).lineage
+        except NewerFormat:
+            raise
+        except (Corrupt, ObjectMissing):
+            return None
 
     async def _is_held(self, key: SegmentKey | PageKey | SnapshotKey, size: int, holds: Holds) -> bool:
         if not isinstance(key, SegmentKey):

@@ -21,7 +21,7 @@ from broker.wire import codec, framing
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchRequestTopic
 from tests.support.broker_process import BrokerProcess, await_ready
-from tests.support.bucket_books import orphans
+from tests.support.bucket_books import by_names, orphans
 from tests.support.buckets import manifest_of
 from tests.support.s3_servers import Fault
 from tests.support.site import Site, json_lines, seal, status
@@ -165,7 +165,7 @@ def test_a_broker_paused_past_its_lease_changes_nothing_when_it_comes_back(site:
     verified = site.cli("bucket", "verify", site.bucket.url, "--deep")
     assert verified.returncode == 0, verified.stdout
     listed = site.cli("bucket", "gc", site.bucket.url, "--json")
-    assert {line["key"]: line["state"] for line in json_lines(listed.stdout)} == orphans(site.bucket)
+    assert by_names(json_lines(listed.stdout)) == orphans(site.bucket)
 
 
 def _pause(broker: BrokerProcess, site: Site) -> None:

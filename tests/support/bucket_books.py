@@ -49,6 +49,11 @@ def orphans(bucket: Bucket) -> dict[str, str]:
     return found
 
 
+def by_names(rows: list[dict]) -> dict[str, str]:
+    """What `bucket gc --json` says, as far as names tell: which of the deletable it keeps, footers tell."""
+    return {row["key"]: "deletable" if row["state"] == "kept" else row["state"] for row in rows}
+
+
 def _of_manifest(bucket: Bucket, prefix: str, manifest: dict) -> list[str]:
     cursor = manifest.get("deletion_cursor", 0)
     keys = [_segment_key(prefix, s) for s in manifest.get("tail", [])]

@@ -42,7 +42,8 @@ LS_FIELDS = re.findall(
 
 @dataclass(frozen=True)
 class Filled:
-    """Topic `events`, partition 0: [0, 30) live in two segments; an orphan of epoch 1 and one of the root's epoch 2."""
+    """Topic `events`, partition 0: [0, 30) live in two segments; an orphan of epoch 1, whose records they hold, and one
+    of the root's epoch 2."""
 
     path: Path
     segments: tuple[MadeObject, MadeObject]
@@ -61,7 +62,7 @@ async def fill(path: Path) -> Filled:
     workers = ThreadWorkers()
     store = DirectoryStore(PosixDisk(), workers, str(path), SeededRng(1))
     segments = (segment_object(0, [10, 10], epoch=2, n=1), segment_object(20, [10], epoch=2, n=2))
-    orphan, pending = segment_object(30, [5], epoch=1, n=3), segment_object(30, [5], epoch=2, n=4)
+    orphan, pending = segment_object(10, [10], epoch=1, n=3), segment_object(30, [5], epoch=2, n=4)
     for made in (*segments, orphan, pending):
         await store.put_segment(str(made.key), upload_of(made.data))
     manifests = ManifestStore(store, TOPIC_ID, 0, SeededRng(2), SystemClock())

@@ -77,18 +77,24 @@ def _print_finding(located: Located, *, as_json: bool) -> None:
     print(json_line(located.row()) if as_json else located)
 
 
-def collect(url: str, *, delete: bool, as_json: bool) -> int:
-    """Orphans, and what became of them."""
+def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
+    """Orphans, and what became of them; `only_copies`: also of those that may be the only copies of records."""
+    if only_copies and not delete:
+        raise CommandFailed("--delete-only-copies goes with --delete", Exit.USAGE)
 
     async def run(bucket: Bucket) -> int:
         progress = ProgressLine()
         partitions = await bucket.inspector.partitions()
         if not partitions and not await bucket.is_ours():
             raise CommandFailed(f"{bucket.store.url} holds nothing of Thermocline's; is it the whole URL?")
+        if delete:
+            await _check_complete(bucket)
         plans = [await bucket.plan_metadata_gc()]
         for number, (topic_id, index) in enumerate(partitions):
             progress.show(f"{number} of {len(partitions)} partitions")
-            plans.append(await bucket.inspector.plan_gc(topic_id, index))
+            plan = await bucket.inspector.plan_gc(topic_id, index)
+            plan = await bucket.inspector.keep_by_manifest(topic_id, index, plan)
+            plans.append(plan.with_kept if only_copies else plan)
         progress.done()
         for plan in plans:
             if delete:
@@ -101,9 +107,26 @@ def collect(url: str, *, delete: bool, as_json: bool) -> int:
     return with_bucket(url, run)
 
 
+async def _check_complete(bucket: Bucket) -> None:
+    """CommandFailed where `cluster.json` was made anew and nobody said yet that all is there (R29)."""
+    from broker.metadata.cluster_root import ClusterRoot
+    from broker.metadata.rebuilt import is_rebuilt
+
+    world = bucket.world
+    found = await ClusterRoot(bucket.store, world.rng, world.clock, world.workers).load()
+    if found is not None and is_rebuilt(found.image):
+        url = bucket.store.url
+        raise CommandFailed(
+            f"the cluster of {url} was rebuilt: nothing is deleted before `thermocline cluster rebuild --bucket {url} "
+            "--done` says that all is there",
+            Exit.REFUSED,
+        )
+
+
 def _print_plan(plan: GcPlan, *, deleted: bool, as_json: bool) -> None:
     sorts = (
         ("deleted" if deleted else "deletable", plan.deletable),
+        ("kept", plan.kept),
         ("pending", plan.pending),
         ("unknown", plan.unknown),
     )
@@ -116,12 +139,19 @@ def _print_plan(plan: GcPlan, *, deleted: bool, as_json: bool) -> None:
 
 
 def _print_sums(plans: list[GcPlan], *, deleted: bool) -> None:
-    deletable = sum(len(plan.deletable) for plan in plans)
-    pending = sum(len(plan.pending) for plan in plans)
-    size = show_size(sum(plan.deletable_bytes for plan in plans))
+    total = GcPlan((), (), ())
+    for plan in plans:
+        total += plan
     verb = "deleted" if deleted else "deletable"
-    print(f"{deletable} objects {verb} ({size}), {pending} pending")
-    if pending:
+    kept = f", {len(total.kept)} kept ({show_size(total.kept_bytes)})" if total.kept else ""
+    gone = f"{len(total.deletable)} objects {verb} ({show_size(total.deletable_bytes)})"
+    print(f"{gone}{kept}, {len(total.pending)} pending")
+    if total.kept:
+        print(
+            "kept: they hold what the bucket does not name elsewhere. A broker that leads the partition deletes them "
+            "when its log has the records; --delete --delete-only-copies deletes them now"
+        )
+    if total.pending:
         print("pending: of the root's own epoch, so that the running broker may still name it")
-    if deletable and not deleted:
+    if total.deletable and not deleted:
         print("this was a dry run; add --delete")

@@ -97,6 +97,11 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
         example="thermocline bucket gc s3://my-bucket/log --delete",
     )
     gc.add_argument("--delete", action="store_true", help="delete what is deletable (without it: only list)")
+    gc.add_argument(
+        "--delete-only-copies",
+        action="store_true",
+        help="with --delete: what is kept too, which may be the only copies of records",
+    )
     add_json(gc)
     gc.set_defaults(run=_gc)
 
@@ -134,4 +139,6 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _gc(arguments: argparse.Namespace) -> int:
     from thermocline.cli.bucket.checks import collect
 
-    return collect(arguments.url, delete=arguments.delete, as_json=arguments.json)
+    return collect(
+        arguments.url, delete=arguments.delete, only_copies=arguments.delete_only_copies, as_json=arguments.json
+    )
