@@ -27,7 +27,6 @@ from broker.wire.messages import FetchRequest, FetchResponse
 from seams.rng import Rng
 from seams.tasks import FailureReport, Tasks, supervise
 
-_PURPOSES: Final = ("replicas", "replicas behind")  # a connection each: answers do not wait for one another
 _LIMITS: Final = Limits(wait_ms=500, bytes_max=8 << 20, partition_bytes_max=1 << 20)
 _ANSWER_S: Final = 10.0
 
@@ -65,19 +64,17 @@ class Fetchers:
     def of(self, leader_id: int) -> FromLeader:
         """Those that copy from this broker."""
         known = self._from.get(leader_id)
-        if known is not None:
-            return known
-        purposes = iter(_PURPOSES)
+        if known is None:
+            known = self._from[leader_id] = FromLeader(partial(self._fetcher, leader_id), self._is_in_sync)
+        return known
 
-        def fetcher(lane: Lane) -> Fetcher:
-            purpose, throttled = next(purposes), Throttled(self._rate, self._is_in_sync)
-            made = Fetcher(leader_id, partial(self._ask, leader_id, purpose), self._session, _LIMITS, throttled, lane)
-            name = f"fetch {purpose} from {leader_id}"
-            self._keeping.append(self._tasks.spawn(name, supervise(name, made.keep, self._rng, self._report)))
-            return made
-
-        made = self._from[leader_id] = FromLeader(fetcher, self._is_in_sync)
-        return made
+    def _fetcher(self, leader_id: int, lane: Lane) -> Fetcher:
+        purpose = "replicas behind" if lane.is_behind else "replicas"  # a connection each: answers come in order
+        throttled = Throttled(self._rate, self._is_in_sync)
+        fetcher = Fetcher(leader_id, partial(self._ask, leader_id, purpose), self._session, _LIMITS, throttled, lane)
+        name = f"fetch {purpose} from {leader_id}"
+        self._keeping.append(self._tasks.spawn(name, supervise(name, fetcher.keep, self._rng, self._report)))
+        return fetcher
 
     def leave(self, key: Key, copy: Copy) -> None:
         """Nothing is fetched into it any more, whoever led it."""

@@ -2,7 +2,7 @@
 
 Owns who belongs in which of the two lanes to one leader, and the pace of the second. Always true: who is in sync is in
 the first lane from its next answer on, who lacks what is committed and is not in sync in the second; so what producers
-wait for never waits for the bytes of a replica that catches up, nor, for the first half a minute, for both machines'
+wait for never waits for the bytes of a replica that catches up, nor, for most of a minute, for both machines'
 turns; who is behind for long is copied as fast as it goes, or it might never be in sync. Pure. Must not know sessions,
 connections, logs, nor who leads.
 """
@@ -28,13 +28,13 @@ class Lane:
 
     def __init__(self, is_in_sync: Callable[[Key], bool], *, is_behind: bool) -> None:
         self._is_in_sync = is_in_sync
-        self._is_behind = is_behind
+        self.is_behind = is_behind
         self._began_s: float | None = None
 
     def keeps(self, key: Key, at: FetchPosition, high_watermark: int) -> bool:
         """Whether a replica stays in this lane that asks for what is at `at` after an answer with this high watermark
         of its leader's."""
-        if self._is_behind:
+        if self.is_behind:
             return not self._is_in_sync(key)
         return at.offset >= high_watermark or self._is_in_sync(key)
 
@@ -44,7 +44,7 @@ class Lane:
 
     def limits(self, of: Limits, now_s: float, *, is_only: bool) -> Limits:
         """Those of the next question. `is_only`: nobody is in the other lane."""
-        if not self._is_behind:
+        if not self.is_behind:
             return of if is_only else of._replace(wait_ms=min(of.wait_ms, _JOINING_MS))
         if self._began_s is None:
             self._began_s = now_s
@@ -54,7 +54,7 @@ class Lane:
     def pause_s(self, came: int, asked_s: float, now_s: float) -> float:
         """How long to leave both machines to others, after an answer of so many bytes to what was asked at `asked_s`:
         as long as that took. Not after a short one: who all but keeps up is to be in sync soon."""
-        if not self._is_behind or 2 * came < EASY_BYTES:
+        if not self.is_behind or 2 * came < EASY_BYTES:
             return 0.0
         step = self._step(now_s)
         return 0.0 if step == _STEPS else min(now_s - asked_s, _PAUSE_S_MAX) / (1 << step)
