@@ -39,7 +39,6 @@ from tests.support.s3_servers import (
     store_proxy,
     versitygw_server,
 )
-from tests.support.waiting import until
 
 PART = 5 << 20  # S3's least
 ERROR_200 = '<?xml version="1.0"?>\n<Error><Code>InternalError</Code><Message>sorry</Message></Error>'
@@ -124,7 +123,6 @@ def test_the_reader_client_would_have_resent_it(proxy: StoreProxy) -> None:
         proxy.faults(Fault("lost", method="PUT", times=1))
         with pytest.raises(Exception, match="PreconditionFailed"):
             await client.put_object(Bucket="faults", Key="resent-aio", Body=b"one", IfNoneMatch="*")
-        await until(lambda: len(puts(proxy, "resent-aio")) > 1, 10.0)  # an answer is noted when it ended
         assert [request.status for request in puts(proxy, "resent-aio")] == [200, 412]
 
     run(proxy, scenario)

@@ -9,7 +9,10 @@ a client connection, one kept connection to the server behind it; bodies go by s
 kind). A rule: `kind`, and which requests: `operation` (one of `OPERATIONS`), `method`, `match` (part of path and
 query), `after` (let so many pass), `times` (-1: for ever), `rate` (the chance that it strikes), with `status`, `body`
 and `seconds` where the kind takes them. The first that fits, and whose draw strikes, is applied. Draws come from one
-seeded sequence an operation. A hit is counted when the fault took effect: a flip in an empty answer is none. Kinds:
+seeded sequence an operation. A hit is counted when the fault took effect: a flip in an empty answer is none.
+
+A request is in the log before the end of its answer leaves: whoever has an answer, or a closed connection, finds its
+request there. One whose client gave up is in the log when the proxy is done with it. Kinds:
   status      answer `status` with `body` or an S3 error, nothing reaches the server
   reset       close with RST, nothing reaches the server
   reset_after the server does it; its answer is dropped and the connection closed with RST
@@ -47,6 +50,7 @@ PIECE = 256 << 10
 PIPE = 1 << 20
 HEAD_MAX = 64 << 10
 BODYLESS = (204, 304)
+CHUNKS_END = bytes(bytearray(b"\r\n"))  # an object of its own: told from such bytes of a body by `is`
 OPERATIONS = (
     "get_range",
     "get_whole",
@@ -251,7 +255,7 @@ class Wire:
             if size == 0:
                 while (line := self.line()) != b"\r\n":
                     yield line
-                yield line
+                yield CHUNKS_END
                 return
             yield from self.pieces(size + 2)
 
@@ -271,6 +275,8 @@ class Connection:
         self.state = state
         self.client = Wire(client)
         self.server: Wire | None = None
+        self.entry: dict[str, object] | None = None
+        self.began = 0.0
 
     def run(self) -> None:
         try:
@@ -306,8 +312,8 @@ class Connection:
             return self.control(method, path, b"".join(map(bytes, body)))
         operation = operation_of(method, path, found)
         rule = self.state.rule_for(operation, method, path)
-        began = time.monotonic()
-        entry = {
+        self.began = time.monotonic()
+        self.entry = entry = {
             "method": method,
             "operation": operation,
             "path": path,
@@ -321,7 +327,13 @@ class Connection:
             keep = self.answer(rule, method, start, headers, body, entry)
             return keep and found.get("connection", "").lower() != "close"
         finally:
-            self.state.write_log(**entry, ms=round((time.monotonic() - began) * 1000, 1))
+            self.note()
+
+    def note(self) -> None:
+        """Write the request into the log, once: before the end of its answer leaves, or when there will be none."""
+        entry, self.entry = self.entry, None
+        if entry is not None:
+            self.state.write_log(**entry, ms=round((time.monotonic() - self.began) * 1000, 1))
 
     def answer(self, rule, method, start, headers, body, entry) -> bool:
         kind = rule.kind if rule else ""
@@ -378,8 +390,10 @@ class Connection:
             if kind == "wrong_range" and "content-range" in found:
                 self.state.struck(rule, entry["operation"])
                 headers = [(name, "bytes 7-8/9" if name.lower() == "content-range" else v) for name, v in headers]
-            self.client.sock.sendall(head_bytes(status_line, headers))
             length = 0 if bodyless else int(found.get("content-length") or 0)
+            if bodyless or found.get("content-length") == "0":
+                self.note()
+            self.client.sock.sendall(head_bytes(status_line, headers))
             return self.relay_body(rule, server, pieces, length, entry) and framed
         finally:
             if not framed or "close" in found.get("connection", "").lower():
@@ -389,8 +403,8 @@ class Connection:
         kind = rule.kind if rule else ""
         half = length // 2
         if length > PIECE and kind not in ("flip", "truncate", "short"):
-            server.splice_to(self.client.sock, length)
-            entry["received"], pieces = length, ()
+            server.splice_to(self.client.sock, length - 1)
+            entry["received"], pieces = length - 1, server.pieces(1)
         for piece in pieces:
             before = entry["received"]
             entry["received"] += len(piece)
@@ -404,6 +418,8 @@ class Connection:
                 time.sleep(rule.seconds if kind == "short" else 0)
                 self.drop_server()
                 return False
+            if entry["received"] == length or piece is CHUNKS_END:
+                self.note()
             self.client.sock.sendall(piece)
         return True
 
@@ -416,6 +432,7 @@ class Connection:
         # An error inside a 200 comes with all of a success's headers: only its body tells.
         etag = 'ETag: "00000000000000000000000000000000"\r\n' if status == 200 and "<Error>" in text else ""
         kind = "Content-Type: application/xml\r\n" if text.startswith("<?xml") else ""
+        self.note()
         self.client.sock.sendall(
             f"HTTP/1.1 {status} Made-Up\r\nContent-Length: {len(body)}\r\n{etag}{kind}\r\n".encode() + body
         )

@@ -202,8 +202,8 @@ class LoggedRequest:
     """One request as the proxy saw it. `range` is the header, `sent` and `received` are the client's body bytes.
 
     `condition` is '', 'absent' (If-None-Match) or the ETag of If-Match; `amz` holds the x-amz-… headers. `status` is
-    what the server or the proxy answered (a `lost` client never saw it), 0 where nothing was. Method LATE is a late
-    write that reached the server.
+    what the server or the proxy answered (a `lost` client never saw it), 0 where nothing was. `ms` is the time until
+    the last piece of the answer left. Method LATE is a late write that reached the server.
     """
 
     method: str
@@ -251,7 +251,7 @@ class StoreProxy(S3Server):
         return ProxyCounts(Counter(found["requests"]), hits)  # type: ignore[arg-type]
 
     def requests(self) -> list[LoggedRequest]:
-        """Every request since the start or the last `forget`, as their answers ended."""
+        """Every request since the start or the last `forget`, as they were answered: whoever has an answer finds it."""
         found = []
         with open(self._log_path, encoding="utf-8") as log:  # type: ignore[attr-defined]
             for line in log:
