@@ -215,10 +215,6 @@ class Start:
 
     def _groups(self, following: Obeying, session: Session) -> GroupCoordinator:
         config, world = self.live.now, self.world
-
-        def in_session() -> bool:
-            return world.clock.boottime_s() - session.fresh.in_session_s < config.times.session_s
-
         registry, metadata, replicas = following.registry, following.metadata, following.replicas
         self.rooms.groups = groups = GroupCoordinator(
             OffsetsTopic(following.controller, registry, metadata, config),
@@ -230,7 +226,7 @@ class Start:
             names=metadata.name_of,
             leaving=metadata.leaving,
             keep_objects=world.keep_objects,
-            in_session=in_session,
+            in_session=lambda: session.fresh.is_in_session,
         )
         self.rooms.snapshots = snapshots = Snapshots(groups.log, world.clock)
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from broker.config.times import ClusterTimes
 from broker.controller import proposals, registrations
 from broker.controller.brokers import NOT_READ, HeartbeatAnswer, HeartbeatAsked, ProposalsAsked, RegistrationAsked
+from broker.controller.claimants import Claimants
 from broker.controller.decision import not_controller
 from broker.controller.fitness import Fitness
 from broker.controller.office import Office
@@ -79,14 +80,14 @@ class Attendance:
         self._news = asyncio.Event()
         self._wake = asyncio.Event()
         self._settling = Settling(office, self._wake.set)
-        self.asked_s = float("-inf")
-        """When another broker took this one for the controller last; boot clock."""
+        self._claimants = Claimants(float("-inf"), times)
 
     # ── what membership tells ────────────────────────────────────────────────────────────────────────────────────
-    def begin(self, at: ImageAt, *, is_sure: bool) -> None:
+    def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None:
         """This process is the controller from `at` on: every session there has its full time. `is_sure`: nobody took
-        the lease that it gave away (R27)."""
+        the lease that it gave away (R27). `claimed_s`: when this was claimed, or before, of the boot clock."""
         now = self._beaten_s = self._clock.monotonic_s()
+        self._claimants = Claimants(claimed_s, self._times)
         self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
         self._wake.set()
         self._office.take_office()
@@ -112,9 +113,21 @@ class Attendance:
         """When this controller bumped the lease last; monotonic clock."""
         return self._beaten_s
 
-    def beaten(self, counter: int) -> None:
-        """The lease was bumped to this."""
+    def beaten(self, counter: int, sent_s: float) -> None:
+        """The lease was bumped to this, by what was sent at that time of the boot clock."""
         self._lease_counter, self._beaten_s = counter, self._clock.monotonic_s()
+        self._claimants.bumped(sent_s, self._others, self._clock.boottime_s())
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether another broker may have claimed by now what this one decides."""
+        return self._claimants.may_have_claimed(self._others, self._clock.boottime_s())
+
+    @property
+    def _others(self) -> list[int]:
+        assert self._at is not None
+        nodes = self._at.image.nodes.values()
+        return [node.node_id for node in nodes if node.active and node.node_id != self._node_id]
 
     # ── what brokers ask ─────────────────────────────────────────────────────────────────────────────────────────
     async def register(self, asked: RegistrationAsked) -> int:
@@ -160,7 +173,7 @@ class Attendance:
                 ErrorCode.STALE_BROKER_EPOCH if known else ErrorCode.BROKER_ID_NOT_REGISTERED,
                 f"broker {asked.node_id} has no session of broker epoch {asked.broker_epoch}",
             )
-        self.asked_s = self._clock.boottime_s()
+        self._claimants.heard(asked.node_id, asked.no_claim_s, self._clock.boottime_s())
         if asked.wants_shutdown:
             await self._end(((asked.node_id, asked.broker_epoch),))
             log.info("broker %d left", asked.node_id)
@@ -170,6 +183,8 @@ class Attendance:
         if self._sessions is None:
             raise not_controller()
         if self._is_away():
+            if self.is_disputed:  # the asker is to rest nothing on this: it may be in session with another
+                raise not_controller()
             return HeartbeatAnswer(self._office.epoch, store_away=True)
         newest = self._root.encoded
         root = None if newest is None or newest[0] <= asked.position else newest[1]

@@ -52,7 +52,8 @@ class HeartbeatAsked:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and at `position` (how many records make
     the image it obeys).
 
-    `fitness`: how it is now, said again in each. `wants_shutdown`: it stopped: its session is to end.
+    `fitness`: how it is now, said again in each. `wants_shutdown`: it stopped: its session is to end. `no_claim_s`:
+    for so many seconds at least it does not claim, as the lease stood when it read it.
     """
 
     node_id: int
@@ -60,6 +61,7 @@ class HeartbeatAsked:
     position: int
     fitness: Fitness = FIT
     wants_shutdown: bool = False
+    no_claim_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class Brokers(Protocol):
     async def heartbeat(self, asked: HeartbeatAsked) -> HeartbeatAnswer:
         """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, at once when there is news.
 
-        ApiError STALE_BROKER_EPOCH: there is no such session any more; BROKER_ID_NOT_REGISTERED.
+        ApiError STALE_BROKER_EPOCH: there is no such session any more; BROKER_ID_NOT_REGISTERED; NOT_CONTROLLER: also
+        where the store is away and another may have claimed by now.
         """
         ...
 

@@ -173,6 +173,7 @@ def heartbeat_message(asked: HeartbeatAsked) -> BrokerHeartbeatRequest:
             BrokerHeartbeatRequestLostLog(topic_id, indexes) for topic_id, indexes in _by_topic(asked.fitness.lost_logs)
         ],
         unfit=[BrokerHeartbeatRequestUnfit(topic_id, indexes) for topic_id, indexes in _by_topic(asked.fitness.unfit)],
+        no_claim_ms=int(asked.no_claim_s * 1000),
     )
 
 
@@ -183,6 +184,7 @@ def heartbeat_asked(request: BrokerHeartbeatRequest) -> HeartbeatAsked:
         request.current_metadata_offset,
         Fitness(request.want_fence, _places(request.unfit), _places(request.lost_logs)),
         wants_shutdown=request.want_shut_down,
+        no_claim_s=request.no_claim_ms / 1000,
     )
 
 

@@ -57,6 +57,11 @@ class Campaign:
         """As `LeaseWatch.stood_s`."""
         return self._watch.stood_s
 
+    @property
+    def no_claim_s(self) -> float:
+        """As `LeaseWatch.no_claim_s`, from now."""
+        return self._watch.no_claim_s(self._world.clock.monotonic_s())
+
     def left_s(self) -> tuple[float, float]:
         """As `LeaseWatch.left_s`."""
         return self._watch.left_s()

@@ -1,8 +1,8 @@
 """When this broker last knew that what it obeys is the newest image, and that it is in session (R23, R25).
 
 Owns two moments, and what either rests on. Always true: a moment is when a question was *sent*, never when its answer
-came; "store away" keeps a session and says nothing of how fresh an image is; the controller is in session while others
-take it for that, and alone always. Must not know what an age means for whoever reads it.
+came; "store away" keeps a session and says nothing of how fresh an image is; the controller is in session while nobody
+can have claimed, and alone always. Must not know what an age means for whoever reads it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from seams.clock import Clock
 class Freshness:
     """Of one process. All is in seconds of the boot clock; −inf: nothing was answered yet."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, session_s: float) -> None:
         self._clock = clock
+        self._session_s = session_s
         self._reign: Reign | None = None
         self._heartbeats: Heartbeats | None = None
         self.polled_s = float("-inf")
@@ -41,11 +42,11 @@ class Freshness:
         return float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
 
     @property
-    def in_session_s(self) -> float:
-        """When the last question was sent whose answer showed this broker to be in session (R25): a heartbeat that the
-        controller answered, "store away" too, for it ends a session so long after it *heard* one, which is later than
-        that was sent."""
+    def is_in_session(self) -> bool:
+        """Whether nobody can lead by now what this broker leads (R25): a session lasts from a heartbeat that the
+        controller answered, "store away" too, for it ends so long after it was *heard*, which is later than it was
+        sent. A claim ends that of the controller it replaces at once."""
         ruling = None if self._reign is None or not self._reign.is_controller else self._reign.ruling
         if ruling is None:
-            return self.heartbeat_s
-        return max(self.confirmed_s, self._clock.boottime_s() if self.is_alone else ruling.asked_s)
+            return self._clock.boottime_s() - self.heartbeat_s < self._session_s
+        return self.is_alone or not ruling.is_disputed

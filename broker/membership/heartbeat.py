@@ -34,7 +34,7 @@ _AGAIN_S: Final = 0.3  # after one that failed
 class Heartbeats:
     """Of node `node_id`, process `incarnation`. `at`: the image obeyed now; `observe` takes a root's bytes; `ended` is
     asked when the controller knows no such session: it brings a new one, when the image shows the same; `lost` is told
-    when nobody answers where the controller was."""
+    when nobody answers where the controller was; `no_claim_s` as in `HeartbeatAsked`."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Heartbeats:
         fitness: OwnFitness,
         times: ClusterTimes,
         lost: Callable[[], None],
+        no_claim_s: Callable[[], float],
     ) -> None:
         self._links = links
         self._clock = world.clock
@@ -62,6 +63,7 @@ class Heartbeats:
         self._fitness = fitness
         self._times = times
         self._lost = lost
+        self._no_claim_s = no_claim_s
         self._to_tell = asyncio.Event()
         self._heard_s: float | None = None
         self._heard_since_s: float | None = None
@@ -116,9 +118,8 @@ class Heartbeats:
 
     async def _beat(self, node: Node, own: Node, at: ImageAt) -> bool:
         pauses, sent_s, sent_boot_s = self._gate.paused_count, self._clock.monotonic_s(), self._clock.boottime_s()
-        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, self._fitness.now())
         try:
-            answer = await self._remote(node).heartbeat(asked)
+            answer = await self._remote(node).heartbeat(self._asked(own, at))
         except (ConnectionError, TimeoutError) as silent:
             self.is_refused = isinstance(silent, ConnectionRefusedError)
             log.debug("the controller, broker %d, is silent: %s", node.node_id, silent)
@@ -177,9 +178,17 @@ class Heartbeats:
         node, own = self._controller(at), at.image.nodes.get(self._node_id)
         if node is None or own is None or not own.active or own.incarnation != self._incarnation:
             return None
-        fitness = self._fitness.now()
-        asked = HeartbeatAsked(self._node_id, own.broker_epoch, at.position, fitness, wants_shutdown=wants_shutdown)
-        return await self._remote(node).heartbeat(asked)
+        return await self._remote(node).heartbeat(self._asked(own, at, wants_shutdown=wants_shutdown))
+
+    def _asked(self, own: Node, at: ImageAt, *, wants_shutdown: bool = False) -> HeartbeatAsked:
+        return HeartbeatAsked(
+            self._node_id,
+            own.broker_epoch,
+            at.position,
+            self._fitness.now(),
+            wants_shutdown=wants_shutdown,
+            no_claim_s=self._no_claim_s(),
+        )
 
     def _controller(self, at: ImageAt) -> Node | None:
         """The node of the controller, where that is another process."""

@@ -65,13 +65,15 @@ class Refused(InvalidRequest):
 @dataclass(frozen=True, slots=True)
 class Joined:
     """What joining settled. `identity` is what `meta.properties` must say; `at` holds the image it was settled in;
-    `verdict` how it came about; `asked` is what was registered."""
+    `verdict` how it came about; `asked` is what was registered; `claimed_s`: when this process sent its last claim,
+    of the boot clock; −inf: none."""
 
     identity: DirectoryIdentity
     at: ImageAt
     broker_epoch: int
     verdict: Verdict
     asked: RegistrationAsked
+    claimed_s: float
 
 
 class Joining:
@@ -104,6 +106,7 @@ class Joining:
         self._duplicate: tuple[int, float] | None = None  # the controller's epoch that said so first, and when
         self._told = "", 0.0  # what was logged to be waited for, numbers left out, and when
         self._doubt: Doubt = _no_doubt
+        self._claimed_s = float("-inf")
         self._not_there: int | None = None  # the epoch of the controller whose port refused when it was asked last
 
     async def join(
@@ -190,6 +193,7 @@ class Joining:
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id
         self._gate.begin()  # before the claim: from its landing on somebody may count our lease
+        self._claimed_s = self._world.clock.boottime_s()
         controller = Controller(asked.node_id, asked.incarnation)
         at = await self._cluster.claim(
             asked.cluster_id, controller, lambda image: claim_records(image, asked, replaced)
@@ -280,7 +284,7 @@ class Joining:
                 len(asked.lost_logs),
             )
         identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)
-        return Joined(identity, at, session.broker_epoch, admission.verdict, asked)
+        return Joined(identity, at, session.broker_epoch, admission.verdict, asked, self._claimed_s)
 
     def _wait(self, what: str) -> None:
         self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)

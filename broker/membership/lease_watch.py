@@ -103,6 +103,13 @@ class LeaseWatch:
         """Seconds for which successful polls have seen the counter stand still."""
         return self._polled_at - self._moved_at
 
+    def no_claim_s(self, now_s: float) -> float:
+        """For how many seconds from now the lease cannot be seen to stand still: no poll brings that forward; where the
+        last one lies a lease back, the next one begins anew."""
+        if self._started_at is None or now_s - self._polled_at > self._of_holder_s:
+            return self._lease_s
+        return max(self._moved_at + self._of_holder_s - now_s, 0.0)
+
     def left_s(self) -> tuple[float, float]:
         """Seconds from the last poll until the lease counts as still, when it does not move, and until it counts as
         another's, when it goes on to."""

@@ -38,12 +38,12 @@ PAUSE_MAX_S: Final = 160.0
 class Ruling(Protocol):
     """What being the controller means: `broker.controller.attendance.Attendance`."""
 
-    def begin(self, at: ImageAt, *, is_sure: bool) -> None: ...
+    def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None: ...
     def end(self) -> None: ...
     def obey(self, at: ImageAt) -> None: ...
-    def beaten(self, counter: int) -> None: ...
+    def beaten(self, counter: int, sent_s: float) -> None: ...
     @property
-    def asked_s(self) -> float: ...
+    def is_disputed(self) -> bool: ...
     def told(self, node_id: int, broker_epoch: int, fitness: Fitness) -> bool: ...
     async def settled(self) -> None: ...
 
@@ -70,6 +70,7 @@ class Reign:
         take: Callable[[ImageAt], None],
         *,
         is_controller: bool,
+        claimed_s: float,
     ) -> None:
         self._cluster = cluster
         self._campaign = campaign
@@ -81,6 +82,7 @@ class Reign:
         self.ruling: Ruling | None = None
         """None before this broker follows its images."""
         self._rules: int | None = None  # the controller epoch that `ruling` was begun in
+        self._claimed_s = claimed_s  # when the last claim was sent, boot clock; it landed then or later
         self._is_sure = False  # the next claim follows a step back that nobody answered
         self._stepped_back_s = self._stepped_back_until_s = 0.0  # when last, and until when
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
@@ -102,7 +104,7 @@ class Reign:
         elif self._rules != controller.epoch:
             self.is_controller, self._rules, self._cluster.epoch = True, controller.epoch, controller.epoch
             self._stepped_back_until_s = 0.0
-            ruling.begin(at, is_sure=self._is_sure)
+            ruling.begin(at, is_sure=self._is_sure, claimed_s=self._claimed_s)
             self._is_sure = False
         ruling.obey(at)
 
@@ -115,6 +117,7 @@ class Reign:
             if self._stepped_back_until_s:  # and did not come to claim again
                 await self._campaign.release(self._cluster.epoch)
                 return
+            sent_s = self._world.clock.boottime_s()
             counter = await self._campaign.beat(self._cluster.epoch)
         except RootVanished:
             raise
@@ -124,7 +127,7 @@ class Reign:
             self._take((await self._cluster.poll()).at)
         else:
             if self.ruling is not None:
-                self.ruling.beaten(counter)
+                self.ruling.beaten(counter, sent_s)
 
     async def run_for_office(self, seen: Loaded, sight: Sight) -> None:
         """Claim the controller epoch, where the lease lets one and nobody is heard who has it."""
@@ -145,6 +148,7 @@ class Reign:
 
     async def _claim(self, replaced: int | None) -> None:
         asked = self._asked
+        self._claimed_s = self._world.clock.boottime_s()
         try:
             at = await self._cluster.claim(
                 asked.cluster_id,

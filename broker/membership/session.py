@@ -89,7 +89,7 @@ class Session:
         # Others count a lease from our last beat, which may lie two intervals back (one that failed) when we are
         # stopped: a shorter pause than a lease may be enough for them to take over.
         self.gate = Gate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
-        self.fresh = Freshness(world.clock)
+        self.fresh = Freshness(world.clock, times.session_s)
         self.outage = Outage(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
 
     @property
@@ -131,7 +131,14 @@ class Session:
         controller = joined.at.controller
         is_controller = controller is not None and controller.incarnation == self.incarnation
         self._reign = Reign(
-            self._cluster, self._campaign, self._world, asked, self._times, self._take, is_controller=is_controller
+            self._cluster,
+            self._campaign,
+            self._world,
+            asked,
+            self._times,
+            self._take,
+            is_controller=is_controller,
+            claimed_s=joined.claimed_s,
         )
         return joined
 
@@ -154,6 +161,7 @@ class Session:
             fitness,
             self._times,
             self._look_again.set,
+            lambda: self._campaign.no_claim_s,
         )
         self._telling = Telling(self._node_id, fitness, heartbeats, reign, self.outage, lambda: self._at)
         self.fresh.follow(reign, heartbeats)

@@ -1795,6 +1795,7 @@ class BrokerHeartbeatRequest(Message):
     cordoned_log_dirs: list[UUID] | None = None
     lost_logs: list[BrokerHeartbeatRequestLostLog] = []
     unfit: list[BrokerHeartbeatRequestUnfit] = []
+    no_claim_ms: int = 0
 
 
 class BrokerHeartbeatResponse(Message):

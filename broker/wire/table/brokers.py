@@ -92,6 +92,7 @@ request BrokerHeartbeat
   unfit                                   [Unfit]               tag:10001
     topic_id                              uuid
     partitions                            [int32]
+  no_claim_ms                             int32                 tag:10002
 
 response BrokerHeartbeat
   throttle_time_ms                        int32

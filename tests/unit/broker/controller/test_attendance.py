@@ -53,14 +53,14 @@ def test_a_port_is_asked_while_the_store_is_away() -> None:
         attendance = Attendance(
             office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: None
         )
-        attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False)
+        attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s())
         keeping = asyncio.ensure_future(attendance.keep())
         await asyncio.sleep(TIMES.away_s + 0.1)
         attendance.closed(2, 2)
         closed_s = clock.monotonic_s()
         await asyncio.sleep(TIMES.knock_s + 0.1)
         assert not office.at_s, "the store is away"
-        attendance.beaten(2)
+        attendance.beaten(2, clock.boottime_s())
         await asyncio.sleep(0.1)
         keeping.cancel()
         assert office.at_s and office.at_s[0] - closed_s < TIMES.closed_s / 2, office.at_s
@@ -84,7 +84,7 @@ def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
         attendance = Attendance(
             office, root, world, 1, "c", TIMES, refuses=refuses, step_back=lambda: None, bump=lambda: bumped.append(1)
         )
-        attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False)
+        attendance.begin(ImageAt(2, image, ControllerAt(1, "ours", 1)), is_sure=False, claimed_s=clock.boottime_s())
 
         async def ask(counter: int, *, wants_bump: bool = False) -> ErrorCode:
             who = RegistrationAsked(2, "c", "0" * 32, "d2", "boot", (), lease_counter=counter, wants_bump=wants_bump)
@@ -95,7 +95,7 @@ def test_who_reads_a_copy_of_the_bucket_is_not_let_in() -> None:
             return ErrorCode.NONE
 
         assert await ask(NO_LEASE) == ErrorCode.NONE, "right after a claim"
-        attendance.beaten(9)
+        attendance.beaten(9, clock.boottime_s())
         assert [await ask(counter) for counter in (NO_LEASE, 6, 7, 10, NOT_READ)] == [
             ErrorCode.NOT_CONTROLLER,
             ErrorCode.NOT_CONTROLLER,

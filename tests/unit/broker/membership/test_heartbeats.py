@@ -61,6 +61,7 @@ def test_a_controller_that_takes_no_heartbeat_is_there() -> None:
             seams,
             ClusterTimes(),
             lambda: None,
+            lambda: 0.0,
         )
         keeping = asyncio.ensure_future(heartbeats.keep())
         await asyncio.sleep(3.0)
