@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 from uuid import UUID
 
-from coldstore.keys import MetadataKey, RootKey, SegmentKey, parse_key
+from coldstore.keys import CLUSTER_KEY, MetadataKey, RootKey, SegmentKey, parse_key
 from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.manifest_entries import ZERO_HASH, hash_of, totals_of
 from coldstore.object_store import ObjectInfo
@@ -65,6 +65,12 @@ class Finding:
     key: str | None
     offset: int | None
     detail: str
+
+
+CLUSTER_GONE: Final = Finding(
+    FindingKind.MISSING, CLUSTER_KEY, None, "nothing says which topics there are: no broker serves what is here"
+)
+"""Of a bucket that holds something of ours: `cluster.json` is there before any topic, and nobody deletes it."""
 
 
 @dataclass(frozen=True, slots=True)

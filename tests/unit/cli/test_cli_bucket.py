@@ -71,9 +71,17 @@ async def fill(path: Path) -> Filled:
     for made in segments:
         entry = made.entry
         await manifests.commit(lambda manifest, entry=entry: manifest.add(entry))  # type: ignore[misc]
+    await write_cluster(store, None)
     await store.close()
     workers.close()
     return Filled(path, segments, str(orphan.key), str(pending.key))
+
+
+async def write_cluster(store: DirectoryStore, page: PagePointer | None) -> None:
+    """`cluster.json` naming no page of metadata, or this one."""
+    content = ClusterContent("cluster", Controller(1, "i"), page)
+    root = RootStore(store, cluster_key(), CLUSTER_FORMAT, SeededRng(3), SystemClock())
+    await root.commit(lambda found: content, epoch=1, claim=True, initial=content)
 
 
 @pytest.fixture
@@ -116,7 +124,7 @@ def test_dump_shows_footer_batches_records_and_roots(bucket: Filled, capsys: pyt
     root = json.loads("\n".join(run(capsys, "dump", bucket.url, manifest_key(TOPIC_ID, 0))[1]))
     assert root["content"]["topic"] == "events"
     assert main(["bucket", "dump", bucket.url, "no/such/key"]) == 2
-    assert main(["bucket", "dump", bucket.url, cluster_key()]) == 1
+    assert main(["bucket", "dump", bucket.url, manifest_key(TOPIC_ID, 1)]) == 1
 
 
 def test_dump_refuses_damaged_bytes(bucket: Filled, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,10 +169,7 @@ def test_a_bucket_without_topics_is_told_from_a_wrong_url(tmp_path: Path, capsys
     fresh.mkdir()
     workers = ThreadWorkers()
     store = DirectoryStore(PosixDisk(), workers, str(fresh), SeededRng(1))
-    roots = RootStore(store, cluster_key(), CLUSTER_FORMAT, SeededRng(2), SystemClock())
-    asyncio.run(
-        roots.commit(lambda found: found, epoch=1, claim=True, initial=ClusterContent("cluster", Controller(1, "i")))
-    )
+    asyncio.run(write_cluster(store, None))
     workers.close()
     assert run(capsys, "ls", f"file://{fresh}")[0] == 0
     code, lines = run(capsys, "verify", f"file://{fresh}")
@@ -188,16 +193,14 @@ async def put_cluster(path: Path, page: bytes) -> str:
     workers = ThreadWorkers()
     store = DirectoryStore(PosixDisk(), workers, str(path), SeededRng(1))
     key = metadata_key(1, 1, UUID(int=1, version=4))
-    root = RootStore(store, cluster_key(), CLUSTER_FORMAT, SeededRng(2), SystemClock())
-    content = ClusterContent("cluster", Controller(1, "i"), PagePointer(key, len(page), crc32c(page), 2))
-    await root.commit(lambda found: found, epoch=1, claim=True, initial=content)
+    await write_cluster(store, PagePointer(key, len(page), crc32c(page), 2))
     await store.put_segment(key, upload_of(page))
     await store.close()
     workers.close()
     return key
 
 
-@pytest.mark.parametrize("harm", ["none", "page missing", "page damaged", "root damaged"])
+@pytest.mark.parametrize("harm", ["none", "page missing", "page damaged", "root damaged", "root gone"])
 def test_verify_looks_at_the_clusters_metadata_too(
     bucket: Filled, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +212,8 @@ def test_verify_looks_at_the_clusters_metadata_too(
         page.write_bytes(b"[]")
     elif harm == "root damaged":
         (bucket.path / cluster_key()).write_bytes(b"{")
+    elif harm == "root gone":
+        (bucket.path / cluster_key()).unlink()
     code, lines = run(capsys, "verify", bucket.url, "--json")
     damaged = [row for row in map(json.loads, lines) if row["damage"]]
     assert (code, len(damaged)) == ((0, 0) if harm == "none" else (5, 1))
@@ -281,7 +286,6 @@ def test_verify_finds_a_batch_with_a_foreign_leader_epoch(
     made = [bytearray(batch(base, 10)) for base in (0, 10, 20)]
     struct.pack_into(">i", made[2], LEADER_EPOCH_AT, epoch)
     key = history.append("events", 0, [bytes(one) for one in made])
-    (history.path or tmp_path).joinpath("cluster.json").unlink()
     code, lines = run(capsys, "verify", history.url, "--deep", "--json")
     damaged = [row for row in map(json.loads, lines) if row["damage"]]
     if epoch == 1:
@@ -312,6 +316,7 @@ def test_gc_lists_first_and_deletes_only_what_nothing_can_name(
 
 def test_gc_judges_cluster_metadata_only_by_cluster_json(bucket: Filled, capsys: pytest.CaptureFixture[str]) -> None:
     """Without `cluster.json` nobody can say what its pages are: pending."""
+    (bucket.path / cluster_key()).unlink()
     page = bucket.path / METADATA_PREFIX / f"{7:020d}-1-00000000-0000-4000-8000-000000000001.json"
     page.parent.mkdir(parents=True)
     page.write_bytes(b"{}")

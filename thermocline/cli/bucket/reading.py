@@ -17,7 +17,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from broker.metadata.cluster_content import CLUSTER_FORMAT, Content
-from coldstore.audit import Finding, FindingKind, GcPlan, NamedKeys, gc_plan, orphan_findings
+from coldstore.audit import CLUSTER_GONE, Finding, FindingKind, GcPlan, NamedKeys, gc_plan, orphan_findings
 from coldstore.bucket_inspection import BucketInspector, PartitionView
 from coldstore.keys import CLUSTER_KEY, METADATA_PREFIX
 from coldstore.manifest_reader import ManifestReader
@@ -109,11 +109,11 @@ class Bucket:
         return gc_plan(listing, await self._metadata_named())
 
     async def verify_metadata(self) -> list[Finding]:
-        """Whether `cluster.json` can be read, and the page that it names is there and whole. Raises NewerFormat."""
+        """Whether `cluster.json` is there and can be read, and the page that it names too. Raises NewerFormat."""
         try:
             for _ in range(_VERIFY_TRIES):
                 plan, named = await self.plan_metadata_gc(), await self._metadata_named()
-                damage = [] if named is None else [found for key in named.keys if (found := await self._page(key))]
+                damage = await self._metadata_damage(named)
                 if not damage or named == await self._metadata_named():  # else a live broker replaced it meanwhile
                     break
         except NewerFormat:
@@ -121,6 +121,11 @@ class Bucket:
         except Corrupt as broken:
             return [Finding(FindingKind.UNREADABLE, CLUSTER_KEY, None, str(broken))]
         return damage + orphan_findings(plan)
+
+    async def _metadata_damage(self, named: NamedKeys | None) -> list[Finding]:
+        if named is None:
+            return [CLUSTER_GONE]
+        return [found for key in named.keys if (found := await self._page(key))]
 
     async def _metadata_named(self) -> NamedKeys | None:
         root = await self._cluster_root()

@@ -9,7 +9,7 @@ was. Must not know how an object is read, nor what damage is (`coldstore.audit`)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -165,7 +165,9 @@ class _Scrubber:
         listings, strangers = places(self._store)
         living = self._living()
         looks = self._history.map(lambda place: look(self._store, place, listings[place]), listings)
-        looks += [_rootless(place, name) for place, name in living.items() if place not in listings]
+        unlisted = [place for place in living if place not in listings]  # made meanwhile, or their manifest is gone
+        looks += self._history.map(lambda place: look(self._store, place, None), unlisted)
+        self._tell_rootless([one for one in looks if one.manifest is None and not one.damaged], living)
         blobs: list[Blob] = []
         others: list[Located] = []
         if self._topic is None:
@@ -179,6 +181,15 @@ class _Scrubber:
         for one in looks:
             one.topic = one.topic or living.get(_place(one))
         return looks, others, blobs
+
+    def _tell_rootless(self, looks: Sequence[PartitionLook], before: Mapping[Place, str]) -> None:
+        """Those that lived `before` the look and do after it had no manifest in between."""
+        looks = [one for one in looks if _place(one) in before]
+        after = self._living() if looks else {}
+        for one in looks:
+            if _place(one) in after:
+                text = "the cluster has the partition, the bucket not"
+                one.findings.append(Finding(FindingKind.MISSING, manifest_key(*_place(one)), None, text))
 
     def _living(self) -> dict[Place, str]:
         """Partitions that must have a manifest, by the cluster's own word; none where that cannot be read."""
@@ -238,11 +249,6 @@ class _Scrubber:
             for finding in damaged:
                 if finding.key in named:
                     yield Located(finding)
-
-
-def _rootless(place: Place, name: str) -> PartitionLook:
-    missing = Finding(FindingKind.MISSING, manifest_key(*place), None, "the cluster has the partition, the bucket not")
-    return PartitionLook(*place, topic=name, findings=[missing])
 
 
 def _place(one: PartitionLook) -> Place:

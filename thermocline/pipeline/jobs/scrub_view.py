@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from coldstore.audit import (
+    CLUSTER_GONE,
     Finding,
     FindingKind,
     NamedKeys,
@@ -217,7 +218,7 @@ def look_at_metadata(store: ArrowStore) -> tuple[list[Finding], list[Blob]]:
     try:
         root = _decoded(RootCodec(CLUSTER_FORMAT), store, CLUSTER_KEY)
     except ObjectMissing:
-        return orphan_findings(gc_plan(listing, None)), []
+        return [CLUSTER_GONE, *orphan_findings(gc_plan(listing, None))], []
     except NewerFormat:
         raise
     except Corrupt as broken:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -17,16 +17,18 @@ import msgspec
 import pytest
 
 from coldstore.audit import FindingKind
-from coldstore.keys import MetadataKey, PageKey, SegmentKey, SnapshotKey, parse_key
-from coldstore.object_store import Got
+from coldstore.keys import CLUSTER_KEY, MetadataKey, PageKey, SegmentKey, SnapshotKey, manifest_key, parse_key
+from coldstore.object_store import Got, ObjectInfo
 from coldstore.root_format import RootCodec, RootFormat
 from logformat.errors import InvalidRequest
 from logformat.record_batch import LEADER_EPOCH_AT
 from tests.support.history_bucket import HistoryBucket
 from thermocline.findings import Located
+from thermocline.pipeline.arrow_store import ArrowStore
 from thermocline.pipeline.jobs import scrub as scrub_module
 from thermocline.pipeline.jobs.scrub import ScrubReport, scrub
 from thermocline.pipeline.jobs.scrub_journal import Journal
+from thermocline.pipeline.jobs.scrub_view import PartitionLook, Place, look, places
 from thermocline.pipeline.jobs.scrub_worker import Blob, ScrubDone, ScrubTask
 from thermocline.pipeline.jobs.spark_tasks import InProcess
 
@@ -306,6 +308,42 @@ def test_what_expires_while_it_is_read_is_no_damage(bucket: HistoryBucket, monke
     monkeypatch.setattr(scrub_module, "SparkTasks", lambda spark: Meanwhile(lambda: bucket.expire("events", 0, 1000)))
     report = scrub(object(), bucket.url)  # type: ignore[arg-type]
     assert not report.damage
+
+
+@pytest.mark.parametrize("then", ["stays", "is deleted", "loses its manifest"])
+def test_a_topic_made_while_it_lists_is_no_damage(
+    bucket: HistoryBucket, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The cluster has it and the listing does not: it was called missing, and a second run said otherwise."""
+    assert bucket.path is not None
+    manifests: list[str] = []
+
+    def listed(store: ArrowStore) -> object:
+        found = places(store)
+        manifests.append(manifest_key(bucket.topic("new"), 0))
+        return found
+
+    def looked(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionLook:
+        if then != "stays" and manifest_key(*place) in manifests:
+            shutil.rmtree((bucket.path / manifest_key(*place)).parent)  # type: ignore[operator]
+            if then == "is deleted":
+                bucket.delete("new")
+        return look(store, place, listing)
+
+    monkeypatch.setattr(scrub_module, "places", listed)
+    monkeypatch.setattr(scrub_module, "look", looked)
+    report = scrub(None, bucket.url)
+    assert [one.finding.key for one in report.damage] == (manifests if then == "loses its manifest" else [])
+    assert all((one.finding.kind, one.topic) == (FindingKind.MISSING, "new") for one in report.damage)
+
+
+def test_a_bucket_without_cluster_json_is_damaged(bucket: HistoryBucket) -> None:
+    """It read as a whole bucket, exit 0, though no broker serves any of it."""
+    assert bucket.path is not None
+    (bucket.path / CLUSTER_KEY).unlink()
+    (found,) = scrub(None, bucket.url).damage
+    assert (found.finding.kind, found.finding.key) == (FindingKind.MISSING, CLUSTER_KEY)
+    assert not scrub(None, bucket.url, topic="events").damage
 
 
 # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────────
