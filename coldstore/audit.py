@@ -37,6 +37,7 @@ class FindingKind(Enum):
     DECLARED_GAP = "declared gap"
     ORPHAN_DELETABLE = "orphan, deletable"
     ORPHAN_PENDING = "orphan, pending"
+    ORPHAN_KEPT = "orphan, kept"  # perhaps the only copy of records
     UNKNOWN = "unknown object"
 
     @property
@@ -197,7 +198,8 @@ def _audit_books(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Find
 def audit_listing(
     manifest: Manifest, live: Sequence[RemoteSegment], page_sizes: Mapping[str, int], listing: Sequence[ObjectInfo]
 ) -> list[Finding]:
-    """What the prefix holds against what is named. `page_sizes`: length of every page named, by key.
+    """What is named against what the prefix holds. `page_sizes`: length of every page named, by key. What is there and
+    not named: `gc_plan`.
 
     Beside a live broker a finding may be a race: read the root again and repeat before believing it. Objects below the
     log start go before the cursor says so, and a broker may have died in between: their absence is no finding.
@@ -219,14 +221,14 @@ def audit_listing(
             findings.append(Finding(FindingKind.MISSING, key, offset, f"{size} bytes are named, nothing is there"))
         elif listed[key] != size:
             findings.append(Finding(FindingKind.WRONG_SIZE, key, offset, f"{listed[key]} bytes, {size} are named"))
-    plan = gc_plan(listing, NamedKeys(manifest.leader_epoch, frozenset(wanted)))
-    return findings + orphan_findings(plan)
+    return findings
 
 
 def orphan_findings(plan: GcPlan) -> list[Finding]:
     """The plan as findings, for a report."""
     sorts = (
         (FindingKind.ORPHAN_DELETABLE, plan.deletable),
+        (FindingKind.ORPHAN_KEPT, plan.kept),
         (FindingKind.ORPHAN_PENDING, plan.pending),
         (FindingKind.UNKNOWN, plan.unknown),
     )

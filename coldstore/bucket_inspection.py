@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from crc32c import crc32c
@@ -25,30 +25,27 @@ from coldstore.audit import (
     audit_listing,
     audit_manifest,
     audit_scan,
-    bucket_holds,
     gc_plan,
     named_by,
     orphan_findings,
     partitions_in,
 )
 from coldstore.checked_get import get_range
-from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, SnapshotKey, parse_key, partition_prefix
+from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, parse_key, partition_prefix
 from coldstore.manifest import Manifest, RemoteSegment
 from coldstore.manifest_reader import ManifestReader
 from coldstore.object_store import ObjectInfo, ObjectMissing, ObjectStore
+from coldstore.only_copies import keep_by_manifest
 from coldstore.segment_object import SegmentFooter
-from coldstore.segment_reader import chunk_ref, fetch_committed_footer, fetch_footer
+from coldstore.segment_reader import chunk_ref, fetch_footer
 from coldstore.segment_scanner import SegmentScanner
 from logformat.errors import Corrupt
-from logformat.leader_epochs import LeaderEpochs
 from logformat.values import NewerFormat
 from seams.workers import Lane, Workers
 
 _VERIFY_TRIES: Final = 3  # roots read until two in a row agree, beside a broker that commits
 _DELETE_AT_ONCE: Final = 1000
 _GC_PIECE: Final = 10_000  # listed objects judged at once: ten LISTs, a few MB
-Holds: TypeAlias = Callable[[int, int], bool]
-"""Whether all that a leader of this epoch had below this offset is held, or needed no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,60 +125,6 @@ class BucketInspector:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def keep_only_copies(self, plan: GcPlan, holds: Holds, *, deadline_s: float | None = None) -> GcPlan:
-        """The plan without what may be nobody else's: an object of which `holds` does not say that all it has below its
-        end is held elsewhere. A segment object says in its footer where it ends (a request each, in `deadline_s`): one
-        that begins too high is not asked, one that cannot be read is kept. Raises StoreError, TimeoutError."""
-        deletable: list[ObjectInfo] = []
-        kept: list[ObjectInfo] = []
-        for info in plan.deletable:
-            key = parse_key(info.key)
-            assert isinstance(key, SegmentKey | PageKey | SnapshotKey), info.key
-            try:
-                async with asyncio.timeout(deadline_s):
-                    is_held = await self._is_held(key, info.size, holds)
-            except ObjectMissing:
-                continue  # somebody else deleted it
-            (deletable if is_held else kept).append(info)
-        return replace(plan, deletable=tuple(deletable), kept=(*plan.kept, *kept))
-
-    async def keep_by_manifest(self, topic_id: UUID, partition: int, plan: GcPlan) -> GcPlan:
-        """`keep_only_copies` where no log can be asked: the manifest as it stands now says what the bucket has, and the
-        footer of its last segment by which leaders. Raises as `view`."""
-        if not plan.deletable:
-            return plan
-        reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
-        manifest = await reader.load()
-        if manifest is None:  # deleted meanwhile, and it names nothing
-            return replace(plan, deletable=(), kept=(*plan.kept, *plan.deletable))
-        lineage = await self._lineage(reader, manifest)
-        return await self.keep_only_copies(plan, lambda epoch, end: bucket_holds(manifest, lineage, epoch, end))
-
-    async def _lineage(self, reader: ManifestReader, manifest: Manifest) -> LeaderEpochs | None:
-        """Of all that `manifest` names; None where it names nothing, or what it names last cannot be read."""
-        end = manifest.remote_end_offset
-        try:
-            live = (await reader.segments(manifest, end - 1, end)).segments
-            if not live:
-                return None
-            key = live[-1].key(manifest.topic_id, manifest.partition)
-            return (await fetch_committed_footer(self._store, key, live[-1])).lineage
-        except NewerFormat:
-            raise
-        except (Corrupt, ObjectMissing):
-            return None
-
-    async def _is_held(self, key: SegmentKey | PageKey | SnapshotKey, size: int, holds: Holds) -> bool:
-        if not isinstance(key, SegmentKey):
-            return holds(key.epoch, key.end_offset)
-        if not holds(key.epoch, key.base_offset + 1):
-            return False
-        try:
-            footer = await fetch_footer(self._store, key, size)
-        except Corrupt:  # or of a newer format
-            return False
-        return holds(key.epoch, footer.statistics.end_offset)
-
     async def delete(self, plan: GcPlan, may_send: Callable[[], None] = lambda: None) -> int:
         """Delete what the plan calls deletable; how many objects that were. A store may lie: list again to see.
         `may_send` is asked before each request."""
@@ -195,14 +138,15 @@ class BucketInspector:
         """Everything found in one partition; `deep` reads every byte. Damage only when it outlives a newer root. Raises
         NewerFormat, for what this program cannot read is not damaged; StoreError."""
         try:
-            view, findings = await self._compare(topic_id, partition)
+            view, plan, findings = await self._compare(topic_id, partition)
             for _ in range(_VERIFY_TRIES - 1):
                 if not any(finding.kind.is_damage for finding in findings):
                     break
                 before = view
-                view, findings = await self._compare(topic_id, partition)
+                view, plan, findings = await self._compare(topic_id, partition)
                 if view == before:
                     break
+            findings += orphan_findings(await keep_by_manifest(self._store, topic_id, partition, plan, self._workers))
         except NewerFormat:
             raise
         except (Corrupt, ObjectMissing) as broken:
@@ -217,13 +161,15 @@ class BucketInspector:
                 findings += await self._verify_segment(key, segment, deep=deep)
         return await self._still_true(topic_id, partition, findings)
 
-    async def _compare(self, topic_id: UUID, partition: int) -> tuple[PartitionView | None, list[Finding]]:
+    async def _compare(self, topic_id: UUID, partition: int) -> tuple[PartitionView | None, GcPlan, list[Finding]]:
+        """A version of the partition, what is unnamed, and what is wrong."""
         listing = await self._list(topic_id, partition)
         view = await self.view(topic_id, partition)
         if view is None:
-            return None, orphan_findings(gc_plan(listing, None))
+            return None, gc_plan(listing, None), []
         findings = audit_manifest(view.manifest, view.live)
-        return view, findings + audit_listing(view.manifest, view.live, view.page_sizes, listing)
+        findings += audit_listing(view.manifest, view.live, view.page_sizes, listing)
+        return view, gc_plan(listing, view.named), findings
 
     async def _still_true(self, topic_id: UUID, partition: int, findings: list[Finding]) -> list[Finding]:
         """Without the damage of objects that nothing names any more: they expired while they were read."""

@@ -18,8 +18,9 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.audit import GcPlan
-from coldstore.bucket_inspection import BucketInspector, Holds
+from coldstore.bucket_inspection import BucketInspector
 from coldstore.object_store import ObjectStore, StoreUnavailable
+from coldstore.only_copies import Holds, keep_only_copies
 from seams.world import World
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Collector:
     """Collects partitions of one bucket; each piece of a listing, and the deletion, in at most `deadline_s` seconds."""
 
     def __init__(self, store: ObjectStore, world: World, deadline_s: float) -> None:
+        self._store = store
         self._inspector = BucketInspector(store, world.workers)
         self._clock = world.clock
         self._deadline_s = deadline_s
@@ -60,7 +62,7 @@ class Collector:
         Raises what it does, Retryable, Corrupt (then nothing was deleted)."""
         try:
             plan = await self._inspector.plan_gc(topic_id, partition, piece_deadline_s=self._deadline_s)
-            plan = await self._inspector.keep_only_copies(plan, holds, deadline_s=self._deadline_s)
+            plan = await keep_only_copies(self._store, plan, holds, deadline_s=self._deadline_s)
             if plan.deletable:
                 async with asyncio.timeout(self._deadline_s):
                     await self._inspector.delete(plan, may_send)

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from coldstore.only_copies import keep_only_copies
 from coldstore.stores.faulty import Fault
 from seams.rng import SeededRng
 from tests.sim import acts
@@ -177,7 +178,7 @@ class OneBroker(Play):
                 state = led.tier.partition_state
                 if (state.topic_id, state.partition) == (topic_id, partition):
                     # what only a lost disk held besides is no garbage
-                    plan = await inspector.keep_only_copies(plan, state.holds)
+                    plan = await keep_only_copies(self.cluster.plain_store(), plan, state.holds)
             if plan.deletable:
                 self.found("orphan-leak", f"{topic_id}/{partition}: {[info.key for info in plan.deletable]}")
 

@@ -20,6 +20,7 @@ from thermocline.cli.bucket.reading import opened
 from thermocline.cli.cluster.restore.rebuild_plan import Found, rebuild_plan
 from thermocline.cli.main import main
 from thermocline.cli.terminal.outcome import Exit
+from thermocline.pipeline.jobs.scrub import scrub
 
 NAMED = (segment_object(0, [10, 10], epoch=2, n=1), segment_object(20, [10], epoch=2, n=2))
 """Epoch 0 wrote [0, 20), epoch 2 [20, 30), as the last one's footer says."""
@@ -77,6 +78,17 @@ def test_gc_by_hand_deletes_no_object_that_may_be_the_only_copy(
     assert main(["bucket", "gc", f"file://{bucket}"]) == Exit.DONE
     said = capsys.readouterr().out
     assert "3 kept" in said and "kept: they hold what the bucket does not name elsewhere" in said
+
+
+def test_verify_and_scrub_tell_what_gc_keeps(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They called it deletable, which neither gc by hand nor a broker's collector deletes."""
+    told = {key: f"orphan, {state}" for key, state in collected(capsys, bucket).items()}
+    assert set(told.values()) == {"orphan, deletable", "orphan, kept"}
+    assert main(["bucket", "verify", f"file://{bucket}", "--topic", "events", "--json"]) == Exit.DONE
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["key"]: row["kind"] for row in rows} == told
+    scrubbed = scrub(None, f"file://{bucket}", topic="events").findings
+    assert {one.finding.key: one.finding.kind.value for one in scrubbed} == told
 
 
 def test_gc_by_hand_deletes_only_copies_at_an_explicit_word(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:

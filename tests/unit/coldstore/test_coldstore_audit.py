@@ -17,6 +17,7 @@ from coldstore.audit import (
     audit_manifest,
     gc_plan,
     named_by,
+    orphan_findings,
     partitions_in,
 )
 from coldstore.bucket_inspection import BucketInspector
@@ -147,7 +148,9 @@ def test_missing_and_resized_objects_are_found() -> None:
     manifest = filled(10, 20, 30)
     listing = listing_of(manifest)
     damaged = [listing[0], info(listing[1].key, 7), *listing[3:], info(object_key(0)), info(object_key(1))]
-    found = audit_listing(manifest, manifest.tail, {"topics/p": 5}, damaged)
+    pages = {"topics/p": 5}
+    found = audit_listing(manifest, manifest.tail, pages, damaged)
+    found += orphan_findings(gc_plan(damaged, named_by(manifest, manifest.tail, pages)))
     assert [(f.kind, f.offset) for f in found] == [
         (KINDS.WRONG_SIZE, 10),
         (KINDS.MISSING, 20),

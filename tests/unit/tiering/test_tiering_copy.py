@@ -14,6 +14,7 @@ from coldstore.audit import GcPlan, audit_manifest
 from coldstore.bucket_inspection import BucketInspector
 from coldstore.footer_room import footer_room
 from coldstore.object_store import Upload
+from coldstore.only_copies import keep_only_copies
 from coldstore.segment_reader import fetch_footer
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.faulty import Fault, FaultPlan, FaultyStore, even_rates
@@ -504,9 +505,9 @@ def test_an_object_of_which_the_log_holds_the_first_half_alone_is_no_garbage() -
         end = (await house.manifest()).tail[0].end_offset
         info = await house.memory.head(house.objects()[0])
         plan = GcPlan((info,), (), ())
-        inspector = BucketInspector(house.memory, LoopWorkers())
-        assert (await inspector.keep_only_copies(plan, lambda epoch, upto: upto <= end)).deletable == (info,)
-        kept = await inspector.keep_only_copies(plan, lambda epoch, upto: upto < end)
+        whole = await keep_only_copies(house.memory, plan, lambda epoch, upto: upto <= end)
+        assert whole.deletable == (info,)
+        kept = await keep_only_copies(house.memory, plan, lambda epoch, upto: upto < end)
         assert kept == GcPlan((), (), (), (info,))
         state = opened.tier.partition_state
         assert not state.holds(life.epoch, end), "of its own epoch and later ones it cannot know"

@@ -7,6 +7,7 @@ judged is judged in coldstore (probe, audit).
 from __future__ import annotations
 
 from coldstore.audit import FindingKind, GcPlan, rootless
+from coldstore.only_copies import keep_by_manifest
 from coldstore.probe import probe, race
 from thermocline.cli.bucket.reading import Bucket, with_bucket
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -93,7 +94,7 @@ def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
         for number, (topic_id, index) in enumerate(partitions):
             progress.show(f"{number} of {len(partitions)} partitions")
             plan = await bucket.inspector.plan_gc(topic_id, index)
-            plan = await bucket.inspector.keep_by_manifest(topic_id, index, plan)
+            plan = await keep_by_manifest(bucket.store, topic_id, index, plan, bucket.world.workers)
             plans.append(plan.with_kept if only_copies else plan)
         progress.done()
         for plan in plans:

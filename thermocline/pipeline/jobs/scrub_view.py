@@ -19,6 +19,7 @@ from coldstore.audit import (
     CLUSTER_GONE,
     Finding,
     FindingKind,
+    GcPlan,
     NamedKeys,
     audit_listing,
     audit_manifest,
@@ -33,6 +34,7 @@ from coldstore.manifest import Manifest
 from coldstore.manifest_entries import PagePointer, RemoteSegment
 from coldstore.manifest_reader import check_manifest_root
 from coldstore.object_store import Got, ObjectInfo, ObjectMissing
+from coldstore.only_copies import keep_by_manifest
 from coldstore.page_reader import PageCache, PageReader
 from coldstore.root_format import Root, RootCodec
 from coldstore.root_reading import read_root
@@ -51,7 +53,8 @@ Place = tuple[UUID, int]
 
 @dataclass(slots=True)
 class PartitionLook:
-    """One partition as its root, its pages and a listing say. `segments` are those to be read, readable ones only."""
+    """One partition as its root, its pages and a listing say. `segments` are those to be read, readable ones only;
+    `unnamed`: what is listed besides, where it is sure."""
 
     topic_id: UUID
     partition: int
@@ -60,6 +63,7 @@ class PartitionLook:
     live: list[RemoteSegment] = field(default_factory=list)
     page_sizes: dict[str, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    unnamed: GcPlan = field(default_factory=lambda: GcPlan((), (), ()))
 
     @property
     def damaged(self) -> bool:
@@ -119,6 +123,7 @@ def look(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) 
         before, seen = seen, _look_once(store, place, None)
         if before.manifest == seen.manifest:
             break
+    seen.findings += orphan_findings(finished(keep_by_manifest(store, *place, seen.unnamed)))
     return seen
 
 
@@ -133,8 +138,8 @@ def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | 
         raise
     except (Corrupt, ObjectMissing) as broken:
         if isinstance(broken, ObjectMissing):
-            orphans = orphan_findings(gc_plan(listing, None))
-            seen.findings = orphans + rootless(orphans)
+            seen.unnamed = gc_plan(listing, None)
+            seen.findings = rootless(orphan_findings(seen.unnamed))
         else:
             seen.findings = [Finding(FindingKind.UNREADABLE, key, None, str(broken))]
         return seen
@@ -144,8 +149,9 @@ def _look_once(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | 
         seen.findings += audit_manifest(seen.manifest, seen.live)
     compared = audit_listing(seen.manifest, seen.live, seen.page_sizes, listing)
     known = {finding.key for finding in seen.findings}
-    unsure = seen.damaged  # what an unreadable page names would look like an orphan
-    seen.findings += [found for found in compared if found.key not in known and (found.kind.is_damage or not unsure)]
+    if not seen.damaged:  # else what an unreadable page names would look like an orphan
+        seen.unnamed = gc_plan(listing, seen.named)
+    seen.findings += [found for found in compared if found.key not in known]
     return seen
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from coldstore.bucket_inspection import BucketInspector
 from coldstore.keys import SegmentKey, parse_key
+from coldstore.only_copies import keep_by_manifest
 from tests.support.broker_kit import SMALL_SEGMENTS, Place, play
 from tests.support.three_machines import until
 
@@ -85,7 +86,8 @@ def test_objects_that_an_earlier_manifest_does_not_name_stay_where_the_disk_is_l
         objects[root] = earlier
         for _ in range(2):  # the second time its own manifest covers the offsets
             inspector = BucketInspector(place.memory, place.workers())
-            by_hand = await inspector.keep_by_manifest(topic_id, 0, await inspector.plan_gc(topic_id, 0))
+            plan = await inspector.plan_gc(topic_id, 0)
+            by_hand = await keep_by_manifest(place.memory, topic_id, 0, plan, place.workers())
             assert not before & {info.key for info in by_hand.deletable}, "`bucket gc --delete` would delete them"
             life = await place.start()
             await asyncio.sleep(600.0)
