@@ -34,11 +34,16 @@ def _goes_on(cluster: Three, run: Run) -> None:
     """It writes and commits now; what is committed was read, so it was acknowledged."""
     sent, commits = run.sent, run.commits
 
-    def moved() -> bool:
+    def wrote() -> bool:
         run.check()
-        return run.sent > sent + 20 and run.commits > commits + 2
+        return run.sent > sent + 20
 
-    cluster.wait(moved, "records and commits", WAIT_S)
+    def committed() -> bool:
+        run.check()
+        return run.commits > commits + 2
+
+    cluster.wait(wrote, "records", WAIT_S)
+    cluster.wait(committed, "commits", WAIT_S)
 
 
 def _coordinator(cluster: Three, group: str) -> int:

@@ -23,6 +23,7 @@ from kafka.errors import KafkaError as PyKafkaError
 
 from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.buckets import DirectoryBucket
+from tests.support.committing import POLL_MS
 from tests.support.kafka_console import kafka_console
 from tests.support.kafka_tools import require_kafka
 from tests.support.s3_servers import find_versitygw, moto_server, store_proxy, versitygw_reader, versitygw_server
@@ -169,7 +170,7 @@ def _group_of_kafka_python(bootstrap: str, count: int) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     deadline = time.monotonic() + 30
     while len(found) < count and time.monotonic() < deadline:
-        for messages in consumer.poll(timeout_ms=500).values():
+        for messages in consumer.poll(timeout_ms=POLL_MS).values():
             found |= {(message.partition, message.offset) for message in messages}
         consumer.commit()
     consumer.close()

@@ -19,6 +19,9 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as PyKafkaError
 
 PARTITIONS = 3
+POLL_MS = 5_000
+"""kafka-python's group: longer than any join takes. 3.0.12 drops the answer of a join that a poll gave up waiting for
+where the join was begun by new metadata, sends no heartbeat any more and asks for nothing, without an error."""
 _PAUSE_S = 0.01
 _BATCH_BYTES = 2048  # what gathered while nobody led fits a segment of 4 KiB (RECORD_LIST_TOO_LARGE else, as in Kafka)
 _AGAIN_S = 60_000  # ms that a record may take: longer than any election
@@ -183,8 +186,9 @@ def read_kafka_python(run: Run) -> None:
         metadata_max_age_ms=2_000,  # an assignor without metadata of the topic looks again then, not after 5 minutes
     )
     try:
+        consumer.partitions_for_topic(run.topic)  # asks for the metadata: a join before it is followed by another
         while not run.reading_ends.is_set():
-            found = [record for records in consumer.poll(200).values() for record in records]
+            found = [record for records in consumer.poll(POLL_MS).values() for record in records]
             for record in found:
                 run.came(record.partition, record.offset, record.value)
             if not found:
