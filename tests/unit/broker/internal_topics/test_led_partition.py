@@ -165,6 +165,23 @@ def test_commits_of_a_sealed_partition_are_refused_in_words_while_the_store_is_a
     play(scenario())
 
 
+def test_a_snapshot_ends_where_it_was_cut_whatever_was_appended_while_it_was_written() -> None:
+    """A load that needs it goes on in the local log from there: behind a later end it would miss a commit."""
+
+    async def scenario() -> None:
+        place = Place("offsets.topic.num.partitions=1", "thermocline.offsets.snapshot.interval.ms=3600000")
+        life = await with_commits(place)
+        (shard,) = life.context.groups.log.shards()
+        end, batches = await shard.snapshot()
+        assert await commit(life, 9) is E.NONE
+        assert life.partition(OFFSETS_TOPIC).log.log_end_offset > end == 3
+        await shard.door.commit_snapshot(end, batches)
+        assert await shard.door.snapshot_end() == end
+        await life.crash()
+
+    play(scenario())
+
+
 # ---- a log that is rewritten, so that no load needs the bucket -------------------------------------------------------
 
 
