@@ -6,7 +6,7 @@ Owns nothing; it only names the doors. Must not hold state of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
@@ -24,6 +24,7 @@ from broker.net.dispatch import Peer
 from broker.partition.registry import Registry
 from broker.partition.throttle import Throttle
 from broker.peers.forward import Forward
+from broker.quiet import Quiet
 from hotstore.residency import Residency
 from seams.tasks import Tasks
 from seams.world import World
@@ -51,6 +52,7 @@ class Context:
     live_configs: Mapping[str, str]
     images: ImageFeed
     forward: Forward
+    quiet: Quiet = field(default_factory=Quiet)
     brokers: Brokers | None = None
 
     @property

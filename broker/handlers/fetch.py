@@ -28,6 +28,7 @@ from broker.net.dispatch import Peer
 from broker.partition.followed_reads import FollowedReads
 from broker.partition.readable import Fetchable, NotKnownYet, Readable
 from broker.partition.replica import Partition
+from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     ZERO_UUID,
     FetchRequest,
@@ -229,6 +230,14 @@ class Fetch:
         """The answer, which is final: the session counts it as told."""
         if result.size and self._replica is None:
             self._count(result)
+        response = self._response(result)
+        if self._replica is not None:
+            context = self._context
+            now_s = context.world.clock.monotonic_s()
+            response.quiet_ms = context.quiet.ms(context.metrics.requests[ApiKey.PRODUCE], now_s)
+        return response
+
+    def _response(self, result: FetchAttempt) -> FetchResponse:
         at = self._session
         if at is not None:
             response = incremental(at, result)

@@ -56,6 +56,7 @@ class Fetchers:
         self._report = report
         self._node_id = config.now.node_id
         self._from: dict[int, FromLeader] = {}
+        self._quiet_ms: dict[Lane, int] = {}
         self._keeping: list[asyncio.Task[None]] = []
         now = config.now
         self._rate = Rate(now.follower_rate_max, now.replication_quota_window_s, now.replication_quota_windows)
@@ -65,7 +66,8 @@ class Fetchers:
         """Those that copy from this broker."""
         known = self._from.get(leader_id)
         if known is None:
-            known = self._from[leader_id] = FromLeader(partial(self._fetcher, leader_id), self._is_in_sync)
+            fetcher = partial(self._fetcher, leader_id)
+            known = self._from[leader_id] = FromLeader(fetcher, self._is_in_sync, self._quiet_ms)
         return known
 
     def _fetcher(self, leader_id: int, lane: Lane) -> Fetcher:

@@ -156,6 +156,7 @@ class Fetcher:
             finally:
                 self._is_asking = False
             pause_s = _NOBODY_THERE_S[0]
+            self._lane.heard(answer.quiet_ms)
             if session != self._session():
                 self._asking.lost()  # what it says of the log start, and of what may be given, was said to another
                 continue

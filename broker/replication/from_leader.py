@@ -14,11 +14,13 @@ from broker.replication.lane import Lane
 
 
 class FromLeader:
-    """One broker's. `fetcher` makes one for a lane."""
+    """One broker's. `fetcher` makes one for a lane; `quiet_ms` as in `Lane`."""
 
-    def __init__(self, fetcher: Callable[[Lane], Fetcher], is_in_sync: Callable[[Key], bool]) -> None:
-        self.keeping_up = fetcher(Lane(is_in_sync, is_behind=False))
-        self.behind = fetcher(Lane(is_in_sync, is_behind=True))
+    def __init__(
+        self, fetcher: Callable[[Lane], Fetcher], is_in_sync: Callable[[Key], bool], quiet_ms: dict[Lane, int]
+    ) -> None:
+        self.keeping_up = fetcher(Lane(is_in_sync, quiet_ms, is_behind=False))
+        self.behind = fetcher(Lane(is_in_sync, quiet_ms, is_behind=True))
         self.keeping_up.other, self.behind.other = self.behind, self.keeping_up
         self.both = self.keeping_up, self.behind
 

@@ -3,8 +3,8 @@
 Owns who belongs in which of the two lanes to one leader, and the pace of the second. Always true: who is in sync is in
 the first lane from its next answer on, who lacks what is committed and is not in sync in the second; so what producers
 wait for never waits for the bytes of a replica that catches up, nor, for most of a minute, for both machines'
-turns; who is behind for long is copied as fast as it goes, or it might never be in sync. Pure. Must not know sessions,
-connections, logs, nor who leads.
+turns; where nobody produces at any leader, and who is behind for long, is copied as fast as it goes. Pure. Must not
+know sessions, connections, logs, nor who leads.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ EASY_BYTES: Final = 256 << 10
 """Of an answer, at first: under a millisecond of work for each of both brokers."""
 _PAUSE_S_MAX: Final = 0.005
 _EASY_S: Final = 10.0  # until answers are twice as long, and pauses half
-_STEPS: Final = 5  # until answers are as long as any, without a pause
+_STEPS: Final = 5  # until answers are as long as any, without a pause: or it might never be in sync
+_QUIET_MS: Final = 1_000  # without a producer's request anywhere: then nobody is left room
 _JOINING_MS: Final = 20  # how long a question of those that keep up is parked while others may join them
 
 
 class Lane:
-    """One of the two, of one leader. `is_in_sync`: as the image has it. `now_s` of each call never goes back."""
+    """One of the two, of one leader. `is_in_sync`: as the image has it. `quiet_ms` all lanes of a broker share: how
+    long no producer has asked the leader, by lane that asks; negative where that is not known. Producers of one leader
+    wait for replicas on others, and for this one once it is in sync. `now_s` of each call never goes back."""
 
-    def __init__(self, is_in_sync: Callable[[Key], bool], *, is_behind: bool) -> None:
+    def __init__(self, is_in_sync: Callable[[Key], bool], quiet_ms: dict[Lane, int], *, is_behind: bool) -> None:
         self._is_in_sync = is_in_sync
+        self._quiet_ms = quiet_ms
         self.is_behind = is_behind
         self._began_s: float | None = None
 
@@ -41,9 +45,15 @@ class Lane:
     def rest(self) -> None:
         """There is nobody to ask for: who comes next begins easily again."""
         self._began_s = None
+        self._quiet_ms.pop(self, None)
+
+    def heard(self, quiet_ms: int) -> None:
+        """For so long no producer has asked the leader for anything. Negative: it does not say."""
+        self._quiet_ms[self] = quiet_ms
 
     def limits(self, of: Limits, now_s: float, *, is_only: bool) -> Limits:
         """Those of the next question. `is_only`: nobody is in the other lane."""
+        self._quiet_ms.setdefault(self, -1)
         if not self.is_behind:
             return of if is_only else of._replace(wait_ms=min(of.wait_ms, _JOINING_MS))
         if self._began_s is None:
@@ -60,4 +70,8 @@ class Lane:
         return 0.0 if step == _STEPS else min(now_s - asked_s, _PAUSE_S_MAX) / (1 << step)
 
     def _step(self, now_s: float) -> int:
-        return 0 if self._began_s is None else min(int((now_s - self._began_s) / _EASY_S), _STEPS)
+        if self._began_s is None:
+            return 0
+        if min(self._quiet_ms.values()) >= _QUIET_MS:
+            return _STEPS
+        return min(int((now_s - self._began_s) / _EASY_S), _STEPS)

@@ -195,6 +195,7 @@ class FetchResponse(Message):
     session_id: int = 0  # 7+
     responses: list[FetchResponseTopic] = []
     node_endpoints: list[FetchResponseNodeEndpoint] = []  # 16+
+    quiet_ms: int = -1  # 17+
 
 
 class ListOffsetsRequestPartition(Message):

@@ -96,6 +96,7 @@ response Fetch
     host                                  string
     port                                  int32
     rack                                  string                null =null
+  quiet_ms                                int64                 17+ =-1 tag:10000
 
 request ListOffsets
   replica_id                              int32

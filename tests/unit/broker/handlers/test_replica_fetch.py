@@ -261,3 +261,30 @@ def test_a_replica_is_answered_in_every_leader_epoch_anew() -> None:
         await life.stop()
 
     play(scenario())
+
+
+def test_a_replica_is_told_how_long_no_producer_came() -> None:
+    """So it copies what is far behind as fast as it goes where there are none. Consumers are not told."""
+
+    async def scenario() -> None:
+        at = await leading()
+        life = at.life
+
+        async def told(request: FetchRequest) -> int:
+            return (await life.call(ApiKey.FETCH, request, VERSION, at.peer)).quiet_ms
+
+        assert await told(at.request(0)) == 0, "it is not known yet"
+        await asyncio.sleep(30)
+        assert 29_000 < await told(at.request(0)) < 31_000
+        waiting = asyncio.ensure_future(life.produce("log", b"one"))
+        while life.partition("log").log.flushed_end_offset < 1:
+            await asyncio.sleep(0.01)
+        assert await told(at.request(0)) == 0
+        await told(at.request(1, at.row.leader_epoch))
+        assert (await waiting).error_code == 0
+        await asyncio.sleep(2)
+        assert await told(at.request(1, at.row.leader_epoch)) >= 1_000, "questions of replicas are none"
+        assert await told(replace(at.request(0), replica_state=FetchRequestReplicaState(-1, -1))) == -1
+        await life.stop()
+
+    play(scenario())

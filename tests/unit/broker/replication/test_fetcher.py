@@ -200,7 +200,8 @@ def fetching(
     in_sync: Collection[Key] = (),
 ) -> None:
     async def run(leader: Leader) -> None:
-        throttled, lane = Throttled(rate or Rate(), in_sync.__contains__), Lane(in_sync.__contains__, is_behind=False)
+        throttled = Throttled(rate or Rate(), in_sync.__contains__)
+        lane = Lane(in_sync.__contains__, {}, is_behind=False)
         fetcher = Fetcher(1, leader, lambda: (2, 50, ""), LIMITS, throttled, lane)
         keeping = asyncio.ensure_future(fetcher.keep())
         await scenario(leader, fetcher)

@@ -75,7 +75,7 @@ def copying(scenario: Callable[[Leader, FromLeader, set[Key]], Awaitable[None]])
             throttled = Throttled(Rate(), in_sync.__contains__)
             return Fetcher(1, leader.lane(next(lanes)), lambda: (2, 50, ""), LIMITS, throttled, lane)
 
-        copies = FromLeader(fetcher, in_sync.__contains__)
+        copies = FromLeader(fetcher, in_sync.__contains__, {})
         keeping = [asyncio.ensure_future(fetcher.keep()) for fetcher in copies.both]
         async with asyncio.timeout(60):
             await scenario(leader, copies, in_sync)
