@@ -78,9 +78,14 @@ class Copier:
             partition.topic_id, partition.partition, wanted.start_offset, partition.epoch, partition.world.rng.uuid()
         )
         source = await self._source(wanted)
-        run = partition.world.workers.run
+        try:
+            return await self._send(key, source, one_pass)
+        finally:
+            source.let_go()
+
+    async def _send(self, key: SegmentKey, source: Source, one_pass: bool) -> RemoteSegment:
         make: Callable[[SegmentKey, Source], Body | ProvenBody] = ProvenBody if one_pass else checked_body
-        body = await run(make, key, source, lane=Lane.COPY)
+        body = await self._partition.world.workers.run(make, key, source, lane=Lane.COPY)
         committed = False
         try:
             await self._upload(key, body.upload)

@@ -29,7 +29,7 @@ from logformat.offset_index import OffsetIndex
 from logformat.producer_snapshot import ProducerState
 from logformat.time_index import TimeIndex
 from seams.crash_points import reach
-from seams.disk import Buffer
+from seams.disk import Buffer, ClosedFile
 from tiering.copy_plan import CopyRange
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,11 @@ PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A range of one log: where its bytes lie, and what its footer says that is not in them."""
+    """A range of one log: where its bytes lie, and what its footer says that is not in them. Its files may be expired
+    while it holds them: only `let_go` frees their disk space, whoever has the source."""
 
     topic: str
-    ranges: Sequence[ByteRange]
+    ranges: list[ByteRange]
     start_offset: int
     end_offset: int
     lineage: LeaderEpochs
@@ -59,15 +60,25 @@ class Source:
 
     def pieces(self) -> Iterator[memoryview]:
         """The bytes in order, through one buffer: a piece is valid until the next one is asked for."""
-        buffer = memoryview(bytearray(min(PIECE_BYTES, max(r.length for r in self.ranges))))
-        for file, position, length in self.ranges:
-            end = position + length
-            while position < end:
-                piece = buffer[: min(PIECE_BYTES, end - position)]
-                if file.read_into(position, piece) != len(piece):
-                    raise Corrupt(f"{file.path}: ends before position {end}; the log says it holds more")
+        lengths = [r.length for r in self.ranges]
+        buffer = memoryview(bytearray(min(PIECE_BYTES, max(lengths))))
+        for number, length in enumerate(lengths):
+            done = 0
+            while done < length:
+                piece = buffer[: min(PIECE_BYTES, length - done)]
+                self._read(number, done, piece)
                 yield piece
-                position += len(piece)
+                done += len(piece)
+
+    def _read(self, number: int, done: int, piece: memoryview) -> None:
+        file, position, length = self.ranges[number]  # ours for this call alone, not from piece to piece
+        if file.read_into(position + done, piece) != len(piece):
+            raise Corrupt(f"{file.path}: ends before position {position + length}; the log says it holds more")
+
+    def let_go(self) -> None:
+        """Its copy is over. Whoever still sends (an upload that nobody waits for any more) fails at its next piece. The
+        source itself may live on: an error's traceback holds it, in a cycle, until Python's collector comes by."""
+        self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
 
     def footer(self, key: SegmentKey, scan: Scan, size: int | None = None) -> bytes:
         return build_footer(key, self.topic, scan, lineage=self.lineage, producers=self.producers, size=size)
@@ -87,7 +98,7 @@ def source_of(
     indexes = None
     if len(ranges) == 1:  # as `next_copy` has it
         indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
-    return Source(topic, ranges, wanted.start_offset, wanted.end_offset, lineage, producers, indexes)
+    return Source(topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, indexes)
 
 
 class Body(NamedTuple):
@@ -114,7 +125,10 @@ class ProvenBody:
             indexes=source.indexes,
         )
         self._entry: RemoteSegment | None = None
-        self.upload = Upload(source.log_bytes + self._room, None, self._pieces, lambda: self.entry.crc32c)
+
+    @property
+    def upload(self) -> Upload:
+        return Upload(self._source.log_bytes + self._room, None, self._pieces, lambda: self.entry.crc32c)
 
     @property
     def entry(self) -> RemoteSegment:

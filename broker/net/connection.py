@@ -114,8 +114,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
-        self._outbox.send.close()
-        self._outbox.drop()
+        self._outbox.close()
         self._reader.close()
         self._entrance.left(self)
 

@@ -55,6 +55,13 @@ class Outbox:
         for waiting in self.answers.drain():
             cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not keep us
 
+    def close(self) -> None:
+        """The connection is gone. What a blocking request is answered with later is let go of by whoever says it: it
+        may name files of a segment that is deleted, and we wait for the collector of cycles."""
+        self.send.close()
+        self.drop()
+        self.awaited = None
+
     def pop_ready(self) -> list[Part]:
         """Parts that may leave; whatever the next answer waits for will call `progress`."""
         ready = self.answers.pop_ready()

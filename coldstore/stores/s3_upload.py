@@ -20,6 +20,7 @@ import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
+from traceback import clear_frames
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -155,9 +156,21 @@ def put_object(
     part_bytes: int = PART_BYTES,
 ) -> ObjectInfo:
     """Store `body` under `target` (Bucket, Key); raises botocore's errors, ours, or those of the source."""
-    if body.size <= part_bytes * SINGLE_PARTS:
-        return _stored(_put_whole(client, body, expired, **target, **extra), key, body)
-    return _put_parts(client, target, key, body, extra, expired, part_bytes)
+    try:
+        if body.size <= part_bytes * SINGLE_PARTS:
+            return _stored(_put_whole(client, body, expired, **target, **extra), key, body)
+        return _put_parts(client, target, key, body, extra, expired, part_bytes)
+    except Exception as failure:
+        _free_frames(failure)
+        raise
+
+
+def _free_frames(failure: BaseException | None) -> None:
+    """Let go of what the finished calls of a failure held: the body, its buffers, its files. botocore's errors are in
+    cycles with their tracebacks, so all of that would wait for Python's collector; through an outage, once a try."""
+    while failure is not None:
+        clear_frames(failure.__traceback__)
+        failure = failure.__cause__ or failure.__context__
 
 
 def encoded_crc32c(checksum: int) -> str:

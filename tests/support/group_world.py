@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from broker.internal_topics.led_shard import LedShard, Snapshot
 from broker.metadata.topic_facts import TopicFacts
 from seams.rng import SeededRng
 from seams.tasks import Tasks
+from tests.support.collector import without_collector
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.memory_offsets_log import MemoryOffsetsLog
 
@@ -152,14 +152,11 @@ async def longest_hold_s(work: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
     whose passes depend on everything else that lives in this process."""
     task = asyncio.get_running_loop().create_task(work)
     longest = 0.0
-    gc.disable()
-    try:
+    with without_collector():
         while not task.done():
             before = time.thread_time()
             await asyncio.sleep(0)
             longest = max(longest, time.thread_time() - before)
-    finally:
-        gc.enable()
     return longest, task.result()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from uuid import UUID
@@ -21,10 +22,11 @@ from logformat.errors import Corrupt
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
-from seams.disk import Buffer, File
+from seams.disk import Buffer, File, replace_file
 from seams.rng import SeededRng
 from tests.support.cold_objects import T0, batches
 from tests.support.cold_values import TOPIC_ID
+from tests.support.collector import without_collector
 from tests.support.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.memory_store import MemoryStore
@@ -105,6 +107,43 @@ def test_one_pass_makes_the_object_that_two_make(files: int) -> None:
     assert other.offset_index.to_bytes() == footer.offset_index.to_bytes()
     assert other.time_index.to_bytes() == footer.time_index.to_bytes()
     assert len(old) <= len(data) < len(old) + 7000
+
+
+@pytest.mark.parametrize("one_pass", [True, False])
+def test_a_body_that_nobody_holds_is_gone(one_pass: bool) -> None:
+    """It holds files, indexes and producers of its range: none of them waits for Python's collector of cycles."""
+    disk = CrashDisk()
+    disk.make_dirs("/log")
+    data = b"".join(LARGE)
+    replace_file(disk, "/log/0", data)
+    file = disk.open("/log/0")
+    held = weakref.ref(file)
+    source = Source("events", [ByteRange(file, 0, len(data))], 0, 1600, LINEAGE, ProducerState(1600, ()))
+    with without_collector():
+        body = ProvenBody(KEY, source) if one_pass else checked_body(KEY, source)
+        taken(body.upload)
+        assert body.entry.crc32c == body.upload.checksum()
+        del body, source, file
+        assert held() is None
+
+
+def test_a_source_that_is_let_go_keeps_no_file_open() -> None:
+    """Whoever has it, in the middle of a pass: what is still to be read of it fails."""
+    disk = CrashDisk()
+    disk.make_dirs("/log")
+    replace_file(disk, "/log/0", b"".join(LARGE))
+    file = disk.open("/log/0")
+    held = weakref.ref(file)
+    source = Source("events", [ByteRange(file, 0, file.size())], 0, 1600, LINEAGE, ProducerState(1600, ()))
+    pieces = source.pieces()
+    next(pieces)
+    with without_collector():
+        del file
+        assert held() is not None
+        source.let_go()
+        assert held() is None
+    with pytest.raises(OSError, match="closed"):
+        next(pieces)
 
 
 def test_a_body_that_is_opened_again_begins_anew() -> None:

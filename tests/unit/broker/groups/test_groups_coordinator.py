@@ -19,6 +19,7 @@ from broker.internal_topics.snapshots import Snapshots
 from logformat.errors import Corrupt, Fenced, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import read_header
 from seams.rng import SeededRng
+from tests.support.collector import without_collector
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.group_conversation import subscription
 from tests.support.group_world import GroupWorld, in_world
@@ -732,11 +733,8 @@ def test_what_a_shard_held_is_freed_without_pythons_collector():
         assert before - alive() == 2 * 21, "each group and its machine"
         await w.kill()
 
-    gc.disable()
-    try:
+    with without_collector():
         run_fast(run())
-    finally:
-        gc.enable()
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import struct
+import weakref
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from broker.net.connection import Connection
 from broker.net.dispatch import CloseConnection, CloseReason, Later
 from broker.net.limits import NetLimits
 from seams.disk import FileRange
+from tests.support.collector import without_collector
 from tests.support.net_house import MIB, House, in_house, settled, tick
 from tests.support.scripted_net import BytesFile, ScriptedTransport, frame
 
@@ -675,6 +677,33 @@ def test_a_request_that_waited_behind_another_keeps_no_lost_connection() -> None
         del peer
         gc.collect()
         assert not [thing for thing in gc.get_objects() if type(thing) is Connection]
+
+    in_house(scenario)
+
+
+def test_an_answer_that_comes_after_its_peer_went_is_kept_by_nobody() -> None:
+    """It names a file whose segment may be deleted: its disk space is free once whoever answered lets go of it, not
+    when the collector of cycles finds the connection."""
+
+    async def scenario(house: House) -> None:
+        polls: list[Later] = []
+
+        def poll() -> Later:
+            polls.append(Later(blocks=True))
+            return polls[-1]
+
+        house.dispatcher.rules[b"poll"] = poll
+        peer = house.net.arrive()
+        peer.give(frames(b"poll"))
+        peer.abort()
+        await settled()
+        file = BytesFile(b"bytes")
+        held = weakref.ref(file)
+        with without_collector():
+            polls.pop().answer([FileRange(file, 0, 5)])
+            await settled()
+            del file
+            assert held() is None
 
     in_house(scenario)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from broker.partition.attempts import Attempts
 from broker.partition.replica import Partition
 from seams.rng import SeededRng
 from seams.tasks import Tasks
+from tests.support.collector import without_collector
 
 
 def cpu_s_of_waiting(count: int) -> float:
@@ -35,23 +35,18 @@ def cpu_s_of_waiting(count: int) -> float:
         for topic in topics:
             attempts.begin(topic, [0], new=False)
         await asyncio.sleep(0)
-        gc.disable()  # how often it walks so many tasks is not what is asked: it made 8 into 18 to 25
         began_s = time.process_time()
         waiting = [asyncio.ensure_future(attempts.opened(topic.topic_id)) for topic in topics]
         await asyncio.sleep(0)
         taken_s = time.process_time() - began_s
-        gc.enable()
         for each in waiting:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         await tasks.close()
         return taken_s
 
-    gc.disable()  # its passes depend on everything else that lives in this process
-    try:
+    with without_collector():  # how often it walks so many tasks is not what is asked: it made 8 into 18 to 25
         return asyncio.run(scenario())
-    finally:
-        gc.enable()
 
 
 def test_waiting_for_many_topics_costs_each_the_same() -> None:
