@@ -55,6 +55,13 @@ class ClusterTimes:
         return self.session_s / 2
 
     @property
+    def duplicate_s(self) -> float:
+        """So long is waited for the session of this node's other process to end, as one controller has it; then that
+        one lives, and this one is refused. Two sessions: a new controller gives each its full time anew (D8). Or a look
+        after the session and the lease: nobody takes a partition's last seat before its holder was silent for both."""
+        return max(2 * self.session_s, self.session_s + self.lease_s + self.interval_s)
+
+    @property
     def away_s(self) -> float:
         """A controller that could not bump its lease for so long says that the store is away from it."""
         return self.lease_s / 2

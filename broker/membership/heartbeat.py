@@ -23,6 +23,7 @@ from broker.membership.gate import Gate
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import Node
 from broker.peers.links import Links
+from coldstore.object_store import AccessRefused
 from logformat.errors import Corrupt, Retryable
 from seams.world import World
 
@@ -151,7 +152,7 @@ class Heartbeats:
         if answer.root is not None:
             try:
                 await self._observe(answer.root)
-            except (Corrupt, Retryable, OSError) as unread:  # the next poll reads it
+            except (Corrupt, Retryable, AccessRefused, OSError) as unread:  # the next poll reads it
                 log.warning("a root that the controller sent could not be read: %s", unread)
                 return False
         if not self._gate.paused:

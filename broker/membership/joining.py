@@ -49,9 +49,6 @@ FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
 _SOON_S: Final = 0.25
 _TELL_S: Final = 3.0  # between two lines about one wait
-_DUPLICATE_SESSIONS: Final = 2
-"""So many sessions is waited for another process's to end, as one controller has it; then it lives, and this one is
-refused. A new controller gives every session its full time anew (D8)."""
 
 
 async def _no_doubt() -> None:
@@ -261,7 +258,7 @@ class Joining:
             now = self._world.clock.monotonic_s()
             if self._duplicate is None or self._duplicate[0] != controller_epoch:
                 self._duplicate = controller_epoch, now
-            if now - self._duplicate[1] < _DUPLICATE_SESSIONS * self._times.session_s:
+            if now - self._duplicate[1] < self._times.duplicate_s:
                 self._wait(f"the session of this node's other process to end: {refused}")
                 return
             raise Refused(

@@ -18,7 +18,7 @@ from broker.partition.cold_state import ColdState
 from broker.replication.catch_up import Start
 from broker.replication.copied import Copied
 from broker.replication.follower import Follower
-from coldstore.object_store import ObjectMissing
+from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.log_host import LogHost, OpenLog
 from logformat.errors import Corrupt, Retryable
 from logformat.leader_epochs import LeaderEpochs
@@ -113,6 +113,8 @@ class Elsewhere:
         except (Corrupt, ObjectMissing) as passing:
             self._was_unusable, self._follower.copies_on = True, self._was_unusable
             raise Retryable(str(passing)) from passing
+        except AccessRefused as refused:  # credentials that expired come again, and no new role would ask once they do
+            raise Retryable(str(refused)) from refused
 
 
 async def until(ended: asyncio.Event, at_most_s: float) -> None:

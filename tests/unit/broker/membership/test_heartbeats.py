@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from broker.config.times import ClusterTimes
 from broker.controller.fitness import FIT
@@ -16,15 +19,18 @@ from broker.metadata.cluster_root import ImageAt
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import Node
 from broker.wire.messages import BrokerHeartbeatResponse
+from coldstore.object_store import AccessRefused, StoreUnavailable
+from logformat.errors import Corrupt
 from seams.beats import Beats
 from tests.support.fast_loop import FastClock, run_fast
 
 
 class Controller:
-    """Nobody listens there at first; then it knows no such session."""
+    """Nobody listens there at first; then it knows no such session, or sends a root."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: bytes | None = None) -> None:
         self.listens = False
+        self.root = root
 
     def to(self, node: Node, purpose: str) -> Controller:
         return self
@@ -32,37 +38,69 @@ class Controller:
     async def ask(self, request: Any, version: int, timeout_s: float) -> BrokerHeartbeatResponse:
         if not self.listens:
             raise ConnectionRefusedError("nobody listens")
+        if self.root is not None:
+            await asyncio.sleep(1.0)  # parked
+            return BrokerHeartbeatResponse(controller_epoch=1, root=self.root)
         return BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
 
     def now(self) -> Any:
         return FIT
 
 
+async def nothing(*_: Any) -> None: ...
+
+
+def heartbeats_to(controller: Controller, observe: Callable[[bytes], Awaitable[None]] = nothing) -> Heartbeats:
+    clock, seams = FastClock(), cast("Any", controller)
+    nodes = [Node(node_id, node_id, "d", "ours" if node_id == 1 else "its", "boot", ()) for node_id in (1, 2)]
+    at = ImageAt(2, ClusterImage().with_records(nodes), ControllerAt(2, "its", 1))
+    return Heartbeats(
+        seams,
+        SimpleNamespace(clock=clock, beats=Beats()),  # type: ignore[arg-type]
+        Gate(clock.boottime_s, 5.0),
+        1,
+        "ours",
+        lambda: at,
+        observe,
+        nothing,
+        seams,
+        ClusterTimes(),
+        lambda: None,
+        lambda: 0.0,
+    )
+
+
+@pytest.mark.parametrize("failure", [AccessRefused("403 ExpiredToken"), StoreUnavailable("down"), Corrupt("a bit")])
+def test_a_root_that_cannot_be_read_yet_ends_no_heartbeats(failure: Exception) -> None:
+    """It names a page, and the credentials for it expired just then: the session's service broke down with it, and came
+    back after longer and longer waits, in the end too late for the session."""
+
+    async def scenario() -> None:
+        seen: list[bytes] = []
+
+        async def observe(root: bytes) -> None:
+            seen.append(root)
+            if len(seen) < 3:
+                raise failure
+
+        controller = Controller(b"root")
+        controller.listens = True
+        heartbeats = heartbeats_to(controller, observe)
+        keeping = asyncio.ensure_future(heartbeats.keep())
+        await asyncio.sleep(5.0)
+        assert len(seen) >= 3 and heartbeats.is_heard and not keeping.done()
+        assert heartbeats.fresh_s > 0
+        keeping.cancel()
+
+    run_fast(scenario())
+
+
 def test_a_controller_that_takes_no_heartbeat_is_there() -> None:
     """Its port refused, it listens again: whoever it answers, in whatever words, does not take it for gone (D64)."""
 
     async def scenario() -> None:
-        clock, controller = FastClock(), Controller()
-        nodes = [Node(node_id, node_id, "d", "ours" if node_id == 1 else "its", "boot", ()) for node_id in (1, 2)]
-        at = ImageAt(2, ClusterImage().with_records(nodes), ControllerAt(2, "its", 1))
-        seams: Any = controller
-
-        async def nothing(*_: Any) -> None: ...
-
-        heartbeats = Heartbeats(
-            seams,
-            SimpleNamespace(clock=clock, beats=Beats()),  # type: ignore[arg-type]
-            Gate(clock.boottime_s, 5.0),
-            1,
-            "ours",
-            lambda: at,
-            nothing,
-            nothing,
-            seams,
-            ClusterTimes(),
-            lambda: None,
-            lambda: 0.0,
-        )
+        controller = Controller()
+        heartbeats = heartbeats_to(controller)
         keeping = asyncio.ensure_future(heartbeats.keep())
         await asyncio.sleep(3.0)
         assert heartbeats.is_refused

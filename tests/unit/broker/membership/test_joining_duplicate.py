@@ -101,7 +101,7 @@ async def refused_after_s(reign_s: float, most_s: float, decides: int = 2) -> fl
 def test_one_controller_that_goes_on_hearing_the_other_process_is_believed() -> None:
     async def scenario() -> None:
         after_s = await refused_after_s(1_000.0, 100.0)
-        assert after_s == pytest.approx(2 * SESSION_S, abs=2.0)
+        assert after_s == pytest.approx(TIMES.duplicate_s, abs=2.0)
 
     run_fast(scenario())
 

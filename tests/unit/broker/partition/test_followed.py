@@ -18,7 +18,7 @@ from broker.partition.troubles import Troubles
 from broker.replication.copied import Copied
 from broker.replication.follower import FetchPosition
 from broker.wire.messages import FetchResponseEpochEndOffset, FetchResponsePartition
-from coldstore.object_store import ObjectMissing, StoreUnavailable
+from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
 from hotstore.data_dir import DataDir
 from hotstore.errors import DivergingAppend, LogFull
 from hotstore.kept_log import recover_log
@@ -264,13 +264,15 @@ def test_what_only_the_bucket_has_is_begun_behind() -> None:
 
 
 def test_a_copy_asks_the_bucket_again_where_to_begin() -> None:
-    """An outage, or what was damaged on its way, is no reason to copy nothing any more until the next epoch (simulated
-    seed 14 of several brokers)."""
+    """An outage, credentials that expired for a moment, or what was damaged on its way, are no reason to copy nothing
+    any more until the next epoch (simulated seed 14 of several brokers)."""
 
     async def scenario(copy: Copy) -> None:
         moved = FetchResponsePartition(error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, log_start_offset=0)
         moved.verified_end = 500
-        for failure in (StoreUnavailable("down"), Corrupt("a flipped bit"), ObjectMissing("gone since")):
+        refused = AccessRefused("403 ExpiredToken")
+        failures = StoreUnavailable("down"), Corrupt("a flipped bit"), refused, ObjectMissing("gone since")
+        for failure in failures:
             copy.it._elsewhere._cold = Away(failure)
             assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
             await asyncio.sleep(10.0)
